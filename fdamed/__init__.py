@@ -1,0 +1,3 @@
+"""fdamed: federated domain adaptation for chest radiographs."""
+
+__version__ = "0.1.0"

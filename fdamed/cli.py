@@ -1,0 +1,60 @@
+"""The command line: one subcommand a rule. Nothing heavy is imported before the subcommand is known."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from fdamed import __version__
+from fdamed.errors import FdamedError
+
+COMMANDS: dict[str, str] = {
+    "doctor": "tell what is wrong with the data and the machine before any job runs",
+    "phantom": "write synthetic chest radiographs in a data set's real layout",
+    "ingest": "raw tree -> index.parquet and rejects.csv",
+    "split": "index -> one manifest a hospital, patient-disjoint",
+    "cache": "one manifest -> images.npy, memory-mapped",
+    "init": "seeded or pretrained starting weights",
+    "federate": "run one method for one target and one seed",
+    "evaluate": "score one run at one hospital",
+    "track": "import finished runs into MLflow",
+    "report": "tables, figures and the HTML report",
+    "methods": "list the methods, their papers and what crosses the wire",
+    "params": "count the parameters of a configuration",
+    "schema": "write config/schema.json and the catalogue of methods",
+}
+"""Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="fdamed",
+        description="Federated domain adaptation for chest radiographs.",
+        epilog="`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step.",
+    )
+    parser.add_argument("--version", action="version", version=f"fdamed {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    given = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in given if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            stage = importlib.import_module(f"fdamed.stages.{name}")
+            stage.add_arguments(sub)
+            sub.set_defaults(run=stage.run)
+    arguments = parser.parse_args(given)
+    try:
+        arguments.run(arguments)
+    except FdamedError as error:
+        print(f"error: {error.what}\nwhere: {error.where}\nto do: {error.fix}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept, start again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
