@@ -1,0 +1,70 @@
+"""The guard: a patient stands in one split and, unless the published rule is asked for, at one hospital."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fdamed.data.manifest import SPLITS
+from fdamed.errors import FdamedError
+
+FIX = "Make the manifests with `fdamed split`; it keeps patients apart. Results on leaking data mean nothing."
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """How many patients and images stand where they may not."""
+
+    patients_in_two_splits: int
+    patients_in_two_parties: int
+    images_in_two_splits: int
+
+
+def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint") -> Leakage:
+    """Count the leaks between splits and hospitals; raise on any, except under the rule `reference`."""
+    for party, frame in manifests.items():
+        _check_columns(party, frame)
+    columns = ["image", "patient", "split"]
+    everything = pd.concat([f[columns].assign(party=p) for p, f in manifests.items()], ignore_index=True)
+    leakage = Leakage(
+        patients_in_two_splits=_several(everything, "patient", "split"),
+        patients_in_two_parties=_several(everything, "patient", "party"),
+        images_in_two_splits=_several(everything, "image", "split"),
+    )
+    if rule == "reference":
+        return leakage
+    where = "manifests of " + ", ".join(manifests)
+    if leakage.patients_in_two_splits:
+        n, guilty = leakage.patients_in_two_splits, _guilty(everything)
+        raise FdamedError(f"{n} patients stand in more than one split (at {guilty})", where, FIX)
+    if leakage.patients_in_two_parties:
+        raise FdamedError(f"{leakage.patients_in_two_parties} patients stand at more than one hospital", where, FIX)
+    if leakage.images_in_two_splits:
+        n = leakage.images_in_two_splits
+        raise FdamedError(f"{n} images stand in more than one split, under different patients", where, FIX)
+    return leakage
+
+
+def _check_columns(party: str, frame: pd.DataFrame) -> None:
+    where = f"manifest of {party}"
+    absent = [c for c in ("image", "patient", "split", "y") if c not in frame]
+    if absent:
+        raise FdamedError(f"missing column {', '.join(absent)}", where, FIX)
+    for column in ("image", "patient", "split"):
+        if frame[column].isna().any() or (frame[column] == "").any():
+            raise FdamedError(f"rows without {column}: whom they leak to cannot be told", where, FIX)
+    if not frame["split"].isin(SPLITS).all():
+        raise FdamedError(f"split holds values outside {', '.join(SPLITS)}", where, FIX)
+    if not frame["y"].isin((0, 1)).all():
+        raise FdamedError("y holds values outside 0 and 1", where, FIX)
+    if frame["image"].duplicated().any():
+        raise FdamedError(f"{int(frame['image'].duplicated().sum())} images are listed twice", where, FIX)
+
+
+def _several(frame: pd.DataFrame, key: str, other: str) -> int:
+    """How many values of `key` go with more than one value of `other`."""
+    return int(frame[[key, other]].drop_duplicates()[key].duplicated(keep="first").groupby(level=0).any().sum()) if len(
+        frame
+    ) else 0

@@ -1,0 +1,125 @@
+"""Views of a hospital's cache: `Labelled` with labels, `Unlabelled` without so much as a place for them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fdamed.data.manifest import SEXES, VIEWS
+from fdamed.errors import FdamedError
+from fdamed.seeds import stream
+
+MISSING = -1
+"""Class of a missing auxiliary label: masked in the loss, never imputed."""
+DECADES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabelled:
+    """Images (n, S, S) uint8, a view of the memory map where the selection is one run of rows."""
+
+    images: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: NDArray[Any]) -> NDArray[np.uint8]:
+        """The images at `indices`, copied out of the memory map."""
+        return np.ascontiguousarray(self.images[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Images (n, S, S) uint8, labels (n,) int64, and for each head its classes (n,) int64, -1 = missing."""
+
+    images: NDArray[np.uint8]
+    y: NDArray[np.int64]
+    auxiliary: dict[str, NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: NDArray[Any]) -> NDArray[np.uint8]:
+        """The images at `indices`, copied out of the memory map."""
+        return np.ascontiguousarray(self.images[indices])
+
+    def without_labels(self) -> Unlabelled:
+        return Unlabelled(self.images)
+
+
+def load(
+    folder: Path,
+    splits: tuple[str, ...],
+    heads: tuple[str, ...] = (),
+    races: tuple[str, ...] = (),
+    limit: int | None = None,
+    seed: int = 0,
+) -> Labelled:
+    """The rows of `splits` in the order of the cache; `limit`: a class-balanced part, the same for a seed and nested."""
+    images, order = _open(folder)
+    rows = np.flatnonzero(order["split"].isin(splits).to_numpy())
+    y = order["y"].to_numpy(dtype=np.int64)
+    if limit is not None:
+        rows = rows[balanced_part(y[rows], limit, seed)]
+    run = len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+    view = images[rows[0] : rows[-1] + 1] if run else images[rows]
+    if "crc32" in order:
+        _verify(view, order["crc32"].to_numpy(dtype=np.int64)[rows], folder)
+    part = order.iloc[rows]
+    return Labelled(view, y[rows], {head: classes_of(part, head, races) for head in heads})
+
+
+def balanced_part(y: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
+    """Ascending places of `limit` labels, classes in turn, each in a seeded order; a smaller limit is a part of a larger."""
+    if limit < 1:
+        raise FdamedError("fewer than one image was asked for", "loader", "Ask for at least one.")
+    turn = np.empty(len(y), dtype=np.int64)
+    for label in np.unique(y):
+        places = np.flatnonzero(y == label)
+        turn[stream(seed, "part", int(label)).numpy.permutation(places)] = np.arange(len(places))
+    return np.sort(np.lexsort((y, turn))[:limit])
+
+
+def classes_of(rows: pd.DataFrame, head: str, races: tuple[str, ...] = ()) -> NDArray[np.int64]:
+    """Class of each row for an auxiliary head: sex F 0, M 1; age in decades 0..9; view frontal 0, lateral 1; race."""
+    if head == "age":
+        age = rows["age"].to_numpy(dtype=np.float64)
+        known = np.isfinite(age)
+        decade = np.minimum(np.where(known, age, 0) // 10, DECADES - 1)
+        return np.where(known, decade, MISSING).astype(np.int64)
+    names = {"sex": SEXES, "view": VIEWS, "race": races}
+    if head not in names:
+        raise FdamedError(f"there is no auxiliary head {head!r}", "model.heads", "Choose among sex, age, view, race.")
+    codes = {name: code for code, name in enumerate(names[head])}
+    return np.array([codes.get(v, MISSING) for v in rows[head].to_numpy(dtype=object)], dtype=np.int64)
+
+
+def _open(folder: Path) -> tuple[NDArray[np.uint8], pd.DataFrame]:
+    """The memory map and its rows, if they belong together."""
+    for name in ("images.npy", "order.parquet"):
+        if not (folder / name).is_file():
+            raise FdamedError(f"{name} is missing", str(folder), "Run `fdamed cache` for this hospital.")
+    order = pd.read_parquet(folder / "order.parquet")
+    try:
+        images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        raise _damaged(folder, "images.npy is cut short or not an array") from None
+    if images.dtype != np.uint8 or images.ndim != 3 or len(images) != len(order):
+        raise _damaged(folder, "images.npy and order.parquet do not belong together")
+    return images, order
+
+
+def _verify(images: NDArray[np.uint8], checksums: NDArray[np.int64], folder: Path) -> None:
+    bad = sum(zlib.crc32(np.ascontiguousarray(i).data) != int(c) for i, c in zip(images, checksums, strict=True))
+    if bad:
+        raise _damaged(folder, f"{bad} images in the cache are not what was written there")
+
+
+def _damaged(folder: Path, what: str) -> FdamedError:
+    return FdamedError(what, str(folder), "Run `fdamed cache` for this hospital again; good rows are used again.")

@@ -1,0 +1,124 @@
+"""Building blocks of a radiograph: edges, path lengths through ellipsoids, smooth noise, trees of vessels.
+
+Coordinates run from -1 to 1 across the image, y downwards. A radiograph is a sum of path lengths through tissue,
+so everything here is a thickness that can be added to or taken from another one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from fdamed.seeds import stream
+
+Field = NDArray[np.float32]
+TREES = 16
+"""Vessel trees to choose from; each is also mirrored, shifted and scaled."""
+TREE_SIZE = 320
+
+
+def step(distance: Field, width: float | Field) -> Field:
+    """0 to 1 over `width` around distance 0, smooth; without exp, which would cost more than all the rest."""
+    t = distance / np.float32(width) if isinstance(width, float) else distance / width
+    t += np.float32(0.5)
+    np.clip(t, 0, 1, out=t)
+    square = t * t
+    t *= -2
+    t += 3
+    t *= square
+    return t
+
+
+def path_length(q: Field) -> Field:
+    """Relative path through an ellipsoid whose border is q = 1: a sharp rim and a flat middle. Overwrites q."""
+    np.subtract(np.float32(1), q, out=q)
+    np.maximum(q, 0, out=q)
+    return np.sqrt(q, out=q)
+
+
+def ellipsoid(x: Field, y: Field, centre: tuple[Field, Field], radii: tuple[Field, Field]) -> Field:
+    """Path length through an upright ellipsoid."""
+    horizontal = (x - centre[0]) / radii[0]
+    vertical = (y - centre[1]) / radii[1]
+    return path_length(horizontal * horizontal + vertical * vertical)
+
+
+def tilted(x: Field, y: Field, centre: tuple[Field, Field], radii: tuple[Field, Field], angle: Field) -> Field:
+    """Path length through an ellipsoid turned by `angle` (radians, clockwise on the image)."""
+    c, s = np.cos(angle), np.sin(angle)
+    dx, dy = x - centre[0], y - centre[1]
+    along = (dx * c + dy * s) / radii[0]
+    across = (dy * c - dx * s) / radii[1]
+    return path_length(along * along + across * across)
+
+
+def bump(x: Field, y: Field, centre: tuple[float, float], radii: tuple[float, float]) -> Field:
+    """A soft hill of height 1 that ends at about twice its radii."""
+    horizontal = (x - centre[0]) * np.float32(1 / radii[0])
+    vertical = (y - centre[1]) * np.float32(1 / radii[1])
+    r = horizontal * horizontal + vertical * vertical
+    r *= np.float32(-0.25)
+    r += 1
+    np.maximum(r, 0, out=r)
+    return r * r * r
+
+
+def mottle(rng: np.random.Generator, size: int, grain: int, batch: int = 1) -> Field:
+    """Smooth noise (batch, size, size) of standard deviation about 1 with `grain` cells a side."""
+    out = np.empty((batch, size, size), np.float32)
+    for i in range(batch):
+        coarse = rng.standard_normal((grain, grain), dtype=np.float32)
+        out[i] = np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC))
+    return out
+
+
+@cache
+def _tree(seed: int, number: int) -> Image.Image:
+    """Pulmonary vessels of both lungs on the square -1..1, 255 = thick."""
+    rng = stream(seed, "vessels", number).numpy
+    scale = TREE_SIZE / 2
+    image = Image.new("L", (TREE_SIZE, TREE_SIZE))
+    draw = ImageDraw.Draw(image)
+    for side in (-1, 1):
+        tips = [(side * 0.17, -0.12, a, 6.5) for a in rng.uniform(-1.45, 1.45, 9)]
+        while tips:
+            x, y, angle, width = tips.pop()
+            length = rng.uniform(0.05, 0.13)
+            angle += rng.normal(0, 0.16)
+            to_x, to_y = x + side * np.cos(angle) * length, y + np.sin(angle) * length
+            bright = int(70 + 22 * width)
+            ends = [((x + 1) * scale, (y + 1) * scale), ((to_x + 1) * scale, (to_y + 1) * scale)]
+            draw.line([*ends[0], *ends[1]], fill=min(bright, 255), width=max(1, round(width * 0.8)))
+            if width > 1.0 and abs(to_x) < 0.75:
+                tips.append((to_x, to_y, angle + rng.normal(0, 0.1), width * 0.78))
+                if rng.random() < 0.75:
+                    fork = rng.choice((-1, 1)) * rng.uniform(0.35, 0.8)
+                    tips.append((to_x, to_y, angle + fork, width * 0.62))
+    wide = Image.new("L", (2 * TREE_SIZE, 2 * TREE_SIZE))
+    wide.paste(image.filter(ImageFilter.GaussianBlur(1.1)), (TREE_SIZE // 2, TREE_SIZE // 2))
+    return wide
+
+
+@cache
+def _small_tree(seed: int, number: int, shrink: int) -> Image.Image:
+    """The tree on the square -2..2 at a resolution that suits the wanted size, mirrored for odd numbers."""
+    tree = _tree(seed, number // 2 % TREES)
+    if number % 2:
+        tree = tree.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return tree.reduce(shrink) if shrink > 1 else tree
+
+
+def vessels(seed: int, number: int, size: int, zoom: float, shift: tuple[float, float]) -> Field:
+    """Vessels (size, size) in 0..1, zoomed and shifted as the patient is; an odd `number` is a mirrored tree."""
+    shrink = max(1, TREE_SIZE // size)
+    tree = _small_tree(seed, number % (2 * TREES), shrink)
+    quarter = TREE_SIZE / 2 / shrink
+    scale, offset = 2 / size / zoom * quarter, 2 * quarter
+    x, y = ((-1 - s) / zoom * quarter + offset for s in shift)
+    mapped = tree.transform(
+        (size, size), Image.Transform.AFFINE, (scale, 0, x, 0, scale, y), resample=Image.Resampling.BILINEAR
+    )
+    return np.asarray(mapped, dtype=np.float32) * np.float32(1 / 255)

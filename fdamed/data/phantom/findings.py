@@ -1,0 +1,182 @@
+"""What a disease adds to one radiograph: thickness in the beam, kept inside the lung where it belongs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fdamed.data.phantom.anatomy import Scene
+from fdamed.data.phantom.fields import Field, bump, mottle, path_length, step
+from fdamed.seeds import stream
+
+LESION, PNEUMONIA, ATELECTASIS, CONSOLIDATION, EDEMA = (
+    "Lung Lesion",
+    "Pneumonia",
+    "Atelectasis",
+    "Consolidation",
+    "Edema",
+)
+CARDIOMEGALY, EFFUSION, DEVICES, COVID = "Cardiomegaly", "Pleural Effusion", "Support Devices", "COVID-19"
+KINDS = (LESION, PNEUMONIA, ATELECTASIS, CONSOLIDATION, EDEMA, CARDIOMEGALY, EFFUSION, DEVICES, COVID)
+"""Findings that can be drawn, in the order of the columns of `Cohort.findings`."""
+PULMONARY = KINDS[:5]
+
+
+@dataclass(frozen=True)
+class View:
+    """One image of a scene, with the same names: (size, size), y as (size, 1)."""
+
+    density: Field
+    lung: Field
+    tree: Field
+    x: Field
+    y: Field
+    edge: Field
+    floor: Field
+
+
+def view(scene: Scene, i: int) -> View:
+    return View(
+        scene.density[i], scene.lung[i], scene.tree[i], scene.x[i], scene.y[i], scene.edge[i], scene.floor[i]
+    )
+
+
+Draw = Callable[[View, np.random.Generator, float], None]
+
+
+def place(seed: int, patient: int, kind: str) -> np.random.Generator:
+    """Says where a patient's finding sits; it is the same place in all of the patient's studies."""
+    return stream(seed, "place", patient, kind).numpy
+
+
+def draw(scene: Scene, i: int, kind: str, rng: np.random.Generator, strength: float) -> None:
+    """Add the finding to image `i` of the scene, at the place that `rng` gives."""
+    DRAWINGS[kind](view(scene, i), rng, strength)
+
+
+def side_of(rng: np.random.Generator) -> int:
+    """The side that a one-sided finding of this place is on: -1 the patient's right, 1 the left."""
+    return _side(rng)
+
+
+def _side(rng: np.random.Generator) -> int:
+    return -1 if rng.random() < 0.55 else 1
+
+
+def _lesion(image: View, rng: np.random.Generator, strength: float) -> None:
+    """One to three round nodules with a sharp rim."""
+    for _ in range(int(rng.choice((1, 1, 2, 3)))):
+        side, reach, height = _side(rng), rng.uniform(0.45, 0.85), rng.uniform(-0.45, 0.22)
+        radius = rng.uniform(0.045, 0.085)
+        width = float(np.interp(height, image.y[:, 0], image.edge[:, 0]))
+        dx = (image.x - side * reach * width) * np.float32(1 / radius)
+        dy = (image.y - height) * np.float32(1 / radius)
+        ball = path_length(dx * dx + dy * dy)
+        image.density[...] += np.float32(0.42 * strength) * ball * (0.3 + 0.7 * image.lung)
+
+
+def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
+    """A patch in one lobe, patchy, with a soft edge."""
+    side, low = _side(rng), rng.random() < 0.65
+    height = rng.uniform(0.02, 0.2) if low else rng.uniform(-0.5, -0.3)
+    centre = (side * rng.uniform(0.34, 0.5), height)
+    patch = bump(image.x, image.y, centre, (rng.uniform(0.13, 0.2), rng.uniform(0.12, 0.2)))
+    grain = mottle(rng, image.x.shape[-1], 22)[0]
+    patch *= np.clip(0.85 + 0.45 * grain, 0, 1.6)
+    image.density[...] += np.float32(0.42 * strength) * patch * image.lung
+
+
+def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None:
+    """Plates: thin bands above a diaphragm that `population` has drawn upwards."""
+    side = _side(rng)
+    for _ in range(int(rng.integers(1, 4))):
+        height, slope = rng.uniform(-0.02, 0.24), rng.uniform(-0.35, 0.35)
+        centre, half, thick = side * rng.uniform(0.3, 0.45), rng.uniform(0.14, 0.24), rng.uniform(0.018, 0.032)
+        dx = image.x - centre
+        off = np.abs(image.y - height - slope * dx - 0.5 * dx * dx)
+        plate = step(thick - off, thick * 1.2) * step(half - np.abs(dx), 0.12)
+        image.density[...] += np.float32(0.36 * strength) * plate * image.lung
+
+
+def _consolidation(image: View, rng: np.random.Generator, strength: float) -> None:
+    """A dense, even opacity that ends bluntly at a fissure."""
+    side, upper = _side(rng), rng.random() < 0.4
+    fissure = rng.uniform(-0.3, -0.15) if upper else rng.uniform(-0.02, 0.12)
+    slope = rng.uniform(-0.25, 0.25)
+    inward = image.x * side
+    border = image.y - fissure - slope * (inward - 0.4)
+    region = step(-border if upper else border, 0.05) * step(inward - 0.1, 0.1)
+    region *= step(rng.uniform(0.5, 0.8) - inward, 0.12)
+    if upper:
+        region *= step(image.y + rng.uniform(0.55, 0.7), 0.1)
+    branches = 1 - 0.5 * image.tree
+    image.density[...] += np.float32(0.42 * strength) * region * image.lung * branches
+
+
+def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
+    """Bat wings: haze around both hila, wider vessels, thin septal lines at the bases."""
+    height = rng.uniform(-0.1, 0.02)
+    spread = (rng.uniform(0.16, 0.22), rng.uniform(0.17, 0.26))
+    haze = bump(np.abs(image.x), image.y, (rng.uniform(0.24, 0.32), height), spread)
+    grain = mottle(rng, image.x.shape[-1], 34)[0]
+    haze *= np.clip(0.9 + 0.35 * grain, 0.2, 1.6)
+    lung = image.lung
+    image.density[...] += np.float32(strength) * lung * (0.34 * haze + 0.12 * image.tree * (0.5 + haze))
+    lines = np.abs(image.y * 26 - np.rint(image.y * 26))
+    septa = step(0.16 - lines, 0.1) * step(np.abs(image.x) - image.edge + 0.09, 0.05)
+    image.density[...] += np.float32(0.10 * strength) * lung * septa * step(image.y - 0.02, 0.1)
+
+
+def _effusion(image: View, rng: np.random.Generator, strength: float) -> None:
+    """Fluid that climbs the chest wall: a blunted angle with a meniscus."""
+    side = _side(rng)
+    level = rng.uniform(0.05, 0.16)
+    inward = np.clip(image.x * side, 0, 1)
+    meniscus = image.floor - level - 0.7 * np.maximum(inward - 0.3, 0) ** 1.5
+    region = step(image.y - meniscus, 0.04) * step(image.x * side - 0.05, 0.1)
+    image.density[...] += np.float32(0.5 * strength) * region * image.lung
+
+
+def _devices(image: View, rng: np.random.Generator, strength: float) -> None:
+    """A central line or a tube, and an electrode's wire."""
+    side = _side(rng)
+    bend = 0.16 * np.clip(-image.y - 0.3, 0, 1)
+    tip = rng.uniform(-0.25, 0.05)
+    line = step(0.008 - np.abs(image.x + 0.06 - side * bend), 0.012) * step(tip - image.y, 0.03)
+    wire = image.x - side * (0.35 + rng.uniform(-0.1, 0.1)) - 0.25 * np.sin(4 * image.y + rng.uniform(0, 6))
+    line += 0.7 * step(0.006 - np.abs(wire), 0.01)
+    image.density[...] += np.float32(0.22) * line
+
+
+def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
+    """Ground glass: several faint patches on both sides, near the chest wall, mostly low."""
+    total = np.zeros_like(image.x)
+    for side in (-1, 1):
+        for _ in range(int(rng.integers(2, 4))):
+            height = rng.uniform(-0.3, 0.26)
+            width = float(np.interp(height, image.y[:, 0], image.edge[:, 0]))
+            centre = (side * rng.uniform(0.7, 0.95) * width, height)
+            patch = bump(image.x, image.y, centre, (rng.uniform(0.08, 0.14), rng.uniform(0.08, 0.15)))
+            np.maximum(total, patch, out=total)
+    grain = mottle(rng, image.x.shape[-1], 26)[0]
+    total *= np.clip(0.9 + 0.3 * grain, 0.2, 1.5)
+    image.density[...] += np.float32(0.34 * strength) * total * image.lung
+
+
+def _nothing(image: View, rng: np.random.Generator, strength: float) -> None:
+    """Shown by the anatomy itself."""
+
+
+DRAWINGS: dict[str, Draw] = {
+    LESION: _lesion,
+    PNEUMONIA: _pneumonia,
+    ATELECTASIS: _atelectasis,
+    CONSOLIDATION: _consolidation,
+    EDEMA: _edema,
+    CARDIOMEGALY: _nothing,
+    EFFUSION: _effusion,
+    DEVICES: _devices,
+    COVID: _covid,
+}

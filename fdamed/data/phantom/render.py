@@ -1,0 +1,76 @@
+"""Images of a cohort: the same bytes whatever the number of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdamed.data.phantom import findings
+from fdamed.data.phantom.anatomy import frontal
+from fdamed.data.phantom.lateral import lateral
+from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.scanner import expose
+from fdamed.seeds import stream
+
+Pixels = NDArray[np.uint16]
+CHUNK = 64
+"""Images that one process draws between two reports."""
+FINE = 176
+"""Above this size anatomy is drawn on a coarser grid and scaled up; the detector's noise never is."""
+
+
+def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixels]]:
+    """Row number and 12-bit pixels of each asked image; each depends on its own row alone."""
+    work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
+    for row in rows.tolist():
+        project = lateral if cohort.lateral[row] else frontal
+        scene = project(cohort.chest.at(slice(row, row + 1)), work, cohort.seed)
+        for kind, shown in zip(findings.KINDS, cohort.shows[row], strict=True):
+            if shown:
+                place = findings.place(cohort.seed, int(cohort.patient[row]), kind)
+                findings.draw(scene, 0, kind, place, float(cohort.strength[row]))
+        rng = stream(cohort.seed, "pixels", row).numpy
+        look = cohort.looks[cohort.domain[row]]
+        gain = float(rng.normal(0, 0.035))
+        pixels = expose(scene.density[0], cohort.size, look, gain, rng, int(cohort.marker[row]))
+        yield row, _crop(pixels, int(cohort.crop[row]))
+
+
+def _crop(pixels: Pixels, crop: int) -> Pixels:
+    size = len(pixels)
+    cut = round(0.18 * size)
+    if crop == 1:
+        return pixels[cut // 4 : size - (cut - cut // 4)]
+    return pixels[:, cut // 2 : size - (cut - cut // 2)] if crop == 2 else pixels
+
+
+Save = Callable[[Cohort, int, Pixels, str], None]
+"""Writes one image: (cohort, row, pixels, folder)."""
+_shared: dict[str, tuple[Cohort, Save, str]] = {}
+
+
+def _begin(cohort: Cohort, save: Save, folder: str) -> None:
+    _shared["job"] = (cohort, save, folder)
+
+
+def _work(rows: NDArray[np.int64]) -> int:
+    cohort, save, folder = _shared["job"]
+    for row, pixels in render(cohort, rows):
+        save(cohort, row, pixels, folder)
+    return len(rows)
+
+
+def save_all(cohort: Cohort, save: Save, folder: str, processes: int | None = None) -> Iterator[int]:
+    """Draw and save every image, in parallel where it pays; yields the number of images of each finished chunk."""
+    chunks = np.array_split(np.arange(len(cohort)), max(1, -(-len(cohort) // CHUNK)))
+    workers = min(processes or len(os.sched_getaffinity(0)), len(chunks))
+    if workers == 1:
+        _begin(cohort, save, folder)
+        yield from map(_work, chunks)
+        return
+    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save, folder)) as pool:
+        yield from pool.map(_work, chunks)

@@ -1,0 +1,104 @@
+"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score.
+
+A score that the data cannot define (AUC where a class is absent) is None and comes with its reason; it is never 0.5 and
+never NaN, so that no mean can swallow it.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+THRESHOLD = 0.5
+"""Probabilities from here on count as positive."""
+
+
+class Scores(TypedDict):
+    """The scores of one model on one set of images, as they stand in scores/{party}.json."""
+
+    n: int
+    positives: int
+    acc: float | None
+    auc: float | None
+    balanced_acc: float | None
+    brier: float | None
+    why: dict[str, str]
+    """Score -> why it is undefined."""
+
+
+def checked(y: ArrayLike, p: ArrayLike) -> tuple[Floats, Floats]:
+    """Labels 0/1 and finite probabilities, both (n,), as float64; anything else is refused."""
+    labels, chances = np.asarray(y, dtype=np.float64), np.asarray(p, dtype=np.float64)
+    if labels.ndim != 1 or labels.shape != chances.shape:
+        raise ValueError(f"labels {labels.shape} and probabilities {chances.shape} must both be (n,)")
+    if not np.isin(labels, (0.0, 1.0)).all():
+        raise ValueError("labels must be 0 or 1")
+    if not np.isfinite(chances).all() or (chances < 0).any() or (chances > 1).any():
+        raise ValueError("probabilities must be finite and lie between 0 and 1")
+    return labels, chances
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1 on; equal values share the mean of their ranks."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begin = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(values) else np.zeros(0, dtype=bool)
+    starts = np.flatnonzero(begin)
+    ends = np.append(starts[1:], len(values))
+    group = np.cumsum(begin) - 1
+    out = np.empty(len(values))
+    out[order] = ((starts + 1 + ends) / 2.0)[group]
+    return out
+
+
+def auc(y: ArrayLike, p: ArrayLike) -> float | None:
+    """The chance that a positive scores above a negative, ties counting a half; None without both classes."""
+    labels, chances = checked(y, p)
+    positives = labels.sum()
+    negatives = len(labels) - positives
+    if positives == 0 or negatives == 0:
+        return None
+    above = ranks(chances)[labels == 1].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def accuracy(y: ArrayLike, p: ArrayLike) -> float | None:
+    labels, chances = checked(y, p)
+    return float(((chances >= THRESHOLD) == (labels == 1)).mean()) if len(labels) else None
+
+
+def balanced_accuracy(y: ArrayLike, p: ArrayLike) -> float | None:
+    """Mean of the two classes' accuracies; None without both classes."""
+    labels, chances = checked(y, p)
+    right = (chances >= THRESHOLD) == (labels == 1)
+    if not (labels == 1).any() or not (labels == 0).any():
+        return None
+    return float((right[labels == 1].mean() + right[labels == 0].mean()) / 2)
+
+
+def brier(y: ArrayLike, p: ArrayLike) -> float | None:
+    """Mean squared distance of probability and label."""
+    labels, chances = checked(y, p)
+    return float(((chances - labels) ** 2).mean()) if len(labels) else None
+
+
+def scores(y: ArrayLike, p: ArrayLike) -> Scores:
+    """All scores of probabilities `p` (n,) for labels `y` (n,)."""
+    labels, chances = checked(y, p)
+    n, positives = len(labels), int(labels.sum())
+    reason = "no images" if n == 0 else "no positives" if positives == 0 else "no negatives" if positives == n else ""
+    out = Scores(
+        n=n,
+        positives=positives,
+        acc=accuracy(labels, chances),
+        auc=auc(labels, chances),
+        balanced_acc=balanced_accuracy(labels, chances),
+        brier=brier(labels, chances),
+        why={},
+    )
+    values = {"acc": out["acc"], "auc": out["auc"], "balanced_acc": out["balanced_acc"], "brier": out["brier"]}
+    out["why"] = {name: reason for name, value in values.items() if value is None}
+    return out

@@ -1,0 +1,162 @@
+"""Tidy frame of all scores -> the headline, and frames as csv, markdown and html."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fdamed.disclosure import formula_safe, hides
+from fdamed.evaluate.intervals import Interval, over_seeds, t_factor
+from fdamed.records import Record
+
+IDENTITY = ("run", "method", "target", "seed", "party")
+COUNTS = frozenset({"n", "positives"})
+NOT_SCORES = frozenset({*IDENTITY, *COUNTS, "split", "why"})
+SUPPRESSED = "suppressed"
+ALL_TARGETS = "mean of all targets"
+HEADLINE = ("auc", "acc")
+
+
+def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
+    """One row a score: run, method, target, seed, party, split, metric, value (NaN = none), why (it has none)."""
+    columns = (*IDENTITY, "split", "metric", "value", "why")
+    rows = []
+    for record in records:
+        for party, score in record.scores.items():
+            n, positives = int(score["n"]), int(score["positives"])
+            hidden = hides(n, positives, smallest)
+            for metric, value in score.items():
+                if metric in NOT_SCORES or not (value is None or isinstance(value, int | float)):
+                    continue
+                reason = f"{SUPPRESSED}: fewer than {smallest} images of a class" if hidden else _why(score, metric)
+                number = np.nan if hidden or value is None else float(value)
+                head = (record.run, record.method, record.target, record.seed, party, str(score.get("split", "test")))
+                rows.append((*head, metric, number, "" if np.isfinite(number) else reason))
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def _why(score: dict[str, object], metric: str) -> str:
+    given = score.get("why")
+    if isinstance(given, dict):
+        return str(given.get(metric, "undefined"))
+    return str(given) if given else "undefined"
+
+
+def at_target(scores: pd.DataFrame) -> pd.DataFrame:
+    return scores[scores["party"] == scores["target"]]
+
+
+def summary(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> dict[tuple[str, str, str], Interval]:
+    """(target, run, metric) -> mean and interval over seeds, at the target.
+
+    With several targets, ALL_TARGETS is their mean within a seed first: its interval is again one over seeds, and a seed
+    that lacks a target is left out, for its mean would be one of other hospitals.
+    """
+    here = at_target(scores)
+    here = here[here["metric"].isin(list(metrics))]
+    out: dict[tuple[str, str, str], Interval] = {}
+    for (target, run, metric), group in here.groupby(["target", "run", "metric"], sort=False):
+        out[str(target), str(run), str(metric)] = over_seeds(group["value"])
+    targets = here["target"].nunique()
+    if targets > 1:
+        for (run, metric), group in here.groupby(["run", "metric"], sort=False):
+            seeds = group.groupby("seed")["value"].agg(["mean", "count"])
+            out[ALL_TARGETS, str(run), str(metric)] = over_seeds(seeds["mean"].where(seeds["count"] == targets))
+    return out
+
+
+def headline(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> pd.DataFrame:
+    """One row a target and run, best first by the first metric: mean, low, high, seeds of each metric."""
+    found = summary(scores, metrics)
+    methods = dict(zip(scores["run"], scores["method"], strict=True))
+    rows = []
+    for target, run in dict.fromkeys((t, r) for t, r, _ in found):
+        row: dict[str, object] = {"target": target, "run": run, "method": methods[run]}
+        for metric in metrics:
+            interval = found.get((target, run, metric), Interval(None, None, 0))
+            row |= {metric: interval.mean, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+            row |= {f"{metric}_seeds": interval.n}
+        rows.append(row)
+    order = ["target", "run", "method", *(m + end for m in metrics for end in ("", "_low", "_high", "_seeds"))]
+    out = pd.DataFrame(rows, columns=order)
+    for metric in metrics:
+        for end in ("", "_low", "_high"):
+            out[metric + end] = out[metric + end].astype("float64")
+    groups = pd.Categorical(out["target"], categories=_targets(list(out["target"])), ordered=True)
+    out = out.assign(target=groups).sort_values(["target", metrics[0]], ascending=[True, False], kind="stable")
+    return out.assign(target=out["target"].astype("str")).reset_index(drop=True)
+
+
+def _targets(names: list[str]) -> list[str]:
+    """The mean of all first, then the hospitals as they come."""
+    return sorted(dict.fromkeys(names), key=lambda name: name != ALL_TARGETS)
+
+
+def rounds(records: Iterable[Record], metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
+    """One row a target, run, metric and round: mean, low, high and seeds of what is known in that round."""
+    parts = [
+        (r.target, r.run, metric, int(row["round"]), np.nan if row.get(metric) is None else float(row[metric]))
+        for r in records
+        for row in r.rounds
+        for metric in metrics
+        if metric in row
+    ]
+    names = ["target", "run", "metric", "round", "value"]
+    frame = pd.DataFrame(parts, columns=names).astype({"round": "int64", "value": "float64"})
+    grouped = frame.groupby(names[:4], sort=False)["value"].agg(["mean", "std", "count"]).reset_index()
+    return banded(grouped)
+
+
+def banded(grouped: pd.DataFrame) -> pd.DataFrame:
+    """Columns mean, std, count -> mean, low, high, seeds: the t-interval of `over_seeds`, for many rows at once."""
+    factor = {int(n): t_factor(int(n)) if n > 1 else np.nan for n in grouped["count"].unique()}
+    half = grouped["std"] * grouped["count"].map(factor)
+    out = grouped.assign(low=grouped["mean"] - half, high=grouped["mean"] + half)
+    return out.rename(columns={"count": "seeds"}).drop(columns="std")[
+        [*(c for c in grouped.columns if c not in {"mean", "std", "count"}), "mean", "low", "high", "seeds"]
+    ]
+
+
+# --- frames as text --------------------------------------------------------------------------------------------------
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """CSV in which no cell is a formula; numbers keep six digits."""
+    safe = frame.rename(columns=lambda c: str(formula_safe(str(c))))
+    for column in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[column]):
+            safe[column] = safe[column].map(formula_safe)
+    return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """A GitHub table; pipes, line breaks and HTML in cells are shown, not obeyed."""
+    head = [_plain(c) for c in frame.columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(_plain(v) for v in row) + " |" for row in frame.itertuples(index=False, name=None)]
+    return "\n".join(lines) + "\n"
+
+
+def to_html(frame: pd.DataFrame) -> str:
+    """A bare table, every cell escaped."""
+    head = "".join(f'<th scope="col">{html.escape(str(c))}</th>' for c in frame.columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(text(v))}</td>" for v in row) + "</tr>"
+        for row in frame.itertuples(index=False, name=None)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def text(value: object) -> str:
+    """A cell as people read it; nothing for what is missing."""
+    if value is None or value is pd.NA or (isinstance(value, float) and not np.isfinite(value)):
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: object) -> str:
+    escaped = html.escape(text(value), quote=False)
+    return " ".join(escaped.replace("\\", "\\\\").replace("|", "\\|").split())

@@ -1,0 +1,42 @@
+"""What left each hospital, from the ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from fdamed.records import SERVER, Record
+
+
+def sent(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds."""
+    rows, seeds = [], {}
+    for record in records:
+        where = (record.target, record.run)
+        seeds[where] = seeds.get(where, 0) + 1
+        rounds = max(1, len(record.rounds))
+        rows += [
+            (*where, record.method, s.party, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / rounds)
+            for s in record.sent
+            if s.party != SERVER
+        ]
+    keys = ["target", "run", "method", "hospital", "to", "step", "kind"]
+    frame = pd.DataFrame(rows, columns=[*keys, "bytes", "messages", "mb_per_round"])
+    out = frame.groupby(keys, sort=False)[["bytes", "messages", "mb_per_round"]].sum().reset_index()
+    # A seed in which a hospital sent nothing of a kind counts as zero: divide by the seeds, not by the rows.
+    count = pd.Series([seeds[key] for key in zip(out["target"], out["run"], strict=True)], dtype="int64")
+    for column in ("bytes", "messages", "mb_per_round"):
+        out[column] = out[column] / count
+    return out.assign(seeds=count).astype({"bytes": "float64", "messages": "float64", "mb_per_round": "float64"})
+
+
+def by_run(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a target and run: MB out of all hospitals and into them in a run, MB out a round, mean over seeds."""
+    rows = []
+    for record in records:
+        out = sum(pair[0] for pair in record.traffic.values()) / 1e6
+        into = sum(pair[1] for pair in record.traffic.values()) / 1e6
+        rows.append((record.target, record.run, record.method, out, into, out / max(1, len(record.rounds))))
+    frame = pd.DataFrame(rows, columns=["target", "run", "method", "mb_out", "mb_in", "mb_out_per_round"])
+    return frame.groupby(["target", "run", "method"], sort=False).mean().reset_index()

@@ -1,0 +1,133 @@
+"""What a method is, and the register of all of them.
+
+A method is frozen hyper-parameters, a server program `round`, and the steps it may ask a hospital to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from torch import Tensor
+
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.wire import Weights, kinds, message
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@message
+class Model:
+    """A model on its way, and the state of every method that remembers nothing else."""
+
+    x: Weights
+
+
+class Method(Generic[S]):
+    """Frozen hyper-parameters (the fields) and the program of the server. State goes in and comes out."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    target_labels: ClassVar[bool]
+    """False: the target's data has no labels to peek at."""
+    every_target_label: ClassVar[bool] = False
+    """True: the target trains on all of its labels, as no real target could."""
+    steps: ClassVar[tuple[Step, ...]]
+    state: ClassVar[type]
+
+    def length(self, rounds: int) -> int:
+        """How many rounds the method runs when the study has `rounds`."""
+        return rounds
+
+    def start(self, theta: Tensor) -> S:
+        raise TypeError(f"{type(self).__name__} does not say how it starts")
+
+    def round(self, state: S, net: Network) -> S:
+        raise TypeError(f"{type(self).__name__} has no round")
+
+    def final(self, state: S) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say what it learned")
+
+
+class OneModel(Method[Model]):
+    """A method whose whole state is one model."""
+
+    state: ClassVar[type] = Model
+
+    def start(self, theta: Tensor) -> Model:
+        return Model(x=theta)
+
+    def final(self, state: Model) -> Tensor:
+        return state.x
+
+
+REGISTRY: dict[str, type[Method[Any]]] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def method(name: str) -> Callable[[type[T]], type[T]]:
+    """Register a method under its name in the configuration, and freeze its fields."""
+
+    def register(cls: type[T]) -> type[T]:
+        made: Any = dataclasses.dataclass(frozen=True)(cls)
+        if name in REGISTRY:
+            raise TypeError(f"two methods are called {name}")
+        made.name = name
+        REGISTRY[name] = made
+        return cls
+
+    return register
+
+
+def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+    """A hyper-parameter with its meaning and bounds."""
+    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+def describe() -> dict[str, dict[str, Any]]:
+    """Every method with its options and what crosses the wire: the content of catalogue.json."""
+    return {name: _describe(cls) for name, cls in sorted(REGISTRY.items())}
+
+
+def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    options = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every registered method is a dataclass
+        entry: dict[str, Any] = {"help": field.metadata["help"], "default": field.default}
+        entry |= _type_entry(hints[field.name])
+        entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
+        options[field.name] = entry
+    return {
+        "title": cls.title,
+        "paper": cls.paper,
+        "target_labels": cls.target_labels,
+        "every_target_label": cls.every_target_label,
+        "options": options,
+        "wire": [
+            {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps
+        ],
+    }
+
+
+def _type_entry(hint: Any) -> dict[str, Any]:
+    if get_origin(hint) is Literal:
+        return {"type": "choice", "choices": list(get_args(hint))}
+    if get_origin(hint) in (Union, types.UnionType):
+        raise TypeError("a method's option has one plain type")
+    return {"type": hint.__name__}

@@ -1,0 +1,123 @@
+"""A hospital: its data, its model, its memory; and the one door through which questions come in."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from torch import Tensor
+
+from fdamed.config import Auxiliary, Recipe
+from fdamed.errors import FdamedError
+from fdamed.federation.wire import WireError, decode, encode, kinds
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import Stream, stream
+
+if TYPE_CHECKING:
+    from fdamed.data.loader import Labelled, Unlabelled
+
+
+@dataclass
+class Site:
+    """What a step may see: this hospital and nothing else."""
+
+    name: str
+    data: Labelled | Unlabelled
+    model: FlatModel
+    recipe: Recipe
+    seed: int
+    release: frozenset[str]
+    auxiliary: Auxiliary | None = None
+    heads: FlatModel | None = None
+    precision: str = "float32"
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """The only thing that survives between questions."""
+    rng: Stream = field(default_factory=lambda: Stream(0))
+    """Set anew for each question."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something a method may ask a hospital to do: (site, question) -> answer."""
+
+    name: str
+    run: Callable[[Site, Any], Any]
+    question: type
+    answer: type
+
+    @property
+    def lets_out(self) -> frozenset[str]:
+        """Kinds of knowledge in the answer."""
+        return frozenset(kinds(self.answer).values())
+
+
+_STEPS: dict[str, Step] = {}
+
+
+def at_site(function: Callable[[Site, Any], Any]) -> Step:
+    """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations."""
+    hints = get_type_hints(function, include_extras=True)
+    answer = hints.pop("return")
+    question = next(t for n, t in hints.items() if n != "site")
+    name = f"{function.__module__.removeprefix('fdamed.')}.{function.__name__}"
+    step = Step(name, function, question, answer)
+    if name in _STEPS:
+        raise TypeError(f"two steps are called {name}")
+    _STEPS[name] = step
+    return step
+
+
+def refusal(step: Step, release: frozenset[str], party: str, method: str) -> FdamedError | None:
+    """The error that a hospital's policy makes of a step, before anything runs or leaves; None: it is allowed."""
+    withheld = sorted(step.lets_out - release)
+    if not withheld:
+        return None
+    return FdamedError(
+        f"{method} asks {party} in step {step.name} for {', '.join(withheld)}, which it does not release",
+        f"hospital {party}",
+        f"Choose another method or variant, or let {party} add {', '.join(withheld)} to privacy.release.",
+    )
+
+
+def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
+    """Run one step in the hospital, with the random numbers of this very question."""
+    site.rng = stream(site.seed, site.name, round, step.name, nth)
+    return step.run(site, ask)
+
+
+def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
+    """The hospital as a function from bytes to bytes."""
+
+    def door(request: bytes) -> bytes:
+        try:
+            head, body = unpack(request)
+            step = _STEPS[head["step"]]
+            refused = refusal(step, site.release, site.name, method)
+            if refused:
+                raise refused
+            ask: Any = decode(step.question, body, site.model.layout.size)
+            return pack({"ok": True}, encode(answer(site, step, head["round"], head["nth"], ask)))
+        except FdamedError as error:
+            return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
+        except WireError as error:
+            return pack({"ok": False, "error": [str(error), f"hospital {site.name}", "Use the same fdamed."]}, b"")
+
+    return door
+
+
+def pack(head: dict[str, Any], body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text + body
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    view = memoryview(data)
+    try:
+        (n,) = struct.unpack("<I", view[:4])
+        head: dict[str, Any] = json.loads(bytes(view[4 : 4 + n]))
+    except (struct.error, ValueError):
+        raise WireError("not a request") from None
+    return head, view[4 + n :]

@@ -1,0 +1,88 @@
+"""The step that nearly every method asks for: train on what you have, from this model on."""
+
+from __future__ import annotations
+
+import torch
+
+from fdamed.errors import FdamedError
+from fdamed.federation.method import Model
+from fdamed.federation.site import Site, at_site
+from fdamed.federation.wire import Count, Scalar, Update, Weights, message
+from fdamed.models.backbone import initialise
+from fdamed.seeds import stream
+from fdamed.train import AuxiliaryTasks, Optimiser, fit
+
+
+@message
+class Trained:
+    """A hospital's model after local training."""
+
+    x: Weights
+    n: Count
+    loss: Scalar
+
+
+@message
+class Moved:
+    """How local training moved the model, from how many samples, and its nominal reach.
+
+    `reach` = learning rate x epochs x n / batch: the length that Eq. 8 of the healthcare paper aligns by.
+    """
+
+    g: Update
+    n: Count
+    reach: Scalar
+    loss: Scalar
+
+
+@at_site
+def train_locally(site: Site, ask: Model) -> Trained:
+    """Train for the hospital's epochs and send the model."""
+    loss = _train(site, ask.x)
+    return Trained(x=site.model.read(), n=len(site.data), loss=loss)
+
+
+@at_site
+def move_locally(site: Site, ask: Model) -> Moved:
+    """Train for the hospital's epochs and send what changed."""
+    loss = _train(site, ask.x)
+    recipe = site.recipe
+    reach = recipe.lr * recipe.epochs * len(site.data) / recipe.batch
+    return Moved(g=site.model.read().sub_(ask.x), n=len(site.data), reach=reach, loss=loss)
+
+
+@at_site
+def train_on(site: Site, ask: Model) -> Trained:
+    """Train with the optimiser of the last time: one long training in many rounds."""
+    optimiser = Optimiser(site.model, site.recipe)
+    site.model.load(ask.x)
+    optimiser.remember({k.removeprefix("adam."): v for k, v in site.memory.items() if k.startswith("adam.")})
+    outcome = fit(site.model, site.data, site.recipe, site.rng, optimiser=optimiser, precision=site.precision)
+    site.memory |= {f"adam.{k}": v.clone() for k, v in optimiser.memory().items()}
+    return Trained(x=site.model.read(), n=len(site.data), loss=_finite(site, outcome.loss))
+
+
+def _train(site: Site, x: torch.Tensor) -> float:
+    """Local training from `x`; the auxiliary heads stay in the hospital's memory."""
+    site.model.load(x)
+    auxiliary = None
+    if site.auxiliary and site.heads:
+        if "heads" in site.memory:
+            site.heads.load(site.memory["heads"])
+        else:
+            initialise(site.heads.module, stream(site.seed, site.name, "heads").torch)
+        auxiliary = AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
+    outcome = fit(site.model, site.data, site.recipe, site.rng, auxiliary=auxiliary, precision=site.precision)
+    if auxiliary:
+        site.memory["heads"] = auxiliary.heads.read()
+    return _finite(site, outcome.loss)
+
+
+def _finite(site: Site, loss: float) -> float:
+    if loss != loss or abs(loss) == float("inf"):
+        raise FdamedError(
+            f"the loss is not finite at learning rate {site.recipe.lr}",
+            f"hospital {site.name}",
+            "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
+        )
+    return loss

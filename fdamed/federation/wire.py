@@ -1,0 +1,145 @@
+"""What may travel: fields of a known kind of knowledge, in messages that are bytes and nothing else.
+
+A message is a frozen record. Its bytes are a JSON header (names, kinds, dtypes, shapes) and the raw numbers behind it;
+nothing is pickled, and what does not have the declared names, types and shapes is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the reader of a field learns."""
+
+    kind: str
+
+
+Weights = Annotated[Tensor, Knowledge("weights")]
+"""A whole model, (P,)."""
+Update = Annotated[Tensor, Knowledge("update")]
+"""A difference of models or a gradient, (P,)."""
+Statistic = Annotated[Tensor, Knowledge("statistic")]
+"""An average over many patients, any shape."""
+Features = Annotated[Tensor, Knowledge("features")]
+"""One row a patient: the kind that hospitals rarely let out."""
+Scalar = Annotated[float, Knowledge("scalar")]
+Count = Annotated[int, Knowledge("count")]
+
+_MAGIC = b"FDM1"
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "uint8": torch.uint8}
+_WHOLE_MODEL = ("weights", "update")
+_LARGEST_HEADER = 1 << 20
+M = TypeVar("M")
+
+
+class WireError(ValueError):
+    """Bytes that are not the message they should be."""
+
+
+_KINDS: dict[type, dict[str, str]] = {}
+
+
+def kinds(message: type) -> dict[str, str]:
+    """Field -> kind of knowledge."""
+    if message not in _KINDS:
+        _KINDS[message] = _marked(message)
+    return _KINDS[message]
+
+
+def _marked(message: type) -> dict[str, str]:
+    hints = get_type_hints(message, include_extras=True)
+    out = {}
+    for name in (f.name for f in fields(message)):
+        marks = [a for a in get_args(hints[name])[1:] if isinstance(a, Knowledge)]
+        if len(marks) != 1:
+            raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
+        out[name] = marks[0].kind
+    return out
+
+
+@dataclass_transform(frozen_default=True)
+def message(cls: type[M]) -> type[M]:
+    """Make a frozen record that can travel; a field without a kind is an error when it is first used."""
+    return dataclass(frozen=True, eq=False)(cls)
+
+
+def sizes(msg: Any) -> dict[str, int]:
+    """Kind -> bytes of the numbers in a message, from shapes and dtypes alone."""
+    out: dict[str, int] = {}
+    for name, kind in kinds(type(msg)).items():
+        value = getattr(msg, name)
+        n = value.numel() * value.element_size() if isinstance(value, Tensor) else 8
+        out[kind] = out.get(kind, 0) + n
+    return out
+
+
+def encode(msg: Any) -> bytes:
+    """The message as bytes."""
+    header: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for name, kind in kinds(type(msg)).items():
+        value = getattr(msg, name)
+        if kind == "scalar":
+            parts.append(struct.pack("<d", value))
+            header.append({"name": name, "kind": kind})
+        elif kind == "count":
+            parts.append(struct.pack("<q", value))
+            header.append({"name": name, "kind": kind})
+        else:
+            array = value.detach().cpu().contiguous().numpy()
+            parts.append(array.tobytes())
+            header.append({"name": name, "kind": kind, "dtype": array.dtype.name, "shape": list(array.shape)})
+    head = json.dumps({"type": type(msg).__name__, "fields": header}).encode()
+    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *parts])
+
+
+def decode(cls: type[M], data: bytes | memoryview, size: int) -> M:
+    """The message in `data`, which must be a `cls` whose whole-model fields have `size` numbers."""
+    view = memoryview(data)
+    if bytes(view[:4]) != _MAGIC or len(view) < 8:
+        raise WireError("not a message")
+    (length,) = struct.unpack("<I", view[4:8])
+    if length > _LARGEST_HEADER or 8 + length > len(view):
+        raise WireError("the header is longer than the message")
+    try:
+        head = json.loads(bytes(view[8 : 8 + length]))
+        given = [(f["name"], f["kind"]) for f in head["fields"]]
+        name = head["type"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"the header cannot be read ({type(error).__name__})") from None
+    if name != cls.__name__ or given != list(kinds(cls).items()):
+        raise WireError(f"expected a {cls.__name__}, got something else")
+    at, values = 8 + length, {}
+    for field in head["fields"]:
+        value, at = _read(view, at, field, size)
+        values[field["name"]] = value
+    if at != len(view):
+        raise WireError(f"{len(view) - at} bytes too many")
+    return cls(**values)
+
+
+def _read(view: memoryview, at: int, field: dict[str, Any], size: int) -> tuple[Tensor | float | int, int]:
+    kind = field["kind"]
+    if kind in ("scalar", "count"):
+        if at + 8 > len(view):
+            raise WireError("the message ends too early")
+        return struct.unpack("<d" if kind == "scalar" else "<q", view[at : at + 8])[0], at + 8
+    dtype, shape = field.get("dtype"), field.get("shape")
+    if dtype not in _DTYPES or not isinstance(shape, list) or not all(isinstance(s, int) and s >= 0 for s in shape):
+        raise WireError(f"{field['name']} has no readable shape")
+    if kind in _WHOLE_MODEL and (shape != [size] or dtype != "float32"):
+        raise WireError(f"{field['name']} has shape {shape} of {dtype}, not [{size}] of float32")
+    n = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if at + n > len(view):
+        raise WireError("the message ends too early")
+    array = np.frombuffer(view[at : at + n], dtype=dtype).reshape(shape).copy()
+    return torch.from_numpy(array), at + n

@@ -1,0 +1,25 @@
+"""FedAvg (McMahan et al. 2017), the source-only row of the papers: the target takes no part.
+
+On the wire: each source gets the model and sends its own, with its number of images.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally
+
+
+@method("fedavg")
+class FedAvg(OneModel):
+    title: ClassVar[str] = "FedAvg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+    target_labels: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (train_locally,)
+
+    def round(self, state: Model, net: Network) -> Model:
+        return source_average(net, state)

@@ -1,0 +1,42 @@
+"""FedDA (FedGP paper, Def. 3.2): theta + (1 - beta) g_T + beta * sum_i w_i g_i.
+
+As published the source updates enter at their full size; `align` brings them to the target's (Eq. 8 of the healthcare
+paper), as the theory assumes. On the wire: the model down, updates up, from the sources and the target alike.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from fdamed.algebra.vector import fedda
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import move_locally, train_locally
+
+
+@method("fedda")
+class FedDA(OneModel):
+    title: ClassVar[str] = "FedDA"
+    paper: ClassVar[str] = "FedGP, Definition 3.2"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
+
+    beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
+    align: bool = option(False, "scale the source updates to the target's nominal reach")
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+
+    def round(self, state: Model, net: Network) -> Model:
+        if net.round <= self.warmup:
+            return source_average(net, state)
+        t = net.ask(net.target, move_locally, state)
+        s = net.ask_all(net.sources, move_locally, state)
+        net.notes["train/loss"] = t.loss
+        if not s:
+            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+        scale = [t.reach / r.reach if self.align else 1.0 for r in s.values()]
+        g_s = torch.stack([r.g * c for r, c in zip(s.values(), scale, strict=True)])
+        return Model(x=fedda(t.g, g_s, self.beta, [r.n for r in s.values()]).add_(state.x))

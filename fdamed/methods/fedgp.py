@@ -1,0 +1,46 @@
+"""FedGP (Definition 3.1): theta + (1 - beta) g_T + beta * mean_i Proj+(g_T | g_i).
+
+The target's update is projected on each source's update and kept where it points the same way; per layer by default.
+On the wire: the model down, updates up, from the sources and the target alike.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+
+from fdamed.algebra.vector import fedgp
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import move_locally, train_locally
+
+
+@method("fedgp")
+class FedGP(OneModel):
+    title: ClassVar[str] = "FedGP"
+    paper: ClassVar[str] = "FedGP, Definition 3.1"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
+
+    beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
+    granularity: Literal["layer", "model"] = option("layer", "project each layer by itself, or the whole model at once")
+    keep_negative: bool = option(False, "keep sources that point against the target (no filter)")
+    weighting: Literal["uniform", "samples"] = option("uniform", "1/N as in Def. 3.1, or by number of images")
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+
+    def round(self, state: Model, net: Network) -> Model:
+        if net.round <= self.warmup:
+            return source_average(net, state)
+        t = net.ask(net.target, move_locally, state)
+        s = net.ask_all(net.sources, move_locally, state)
+        net.notes["train/loss"] = t.loss
+        if not s:
+            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+        g_s = torch.stack([r.g for r in s.values()])
+        w = [r.n for r in s.values()] if self.weighting == "samples" else None
+        layered = self.granularity == "layer"
+        g = fedgp(t.g, g_s, net.layout, self.beta, w, per_layer=layered, keep_negative=self.keep_negative)
+        return Model(x=g.add_(state.x))

@@ -1,0 +1,27 @@
+"""FedAvg_Finetune, online: Algorithm 1 of the healthcare paper (Weakly-Supervised Federated Domain Adaptation).
+
+On the wire, each round: the sources get h_T and send their models; the target gets their average and sends h_T.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally
+
+
+@method("finetune")
+class Finetune(OneModel):
+    title: ClassVar[str] = "FedAvg_Finetune"
+    paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Algorithm 1"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally,)
+
+    def round(self, state: Model, net: Network) -> Model:
+        h_global = source_average(net, state)
+        h_t = net.ask(net.target, train_locally, h_global)
+        return Model(x=h_t.x)

@@ -1,0 +1,33 @@
+"""Finetune_Offline (FedGP paper, section 5): FedAvg to the end, then the target fine-tunes the result alone.
+
+The second phase has as many epochs as the first has rounds, with one optimiser from its beginning to its end.
+On the wire: FedAvg's messages; then the target trains by itself (its model is shown each round to be judged).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally, train_on
+
+
+@method("finetune_offline")
+class FinetuneOffline(OneModel):
+    title: ClassVar[str] = "Finetune_Offline"
+    paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, train_on)
+
+    def length(self, rounds: int) -> int:
+        return 2 * rounds
+
+    def round(self, state: Model, net: Network) -> Model:
+        if net.round <= net.rounds // 2:
+            return source_average(net, state)
+        h_t = net.ask(net.target, train_on, state)
+        net.notes["train/loss"] = h_t.loss
+        return Model(x=h_t.x)

@@ -1,0 +1,59 @@
+"""FedAvg_Finetune_GP: gradient projection, Algorithm 3 of the healthcare paper, with Eq. 8's alignment of magnitudes.
+
+h_T <- h_T + (1 - beta) G_T + beta * sum_i max(cos(G_Si, G_T), 0) * n_i/sum n * align_i * G_Si, layer by layer, with
+beta on the source side (the paper's text; its Eq. 7 and 9 have it the other way round, which is the same at 0.5).
+The paper lets the target project; here the server does, which already gets h_T each round: the same numbers, and the
+sources' updates need not be sent on to the target. On the wire: the model down, updates up.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+
+from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import move_locally, train_locally
+
+
+@method("gp")
+class GP(OneModel):
+    title: ClassVar[str] = "FedAvg_Finetune_GP"
+    paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Algorithm 3"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
+
+    beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
+    granularity: Literal["layer", "model"] = option("layer", "one cosine a layer, or one for the whole model")
+    keep_negative: bool = option(False, "keep negative cosines (no threshold)")
+    align: bool = option(True, "Eq. 8: scale each source's update to the target's nominal reach")
+    buffers: Literal["target", "average"] = option("target", "BatchNorm buffers: the target's, or averaged by images")
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+
+    def round(self, state: Model, net: Network) -> Model:
+        if net.round <= self.warmup:
+            return source_average(net, state)
+        t = net.ask(net.target, move_locally, state)
+        s = net.ask_all(net.sources, move_locally, state)
+        net.notes["train/loss"] = t.loss
+        if not s:
+            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+        n = [r.n for r in s.values()]
+        align = [t.reach / r.reach for r in s.values()] if self.align else None
+        g_s = torch.stack([r.g for r in s.values()])
+        layered = self.granularity == "layer"
+
+        cos = cosines(*inner_products(t.g, g_s, net.layout, layered))
+        g = combine(
+            t.g, g_s, net.layout, 1.0 - self.beta, gp_shares(cos, self.beta, n, align, self.keep_negative), layered
+        )
+        if self.buffers == "average":
+            b = slice(net.layout.trainable, None)
+            w = torch.tensor([*n, t.n], dtype=torch.float32)
+            g[b] = torch.mv(torch.vstack([g_s[:, b], t.g[b]]).t(), w / w.sum())
+        net.note_cosines(list(s), cos)
+        return Model(x=g.add_(state.x))

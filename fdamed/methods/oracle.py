@@ -1,0 +1,27 @@
+"""Oracle: the target trains on all of its labels, which no real target has. The upper bound of the papers' tables.
+
+On the wire: the target's model, to and fro.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fdamed.federation.method import Model, OneModel, method
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally
+
+
+@method("oracle")
+class Oracle(OneModel):
+    title: ClassVar[str] = "Oracle"
+    paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Table 2"
+    target_labels: ClassVar[bool] = True
+    every_target_label: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally,)
+
+    def round(self, state: Model, net: Network) -> Model:
+        h_t = net.ask(net.target, train_locally, state)
+        net.notes["train/loss"] = h_t.loss
+        return Model(x=h_t.x)

@@ -1,0 +1,34 @@
+"""Target only: the target trains on its few labels, nobody helps.
+
+`server_step` is the control that the FedGP paper's tables need: with beta = 0.5 a projection method takes half of the
+target's step, and half a step alone already changes the result.
+On the wire: the target's model, to and fro.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fdamed.federation.averaging import source_average
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Step
+from fdamed.federation.steps import move_locally, train_locally
+
+
+@method("target_only")
+class TargetOnly(OneModel):
+    title: ClassVar[str] = "Target Only"
+    paper: ClassVar[str] = "FedGP, section 5"
+    target_labels: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
+
+    server_step: float = option(1.0, "share of the target's update that is taken", low=0.0, high=1.0)
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+
+    def round(self, state: Model, net: Network) -> Model:
+        if net.round <= self.warmup:
+            return source_average(net, state)
+        t = net.ask(net.target, move_locally, state)
+        net.notes["train/loss"] = t.loss
+        return Model(x=state.x.add(t.g, alpha=self.server_step))

@@ -1,0 +1,110 @@
+"""The network of the healthcare paper: MONAI's ResNet, a hidden layer, a main head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fdamed.config import Model
+from fdamed.errors import FdamedError
+from fdamed.models.light_import import monai_module
+
+LAYERS = {
+    "resnet18": ("basic", (2, 2, 2, 2), 1),
+    "resnet34": ("basic", (3, 4, 6, 3), 1),
+    "resnet50": ("bottleneck", (3, 4, 6, 3), 4),
+}
+"""Backbone -> (block, blocks a stage, expansion of the block)."""
+
+
+class Net(nn.Module):
+    """h: images (B, 1, S, S) in [0, 1] -> logits (B, C); `features` is h without its last layer."""
+
+    def __init__(self, trunk: nn.Module, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.hidden = nn.Linear(width, hidden)
+        self.head = nn.Linear(hidden, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(B, 1, S, S) -> (B, hidden): what the main head and the auxiliary heads read."""
+        grey = (x - 0.5) / 0.5
+        return torch.relu(self.hidden(self.trunk(grey.expand(-1, 3, -1, -1))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+def build(model: Model) -> Net:
+    """The network of a configuration, weights not yet set (see `initialise`)."""
+    block, layers, expansion = LAYERS[model.backbone]
+    planes = [max(1, round(c * model.width)) for c in (64, 128, 256, 512)]
+    resnet = monai_module("networks.nets.resnet").ResNet
+    trunk = resnet(
+        block,
+        list(layers),
+        planes,
+        spatial_dims=2,
+        n_input_channels=3,
+        conv1_t_size=7,
+        conv1_t_stride=2,  # He et al.; MONAI's default of 1 is another network at four times the cost
+        bias_downsample=False,
+        feed_forward=False,
+    )
+    return Net(trunk, planes[3] * expansion, model.hidden, model.classes)
+
+
+@torch.no_grad()
+def initialise(net: nn.Module, generator: torch.Generator) -> None:
+    """Seeded He initialisation of every convolution and linear layer, ones and zeros elsewhere."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            module.weight.normal_(0.0, (2.0 / fan_out) ** 0.5, generator=generator)
+        elif isinstance(module, nn.Linear):
+            module.weight.normal_(0.0, (2.0 / module.in_features) ** 0.5, generator=generator)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.weight.fill_(1.0)
+            module.reset_running_stats()
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, Tensor):
+            bias.zero_()
+
+
+def load_pretrained(net: Net, path: Path) -> list[str]:
+    """Fill the trunk by name from torchvision's format; return the names that the file did not have."""
+    given = read_weights(path)
+    wanted = net.trunk.state_dict()
+    found = {k: v for k, v in given.items() if k in wanted and v.shape == wanted[k].shape}
+    if not any(k.startswith("layer") for k in found):
+        raise FdamedError(
+            "this file holds no weights that fit the backbone",
+            str(path),
+            "Give a torchvision state dict of the same ResNet, or set model.width to 1.",
+        )
+    net.trunk.load_state_dict(found, strict=False)
+    return [k for k in wanted if k not in found and not k.endswith("num_batches_tracked")]
+
+
+def read_weights(path: Path) -> Mapping[str, Tensor]:
+    """Tensors by name from a .safetensors or .pth file; nothing but tensors is ever unpickled."""
+    if not path.is_file():
+        raise FdamedError("there is no such weights file", str(path), "Check model.weights in the configuration.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Mapping[str, Tensor] = load_file(path)
+        else:
+            given: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            content = given.get("state_dict", given)
+    except Exception as error:
+        raise FdamedError(
+            f"not a file of tensors ({type(error).__name__})", str(path), "Give a state dict or a safetensors file."
+        ) from None
+    return content

@@ -1,0 +1,133 @@
+"""A module as one contiguous float32 vector: what travels, what is averaged, what is projected.
+
+Parameters come first, in the module's order, then float buffers (BatchNorm's running mean and variance). Integer
+buffers (`num_batches_tracked`) do not travel: they change nothing while BatchNorm has a momentum (decision 0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One parameter or buffer inside the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    kind: Literal["parameter", "buffer"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The segments of a vector, in order and without gaps."""
+
+    segments: tuple[Segment, ...]
+
+    @cached_property
+    def size(self) -> int:
+        return self.segments[-1].stop if self.segments else 0
+
+    @cached_property
+    def trainable(self) -> int:
+        """Parameters stand in [0, trainable), buffers behind."""
+        return max((s.stop for s in self.parameters), default=0)
+
+    @cached_property
+    def parameters(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.kind == "parameter")
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.segments)
+
+    def to_json(self) -> list[dict[str, object]]:
+        return [{"name": s.name, "shape": list(s.shape), "kind": s.kind} for s in self.segments]
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """The layout of a module's parameters and float buffers."""
+    named: list[tuple[str, Tensor, str]] = [(n, p, "parameter") for n, p in module.named_parameters()]
+    named += [(n, b, "buffer") for n, b in module.named_buffers() if b.is_floating_point()]
+    segments, start = [], 0
+    for name, tensor, kind in named:
+        stop = start + tensor.numel()
+        segments.append(
+            Segment(name, tuple(tensor.shape), start, stop, "parameter" if kind == "parameter" else "buffer")
+        )
+        start = stop
+    return Layout(tuple(segments))
+
+
+def view_of(vector: Tensor, segment: Segment) -> Tensor:
+    """The segment with its own shape, as a view.
+
+    Convolution kernels stand in the vector as (out, height, width, in), which is PyTorch's channels_last: the vector
+    stays contiguous and the convolutions get the memory format that is fastest here.
+    """
+    piece = vector[segment.start : segment.stop]
+    if len(segment.shape) == 4:
+        out, into, height, width = segment.shape
+        return piece.view(out, height, width, into).permute(0, 3, 1, 2)
+    return piece.view(segment.shape)
+
+
+def named_tensors(vector: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Contiguous copies by name, for files and other programs."""
+    return {s.name: view_of(vector, s).contiguous().clone() for s in layout}
+
+
+def vector_from(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
+    """The vector of tensors by name; a missing name or a wrong shape is an error."""
+    vector = torch.empty(layout.size)
+    for s in layout:
+        tensor = tensors[s.name]
+        if tuple(tensor.shape) != s.shape:
+            raise ValueError(f"{s.name} has shape {tuple(tensor.shape)}, not {s.shape}")
+        view_of(vector, s).copy_(tensor)
+    return vector
+
+
+class FlatModel:
+    """A module whose parameters, gradients and buffers are views of three vectors.
+
+    One resident model serves every hospital of a process: `load` refills it, `read` takes a copy out.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.module = module.to(device)
+        self.layout = layout_of(module)
+        self.theta = vector_from(
+            {n: t.detach().cpu() for n, t in [*module.named_parameters(), *module.named_buffers()]}, self.layout
+        ).to(device)
+        self.grad = torch.zeros(self.layout.trainable, device=device)
+        parameters = dict(module.named_parameters())
+        owners = dict(module.named_modules())
+        for s in self.layout:
+            if s.kind == "parameter":
+                parameters[s.name].data = view_of(self.theta, s)
+                parameters[s.name].grad = view_of(self.grad, s)
+            else:
+                path, _, leaf = s.name.rpartition(".")
+                owners[path]._buffers[leaf] = view_of(self.theta, s)
+
+    @property
+    def trainable(self) -> Tensor:
+        """The parameters' part of theta, as a view."""
+        return self.theta[: self.layout.trainable]
+
+    def load(self, vector: Tensor) -> None:
+        if vector.shape != self.theta.shape:
+            raise ValueError(f"a vector of {tuple(vector.shape)} does not fit this model of {tuple(self.theta.shape)}")
+        self.theta.copy_(vector)
+
+    def read(self) -> Tensor:
+        """A copy of theta on the CPU."""
+        return self.theta.detach().to("cpu", copy=True)

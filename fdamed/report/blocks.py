@@ -1,0 +1,81 @@
+"""Bars of bytes and heat maps of cosines, as SVG for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from markupsafe import Markup, escape
+
+from fdamed.report.svg import drawing, number, scale, ticks
+
+ROUNDS = 20
+LAYERS = 24
+"""Cells of a heat map at most; more rounds or layers are averaged together."""
+
+
+def bars(table: pd.DataFrame, kinds: Sequence[str]) -> Markup:
+    """One bar a run (rows of `table`), stacked by kind (columns): MB a round."""
+    most = float(table.sum(axis=1).max()) if len(table) else 0.0
+    if most <= 0:
+        return Markup("")
+    left, right, row = 170.0, 640.0, 26.0
+    bottom = 10 + row * len(table)
+    x = scale(0, most, left, right)
+    body = []
+    for value in ticks(0, most):
+        body.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="4" y2="{bottom}"/>')
+        body.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>')
+    for i, (name, cells) in enumerate(table.iterrows()):
+        y, begin = 10 + row * i, 0.0
+        body.append(f'<text class="name" x="{left - 10}" y="{y + 14}" text-anchor="end">{escape(str(name))}</text>')
+        for kind in kinds:
+            size = float(cells[kind])
+            if size > 0:
+                wide = max(0.5, x(begin + size) - x(begin))
+                body.append(
+                    f'<rect class="kind-{kinds.index(kind)}" x="{x(begin):.1f}" y="{y}" width="{wide:.1f}" height="18">'
+                    f"<title>{escape(str(name))}, {escape(kind)}: {size:.4g} MB a round</title></rect>"
+                )
+            begin += size
+        body.append(f'<text class="tick" x="{x(begin) + 6:.1f}" y="{y + 14}">{number(round(begin, 2))}</text>')
+    body.append(f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 34}" text-anchor="middle">MB a round</text>')
+    return drawing(720, bottom + 42, "Megabytes a round that left the hospitals, by run and kind", body)
+
+
+def heat(frame: pd.DataFrame, title: str) -> Markup:
+    """One panel a source: layers downwards, rounds to the right, the cosine as colour."""
+    sources, order = list(dict.fromkeys(frame["source"])), list(dict.fromkeys(frame["layer"]))
+    rounds = sorted(frame["round"].unique())
+    size = -(-len(order) // LAYERS)
+    group = {layer: i // size for i, layer in enumerate(order)}
+    width = -(-len(rounds) // ROUNDS)
+    column = {r: i // width for i, r in enumerate(rounds)}
+    cells = frame.assign(row=frame["layer"].map(group), column=frame["round"].map(column))
+    means = cells.groupby(["source", "row", "column"])["cos"].mean()
+    rows, columns = -(-len(order) // size), -(-len(rounds) // width)
+    left, high, panel, gap = 150.0, 13.0, max(90.0, min(150.0, 560.0 / len(sources) - 14)), 14.0
+    wide = panel / columns
+    body = []
+    for i in range(rows):
+        members = order[i * size : (i + 1) * size]
+        name = members[0] if size == 1 else f"{members[0]} … +{len(members) - 1}"
+        body.append(f'<text class="tick" x="{left - 8}" y="{24 + high * i + 10}" text-anchor="end">{escape(name)}</text>')
+    for s, source in enumerate(sources):
+        begin = left + s * (panel + gap)
+        body.append(f'<text class="name" x="{begin}" y="14">{escape(str(source))}</text>')
+        for i in range(rows):
+            for j in range(columns):
+                value = means.get((source, i, j))
+                if value is None or value != value:
+                    continue
+                sign = "plus" if value >= 0 else "minus"
+                body.append(
+                    f'<rect class="{sign}" x="{begin + j * wide:.1f}" y="{24 + i * high:.0f}" width="{wide:.2f}" '
+                    f'height="{high - 1:.0f}" fill-opacity="{min(1.0, abs(float(value))):.2f}">'
+                    f"<title>{value:.2f}</title></rect>"
+                )
+        foot = 24 + rows * high + 14
+        body.append(f'<text class="tick" x="{begin}" y="{foot:.0f}">{rounds[0]}</text>')
+        body.append(f'<text class="tick" x="{begin + panel}" y="{foot:.0f}" text-anchor="end">{rounds[-1]}</text>')
+    return drawing(left + len(sources) * (panel + gap), 24 + rows * high + 24, title, body, "chart heat")

@@ -1,0 +1,112 @@
+"""The page's figures as files, svg and png, for papers and slides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fdamed.evaluate.intervals import Interval
+from fdamed.files import atomic
+from fdamed.report.svg import DASHES
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito without yellow, which vanishes on white; the order is that of the stylesheet."""
+MOST = 12
+"""Runs in one drawing; with more, the best of them are drawn and the title says so."""
+
+
+def style(index: int) -> dict[str, Any]:
+    """Colour and dash of a run, as on the page."""
+    marks = DASHES[index // len(PALETTE) % len(DASHES)]
+    pattern = tuple(float(m) / 2 for m in marks.split())
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": (0, pattern) if pattern else "-"}
+
+
+def save(figure: Any, folder: Path, name: str) -> None:
+    """Write svg and png, the same bytes each time."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "fdamed", "svg.fonttype": "none"}):
+        for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 150, "metadata": {"Software": None}})):
+            with atomic(folder / f"{name}.{kind}") as draft:
+                figure.savefig(draft, format=kind, bbox_inches="tight", **options)
+
+
+def _plot(width: float, height: float, across: str, up: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    return figure, axes
+
+
+def rounds(frame: pd.DataFrame, index: Mapping[str, int], runs: Sequence[str], name: str, target: str) -> Any:
+    """Curves of one metric at one target, with their bands; None when nothing is there."""
+    if frame.empty:
+        return None
+    figure, axes = _plot(7, 4, "round", name)
+    for run in runs[:MOST]:
+        part = frame[frame["run"] == run].sort_values("round")
+        axes.plot(part["round"], part["mean"], label=_label(run), linewidth=1.6, **style(index[run]))
+        axes.fill_between(part["round"], part["low"], part["high"], color=style(index[run])["color"], alpha=0.14, linewidth=0)
+    chosen = f" (best {MOST} of {len(runs)})" if len(runs) > MOST else ""
+    axes.set_title(_label(f"{name} at {target}{chosen}"), loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
+    return figure
+
+
+def headline(scores: Mapping[str, Interval], index: Mapping[str, int], runs: Sequence[str], target: str) -> Any:
+    """Mean AUC and interval of each run, best at the top."""
+    known = [run for run in runs if scores[run].mean is not None]
+    if not known:
+        return None
+    figure, axes = _plot(6, 0.8 + 0.32 * len(known), "AUC, 95 % interval over seeds", "")
+    for place, run in enumerate(reversed(known)):
+        score = scores[run]
+        axes.errorbar(score.mean, place, xerr=score.half, fmt="o", color=style(index[run])["color"], capsize=3)
+    axes.set_yticks(range(len(known)), [_label(run) for run in reversed(known)])
+    axes.set_title(_label(target), loc="left", fontsize=11)
+    return figure
+
+
+def cost(scores: Mapping[str, Interval], megabytes: Mapping[str, float], index: Mapping[str, int], target: str) -> Any:
+    """AUC against what left the hospitals."""
+    known = [run for run in scores if scores[run].mean is not None and run in megabytes]
+    if not known:
+        return None
+    figure, axes = _plot(6, 4, "MB out of all hospitals in a run", "AUC")
+    for run in known:
+        score = scores[run]
+        shape = {"color": style(index[run])["color"], "capsize": 3, "label": _label(run)}
+        axes.errorbar(megabytes[run], score.mean, yerr=score.half, fmt="o", **shape)
+    axes.set_title(_label(target), loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
+    return figure
+
+
+def sent(table: pd.DataFrame) -> Any:
+    """Stacked bars: MB a round by run and kind."""
+    if table.empty or float(table.to_numpy().sum()) <= 0:
+        return None
+    figure, axes = _plot(7, 0.9 + 0.32 * len(table), "MB a round out of all hospitals", "")
+    begin = pd.Series(0.0, index=table.index)
+    for i, kind in enumerate(table.columns):
+        axes.barh(range(len(table)), table[kind], left=begin, label=_label(str(kind)), color=PALETTE[i % len(PALETTE)])
+        begin = begin + table[kind]
+    axes.set_yticks(range(len(table)), [_label(str(run)) for run in table.index])
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
+    return figure
+
+
+def _label(text: str) -> str:
+    """Text as it is: a dollar sign starts no formula, a leading underscore hides no entry."""
+    safe = text.replace("$", r"\$")
+    return "\u200b" + safe if safe.startswith("_") else safe

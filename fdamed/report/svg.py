@@ -1,0 +1,213 @@
+"""Drawings inside the page, as plain SVG: they scale, print, follow light and dark, and toggle by run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from fdamed.disclosure import hides
+from fdamed.evaluate.intervals import Interval
+from fdamed.records import Record
+
+COLOURS = 7
+"""Colours of the palette; the stylesheet names them --c0 ... --c6 (Okabe and Ito, without yellow)."""
+DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
+"""After the colours are used up, the next seven runs get the next dash."""
+
+Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run's curve: rounds, means and, where several seeds are there, the band; None breaks the line."""
+
+    index: int
+    name: str
+    x: Sequence[int]
+    mean: Sequence[float | None]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run in the plane of cost and score."""
+
+    index: int
+    name: str
+    x: float
+    score: Interval
+
+
+def colour(index: int) -> str:
+    return f"var(--c{index % COLOURS})"
+
+
+def dash(index: int) -> str:
+    return DASHES[index // COLOURS % len(DASHES)]
+
+
+def scale(low: float, high: float, begin: float, end: float) -> Scale:
+    """Data to drawing units; a range of one value lies in the middle."""
+    if high <= low:
+        return lambda _: (begin + end) / 2
+    return lambda value: begin + (value - low) / (high - low) * (end - begin)
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers between low and high, about so many."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / about
+    size: float = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * f for f in (1, 2, 2.5, 5, 10) if size * f >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """A tick's label without needless zeros."""
+    return f"{value:,.10g}"
+
+
+def limits(values: Sequence[float], least: float = 0.1) -> tuple[float, float]:
+    """A range around the values that is never narrower than `least`, within 0 and 1."""
+    low, high = min(values), max(values)
+    pad = max((high - low) * 0.05, (least - (high - low)) / 2)
+    return max(0.0, low - pad), min(1.0, high + pad)
+
+
+def drawing(width: float, height: float, title: str, body: Sequence[str], kind: str = "chart") -> Markup:
+    head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
+    return Markup(head + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
+
+
+def dot(score: Interval, index: int, low: float, high: float, width: int = 180) -> Markup:
+    """A mean and its interval on the scale of the whole column."""
+    if score.mean is None:
+        return Markup("")
+    x = scale(low, high, 6, width - 6)
+    body = [f'<line class="rail" x1="0" x2="{width}" y1="10" y2="10"/>']
+    if low < 0.5 < high:
+        body.append(f'<line class="chance" x1="{x(0.5):.1f}" x2="{x(0.5):.1f}" y1="0" y2="20"/>')
+    if score.low is not None and score.high is not None:
+        ends = x(max(low, score.low)), x(min(high, score.high))
+        body.append(f'<line class="span" style="stroke:{colour(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>')
+    body.append(f'<circle style="fill:{colour(index)}" cx="{x(score.mean):.1f}" cy="10" r="4.5"/>')
+    return drawing(width, 20, f"{score.mean:.3f}", body, "dot")
+
+
+def _frame(
+    x: Scale, y: Scale, xs: Sequence[float], ys: Sequence[float], box: tuple[float, float, float, float], names: tuple[str, str]
+) -> list[str]:
+    """Grid, tick labels and axis names; box = left, right, top, bottom."""
+    left, right, top, bottom = box
+    out = []
+    for value in ys:
+        out.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        out.append(f'<text class="tick" x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>')
+    for value in xs:
+        out.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{number(value)}</text>')
+    out.append(f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 38}" text-anchor="middle">{escape(names[0])}</text>')
+    out.append(f'<text class="axis" x="{left - 40}" y="{top - 12}">{escape(names[1])}</text>')
+    return out
+
+
+def curves(lines: Sequence[Line], title: str, name: str) -> Markup:
+    """Means by round with their bands; each run is a group that the legend switches."""
+    values = [v for line in lines for part in (line.mean, line.low, line.high) for v in part if v is not None]
+    rounds = [r for line in lines for r in line.x]
+    if not values or not rounds:
+        return Markup("")
+    low, high = limits(values)
+    box = (52.0, 548.0, 28.0, 300.0)
+    x = scale(min(rounds), max(rounds), box[0], box[1])
+    y = scale(low, high, box[3], box[2])
+    whole = sorted({round(t) for t in ticks(min(rounds), max(rounds), 8)} | {min(rounds)})
+    body = _frame(x, y, whole, ticks(low, high), box, ("round", name))
+    for line in lines:
+        body.append(f'<g data-run="{line.index}"><title>{escape(line.name)}</title>')
+        for part in _pieces(line):
+            top = [f"{x(r):.1f},{y(h):.1f}" for r, _, _, h in part if h is not None]
+            under = [f"{x(r):.1f},{y(w):.1f}" for r, _, w, _ in part if w is not None]
+            if len(top) > 1:
+                body.append(f'<polygon class="band" style="fill:{colour(line.index)}" points="{" ".join(top + under[::-1])}"/>')
+            path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
+            shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
+            if len(part) == 1:
+                body.append(f'<circle style="fill:{colour(line.index)}" r="3" cx="{path.split(",")[0]}" cy="{path.split(",")[1]}"/>')
+            body.append(f'<polyline class="line" {shape} points="{path}"/>')
+        body.append("</g>")
+    return drawing(560, 345, title, body)
+
+
+def _pieces(line: Line) -> list[list[tuple[int, float, float | None, float | None]]]:
+    """The stretches of a curve between undefined rounds."""
+    out: list[list[tuple[int, float, float | None, float | None]]] = [[]]
+    for r, m, low, high in zip(line.x, line.mean, line.low, line.high, strict=True):
+        if m is None:
+            out.append([])
+        else:
+            out[-1].append((r, m, low, high))
+    return [piece for piece in out if piece]
+
+
+def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup:
+    """Score against cost; names stand beside their points and give way to each other."""
+    known = [p for p in points if p.score.mean is not None]
+    if not known:
+        return Markup("")
+    ends = [v for p in known for v in (p.score.mean, p.score.low, p.score.high) if v is not None]
+    low, high = limits(ends)
+    most = max(p.x for p in known) or 1.0
+    height = max(330.0, 70.0 + 15 * len(known))
+    box = (52.0, 520.0, 28.0, height - 45)
+    x, y = scale(0, most, box[0] + 12, box[1]), scale(low, high, box[3], box[2])
+    body = _frame(x, y, ticks(0, most), ticks(low, high), box, names)
+    labels = _apart([(y(p.score.mean), i) for i, p in enumerate(known) if p.score.mean is not None], box[2], box[3])
+    for i, point in enumerate(known):
+        mean = point.score.mean if point.score.mean is not None else 0.0
+        across, up = x(point.x), y(mean)
+        body.append(f'<g data-run="{point.index}"><title>{escape(point.name)}: {number(round(point.x, 2))} MB</title>')
+        if point.score.low is not None and point.score.high is not None:
+            shape = f'class="span" style="stroke:{colour(point.index)}"'
+            body.append(f'<line {shape} x1="{across:.1f}" x2="{across:.1f}" y1="{y(point.score.low):.1f}" y2="{y(point.score.high):.1f}"/>')
+        body.append(f'<circle style="fill:{colour(point.index)}" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
+        aside = 545.0
+        body.append(f'<polyline class="leader" points="{across + 7:.1f},{up:.1f} {aside - 14},{labels[i]:.1f} {aside - 4},{labels[i]:.1f}"/>')
+        body.append(f'<text class="name" x="{aside}" y="{labels[i] + 4:.1f}">{escape(point.name)}</text></g>')
+    return drawing(720, height, title, body)
+
+
+def _apart(places: list[tuple[float, int]], top: float, bottom: float, gap: float = 15.0) -> dict[int, float]:
+    """Heights for labels, in the order of their points, at least `gap` apart and inside the box where they fit."""
+    ordered = sorted(places)
+    out: list[float] = []
+    for wish, _ in ordered:
+        out.append(max(wish, out[-1] + gap) if out else max(wish, top))
+    over = out[-1] - bottom if out else 0.0
+    if over > 0:
+        out[-1] = max(bottom, top + gap * (len(out) - 1))
+        for i in range(len(out) - 2, -1, -1):
+            out[i] = min(out[i], out[i + 1] - gap)
+    return {index: height for height, (_, index) in zip(out, ordered, strict=True)}
+
+
+def run_curve(record: Record, smallest: int) -> str:
+    """One run's validation and test AUC by round, as a file of its own for MLflow."""
+    own = record.scores.get(record.target)
+    hidden = own is not None and hides(int(own["n"]), int(own["positives"]), smallest)
+    rounds = [int(row["round"]) for row in record.rounds]
+    none: list[float | None] = [None] * len(rounds)
+    keys = ["val/auc"] if hidden else ["val/auc", "test/auc"]
+    lines = [Line(i, key, rounds, [row.get(key) for row in record.rounds], none, none) for i, key in enumerate(keys)]
+    picture = curves(lines, f"{record.run}, target {record.target}, seed {record.seed}", "AUC: " + ", ".join(keys))
+    style = (
+        "<style>:root{--c0:#0072b2;--c1:#d55e00}text{font:12px sans-serif;fill:#444}.grid{stroke:#ddd}"
+        ".line{fill:none;stroke-width:2}</style>"
+    )
+    head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    return (str(picture).replace("<svg ", head, 1).replace(">", ">" + style, 1) if picture else f"{head}/>") + "\n"

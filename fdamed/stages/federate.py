@@ -1,0 +1,234 @@
+"""fdamed federate: one method, one target, one seed; resumes where it was stopped."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed import __version__
+from fdamed.config import Config, Run
+from fdamed.errors import FdamedError
+from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.stages.places import Places, add_config, add_run, needed, read_config
+
+if TYPE_CHECKING:
+    from fdamed.federation.loop import Judge
+    from fdamed.federation.method import Method
+    from fdamed.federation.network import Network
+    from fdamed.federation.site import Site
+    from fdamed.models.flat import FlatModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_run(parser)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch; part of the result's bits")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
+    folder = Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)
+    with held(folder):
+        federate(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
+
+
+def chosen(config: Config, run: str, target: str, seed: int) -> Run:
+    """The run's settings, after a check that the study has this run, target and seed."""
+    for what, value, known in (
+        ("run", run, list(config.expanded_runs())),
+        ("target", target, list(config.cut.targets)),
+        ("seed", seed, list(config.seeds)),
+    ):
+        if value not in known:
+            fix = f"Choose one of: {', '.join(map(str, known))}."
+            raise FdamedError(f"the configuration has no {what} {value!r}", "command line", fix)
+    return config.expanded_runs()[run]
+
+
+def federate(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:
+    """Train, and write the run's folder."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    import fdamed.methods  # noqa: F401  (registers the methods)
+    from fdamed.federation.loop import Checkpoints
+    from fdamed.federation.loop import run as run_rounds
+    from fdamed.federation.method import REGISTRY
+    from fdamed.models.flat import named_tensors, vector_from
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    places = Places.of(config)
+    folder = places.run(name, target, seed)
+    method = REGISTRY[spec.method](**spec.options)
+    model = resident(config)
+    theta_file = needed(places.init(seed) / "theta.safetensors", "init")
+    theta = vector_from(load_file(theta_file), model.layout)
+    conditions = fingerprint(config, name, spec, target, seed, threads, places)
+    net = network(config, spec, method, target, seed, model, threads)
+    checkpoints = Checkpoints(
+        folder / "state",
+        lambda party, round: places.memory(party, name, target, seed, round),
+        conditions,
+        config.train.checkpoint_every,
+    )
+    try:
+        final, record = run_rounds(
+            method, net, theta, config.train.rounds, judge(config, target, model), checkpoints, config.train.evaluate_every
+        )
+    finally:
+        net.close()
+    write_json(folder / "run.json", describe(config, name, spec, method, target, seed, model, conditions))
+    write_lines(folder / "metrics.jsonl", record.metrics)
+    write_lines(folder / "timing.jsonl", record.timing)
+    write_lines(folder / "ledger.jsonl", record.ledger)
+    write_lines(folder / "layers.jsonl", record.layers)
+    write_lines(folder / "absences.jsonl", record.absences)
+    with atomic(folder / "theta.safetensors") as draft:
+        save_file(named_tensors(final, model.layout), draft)
+    write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
+
+
+def resident(config: Config) -> FlatModel:
+    """The one model of this process."""
+    from fdamed.models.backbone import build
+    from fdamed.models.flat import FlatModel
+
+    return FlatModel(build(config.model), device(config))
+
+
+def device(config: Config) -> str:
+    import torch
+
+    if config.train.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.train.device == "cuda" and not torch.cuda.is_available():
+        raise FdamedError("no CUDA device is to be seen", "train.device", "Use `auto` or `cpu`, or ask for a GPU node.")
+    return config.train.device
+
+
+def hospital(
+    config: Config, spec: Run, party: str, target: str, seed: int, labels: bool, every: bool, model: FlatModel | None = None
+) -> Site:
+    """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all."""
+    from fdamed.data.loader import load
+    from fdamed.federation.site import Site
+    from fdamed.models import heads
+    from fdamed.models.flat import FlatModel
+
+    folder = Places.of(config).party(party)
+    needed(folder / "order.parquet", "cache")
+    source = party != target
+    auxiliary = spec.auxiliary if source else None
+    read = partial(load, folder, heads=config.model.heads, races=config.model.races)
+    if source or every:
+        data: Any = read(splits=("train", "adapt"))
+    elif labels:
+        data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
+    else:
+        data = read(splits=("train", "adapt")).without_labels()
+    return Site(
+        name=party,
+        data=data,
+        model=model or resident(config),
+        recipe=config.train.source if source or every else config.train.target,
+        seed=seed,
+        release=frozenset(config.privacy.release),
+        auxiliary=auxiliary,
+        heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
+        precision=config.train.precision,
+    )
+
+
+def network(
+    config: Config, spec: Run, method: Method[Any], target: str, seed: int, model: FlatModel, threads: int
+) -> Network:
+    """All hospitals of the cohort, in this process or in one each."""
+    from fdamed.federation.network import InProcess, Processes
+
+    kind = type(method)
+    build = partial(
+        hospital, config, spec, target=target, seed=seed, labels=kind.target_labels, every=kind.every_target_label
+    )
+    if config.train.network == "in_process":
+        return InProcess({p: build(p, model=model) for p in config.cut.parties}, target, kind.name)
+    release = {p: frozenset(config.privacy.release) for p in config.cut.parties}
+    return Processes({p: partial(build, p) for p in config.cut.parties}, target, model.layout, kind.name, release, threads)
+
+
+def judge(config: Config, target: str, model: FlatModel) -> Judge:
+    """Accuracy and AUC at the target's val and test splits; methods never see what this sees."""
+    from fdamed.data.loader import load
+    from fdamed.evaluate.metrics import accuracy, auc
+    from fdamed.train import predict
+
+    views = {split: load(Places.of(config).party(target), splits=(split,)) for split in ("val", "test")}
+
+    def scores(theta: Any) -> dict[str, float | None]:
+        model.load(theta)
+        out: dict[str, float | None] = {}
+        for split, data in views.items():
+            p = predict(model, data)
+            out[f"{split}/acc"] = accuracy(data.y, p)
+            out[f"{split}/auc"] = auc(data.y, p)
+        return out
+
+    return scores
+
+
+def fingerprint(
+    config: Config, name: str, spec: Run, target: str, seed: int, threads: int, places: Places
+) -> dict[str, Any]:
+    """What must be the same when a checkpoint is taken up again."""
+    import torch
+
+    data = {p: digest_file(places.party(p) / "order.parquet") for p in sorted(config.cut.parties)}
+    return {
+        "settings": digest(
+            [config.model.model_dump(mode="json"), config.train.model_dump(mode="json"), spec.model_dump(mode="json")]
+        ),
+        "run": f"{name}/{target}/{seed}",
+        "data": digest(data),
+        "init": digest_file(places.init(seed) / "theta.safetensors"),
+        "threads": threads,
+        "torch": torch.__version__,
+        "fdamed": __version__,
+        "device": device(config),
+    }
+
+
+def describe(
+    config: Config,
+    name: str,
+    spec: Run,
+    method: Method[Any],
+    target: str,
+    seed: int,
+    model: FlatModel,
+    conditions: dict[str, Any],
+) -> dict[str, Any]:
+    """run.json: what this run was."""
+    cohort = read_json(Places.of(config).root / "cohort.json")
+    return {
+        "cohort": config.cohort,
+        "run": name,
+        "method": spec.method,
+        "title": type(method).title,
+        "options": dataclasses.asdict(method),  # type: ignore[call-overload]  # every registered method is a dataclass
+        "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
+        "labelled": spec.labelled or config.cut.labelled,
+        "target": target,
+        "sources": sorted(p for p in config.cut.parties if p != target),
+        "seed": seed,
+        "rounds": method.length(config.train.rounds),
+        "train": config.train.model_dump(mode="json"),
+        "parameters": model.layout.trainable,
+        "versions": {"fdamed": __version__, "torch": conditions["torch"]},
+        "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": cohort["hash"]},
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }

@@ -1,0 +1,63 @@
+"""Where everything lies below results/{cohort}/ (docs/artefacts.md)."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdamed.config import Config, load
+from fdamed.errors import FdamedError
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths of one cohort."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, config: Config) -> Places:
+        return cls(Path(config.results) / config.cohort)
+
+    @property
+    def parties(self) -> Path:
+        """What stays in the hospitals."""
+        return self.root / "parties"
+
+    def party(self, name: str) -> Path:
+        return self.parties / name
+
+    def init(self, seed: int) -> Path:
+        return self.root / "init" / str(seed)
+
+    def run(self, run: str, target: str, seed: int) -> Path:
+        return self.root / "runs" / run / target / str(seed)
+
+    def memory(self, party: str, run: str, target: str, seed: int, round: int) -> Path:
+        return self.party(party) / "memory" / run / target / str(seed) / f"{round:05d}.safetensors"
+
+    def predictions(self, party: str, run: str, target: str, seed: int) -> Path:
+        return self.party(party) / "predictions" / run / target / f"{seed}.parquet"
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration; later files win")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """The options that name one run."""
+    parser.add_argument("--run", dest="run_name", required=True, metavar="NAME", help="a key of `runs`")
+    parser.add_argument("--target", required=True, metavar="PARTY")
+    parser.add_argument("--seed", type=int, required=True)
+
+
+def read_config(arguments: argparse.Namespace) -> Config:
+    return load(*arguments.config)
+
+
+def needed(path: Path, made_by: str) -> Path:
+    """The path, if it is there; an error that names the stage which makes it if not."""
+    if not path.exists():
+        raise FdamedError("a file of an earlier stage is missing", str(path), f"Run `fdamed {made_by}` first.")
+    return path

@@ -1,0 +1,31 @@
+"""fdamed schema: write what is generated from the code: config/schema.json and the catalogue of methods."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fdamed import config
+from fdamed.files import write_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="config/schema.json", help="where the schema goes")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    write_text(config.CATALOGUE, catalogue_text())
+    config.catalogue.cache_clear()
+    write_text(Path(arguments.out), schema_text())
+
+
+def catalogue_text() -> str:
+    import fdamed.methods  # noqa: F401  (registers the methods)
+    from fdamed.federation.method import describe
+
+    return json.dumps(describe(), indent=1) + "\n"
+
+
+def schema_text() -> str:
+    return json.dumps(config.schema(), indent=1) + "\n"

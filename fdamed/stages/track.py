@@ -1,0 +1,95 @@
+"""`fdamed track`: finished runs of a study into MLflow; twice is the same as once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fdamed import config as configuration
+from fdamed.config import Config
+from fdamed.errors import FdamedError
+from fdamed.files import held, write_json
+from fdamed.records import Record, study
+from fdamed.tracking import Store
+
+WAIT = 300.0
+"""Seconds that an import waits for another study's import into the same database."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration, later files win")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from fdamed import tracking
+    from fdamed.disclosure import shareable
+    from fdamed.progress import track as progress
+    from fdamed.report.svg import run_curve
+
+    config = configuration.load(*arguments.config)
+    folder = Path(config.results) / config.cohort
+    keys = [(r, t, s) for r in config.expanded_runs() for t in config.cut.targets for s in config.seeds]
+    records, missing = study(folder / "runs", keys)
+    if not records:
+        raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
+    store = store_of(config)
+    text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
+
+    def artefacts(record: Record) -> dict[str, str]:
+        return {"config.json": text, "figures/rounds.svg": run_curve(record, config.privacy.smallest_cell)}
+
+    with _turn(Path(config.results) / "mlflow"):
+        done = tracking.track(
+            progress(records, "runs to MLflow"), store, config.cohort, note(config), artefacts,
+            config.privacy.smallest_cell,
+        )  # fmt: skip
+    content = {
+        "experiment": done.experiment,
+        "experiment_id": done.experiment_id,
+        "runs": len(records),
+        "missing": len(missing),
+        "store": "a local SQLite file" if store.artefacts else tracking.place(store.uri),
+        "open": f"make mlflow, then http://127.0.0.1:5000{done.link}" if store.artefacts else done.link,
+    }
+    write_json(folder / "tracked.json", content)
+    print(f"{len(records)} runs in MLflow: {done.new} new, {done.replaced} replaced, {done.kept} kept", file=sys.stderr)
+
+
+def store_of(config: Config) -> Store:
+    """The configured server, or a SQLite file and an artefact folder below results/mlflow/."""
+    uri = config.tracking.uri or f"sqlite:///{Path(config.results).resolve()}/mlflow/mlflow.db"
+    if uri.startswith("sqlite:///"):
+        return Store(uri, Path(uri.removeprefix("sqlite:///")).resolve().parent / "artifacts")
+    return Store(uri)
+
+
+def note(config: Config) -> str:
+    """What the MLflow page says about the study."""
+    synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
+    targets = ", ".join(config.cut.targets)
+    return (
+        f"{synthetic}Hospitals cut by {config.cut.by}: {', '.join(config.cut.parties)}; adapted to: {targets}; "
+        f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
+        "Rows are grouped by target and run; open a group to see its seeds."
+    )
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold the database, after waiting for another study's import to end."""
+    end = time.monotonic() + WAIT
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(held(folder))
+                break
+            except FdamedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        yield

@@ -1,0 +1,189 @@
+"""The one local training loop; `loss` and `correct` are the hooks that the papers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.models.flat import FlatModel
+from fdamed.models.heads import auxiliary_loss
+from fdamed.seeds import Stream
+
+Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
+"""(model, images (B, 1, S, S), labels (B,)) -> scalar."""
+Correct = Callable[[Tensor], None]
+"""Changes the flat gradient (P,) in place before the step."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What local training came to; the model itself stays in the FlatModel."""
+
+    loss: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class AuxiliaryTasks:
+    """The heads that train along (healthcare paper, Eq. 3): L_main + alpha * sum_k L_aux_k."""
+
+    heads: FlatModel
+    names: tuple[str, ...]
+    alpha: float
+
+
+def fit(
+    model: FlatModel,
+    data: Labelled | Unlabelled,
+    recipe: Recipe,
+    rng: Stream,
+    *,
+    loss: Loss | None = None,
+    correct: Correct | None = None,
+    auxiliary: AuxiliaryTasks | None = None,
+    optimiser: Optimiser | None = None,
+    precision: str = "float32",
+) -> Outcome:
+    """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps."""
+    if not isinstance(data, Labelled):
+        raise TypeError("a hospital without labels was asked to train with labels")
+    device = model.theta.device
+    images = torch.from_numpy(np.ascontiguousarray(data.images)).to(device)
+    labels = torch.from_numpy(np.ascontiguousarray(data.y)).to(device)
+    side = _auxiliary_labels(auxiliary, data, device)
+    optimiser = optimiser or Optimiser(model, recipe)
+    head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
+    model.module.train()
+    total, steps = torch.zeros((), device=device), 0
+    for epoch in range(recipe.epochs):
+        for number, rows in enumerate(batches(len(data), recipe.batch, rng.child("order", epoch))):
+            rows = rows.to(device)
+            x = as_input(images[rows])
+            if recipe.augment:
+                x = jitter(x, rng.child("augment", epoch, number))
+            model.grad.zero_()
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                if auxiliary and head_optimiser:
+                    auxiliary.heads.grad.zero_()
+                    f = model.module.features(x)  # type: ignore[operator]  # every network here has features
+                    value = F.cross_entropy(model.module.head(f), labels[rows])  # type: ignore[operator]
+                    b = {k: v[rows] for k, v in side.items()}
+                    value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, b)  # type: ignore[arg-type]
+                elif loss:
+                    value = loss(model, x, labels[rows])
+                else:
+                    value = F.cross_entropy(model.module(x), labels[rows])
+            value.backward()  # type: ignore[no-untyped-call]
+            if correct:
+                correct(model.grad)
+            optimiser.step()
+            if head_optimiser:
+                head_optimiser.step()
+            total += value.detach()
+            steps += 1
+    return Outcome(float(total) / max(steps, 1), steps)
+
+
+def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:
+    """Rows of each batch of one shuffled epoch; a last batch of one sample is left out (BatchNorm cannot use it)."""
+    order = torch.from_numpy(rng.numpy.permutation(n))
+    for start in range(0, n, size):
+        rows = order[start : start + size]
+        if len(rows) > 1 or n == 1:
+            yield rows
+
+
+def as_input(images: Tensor) -> Tensor:
+    """uint8 (B, S, S) -> float32 (B, 1, S, S) in [0, 1]."""
+    return images.unsqueeze(1).to(torch.float32).div_(255.0)
+
+
+def jitter(x: Tensor, rng: Stream) -> Tensor:
+    """Shift each image by up to a sixteenth of its side and change its contrast by up to a tenth."""
+    generator = rng.torch
+    n, side = len(x), x.shape[-1]
+    reach = max(1, side // 16)
+    padded = F.pad(x, (reach,) * 4, mode="replicate")
+    corners = torch.randint(0, 2 * reach + 1, (n, 2), generator=generator)
+    gains = torch.rand(n, generator=generator).mul_(0.2).add_(0.9).to(x.device).view(n, 1, 1, 1)
+    moved = torch.stack([p[:, i : i + side, j : j + side] for p, (i, j) in zip(padded, corners.tolist(), strict=True)])
+    return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
+
+
+class Optimiser:
+    """Adam or plain SGD on the flat vector, one pass over memory.
+
+    `torch._fused_adam_` is what torch.optim.Adam(fused=True) calls; constructing an optimiser of torch.optim would
+    import the compiler (about 5 s of CPU) in every job (decision 0004).
+    """
+
+    BETAS = (0.9, 0.999)
+    EPS = 1e-8
+
+    def __init__(self, model: FlatModel, recipe: Recipe) -> None:
+        self._model = model
+        self._recipe = recipe
+        adam = recipe.optimiser == "adam"
+        self.mean = torch.zeros_like(model.grad) if adam else None
+        self.square = torch.zeros_like(model.grad) if adam else None
+        self.count = torch.zeros((), device=model.grad.device)
+
+    def step(self) -> None:
+        theta, grad, recipe = self._model.trainable, self._model.grad, self._recipe
+        with torch.no_grad():
+            if self.mean is None or self.square is None:
+                theta.add_(
+                    grad.add(theta, alpha=recipe.weight_decay) if recipe.weight_decay else grad, alpha=-recipe.lr
+                )
+                return
+            self.count += 1
+            torch._fused_adam_(
+                [theta],
+                [grad],
+                [self.mean],
+                [self.square],
+                [],
+                [self.count],
+                lr=recipe.lr,
+                beta1=self.BETAS[0],
+                beta2=self.BETAS[1],
+                weight_decay=recipe.weight_decay,
+                eps=self.EPS,
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def memory(self) -> dict[str, Tensor]:
+        """The moments, for a hospital that goes on with them in the next round."""
+        if self.mean is None or self.square is None:
+            return {}
+        return {"mean": self.mean, "square": self.square, "count": self.count}
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        for name, value in memory.items():
+            getattr(self, name).copy_(value)
+
+
+def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: torch.device) -> dict[str, Tensor]:
+    if auxiliary is None:
+        return {}
+    return {k: torch.from_numpy(np.ascontiguousarray(data.auxiliary[k])).to(device) for k in auxiliary.names}
+
+
+@torch.inference_mode()
+def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256) -> np.ndarray:
+    """Probability of the positive class, (n,) float32, in evaluation mode."""
+    model.module.eval()
+    device = model.theta.device
+    parts = []
+    for start in range(0, len(data), batch):
+        x = as_input(torch.from_numpy(np.ascontiguousarray(data.images[start : start + batch])).to(device))
+        parts.append(torch.softmax(model.module(x).float(), dim=1)[:, 1].cpu())
+    return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)

@@ -1,0 +1,157 @@
+"""Writes results/{cohort}/ as a finished study leaves it, without training: for tests of what reads those files."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from fdamed.config import catalogue
+from fdamed.files import digest, write_json, write_lines, write_text
+from fdamed.seeds import stream
+
+PARTIES = {"LO": "Lung Opacity", "CO": "Consolidation", "ED": "Edema", "AT": "Atelectasis", "NC": "Lung Lesion"}
+LEVEL = {
+    "fedavg": 0.61,
+    "finetune": 0.70,
+    "finetune_offline": 0.68,
+    "target_only": 0.66,
+    "oracle": 0.87,
+    "gp": 0.81,
+    "fedda": 0.74,
+    "fedgp": 0.83,
+}
+"""AUC that each run ends near."""
+WIRE = {
+    "fedavg": {"weights": 2_800_000, "count": 8},
+    "gp": {"update": 2_800_000, "count": 8},
+    "fedgp": {"update": 2_800_000, "scalar": 64},
+    "target_only": {},
+    "oracle": {},
+}
+LAYERS = [f"layer{i}.{j}.conv{k}" for i in range(1, 5) for j in range(2) for k in (1, 2)]
+
+
+def configuration(folder: Path, **changes: object) -> dict[str, object]:
+    """A configuration that `fdamed.config` accepts; `changes` replace its keys."""
+    known = catalogue()
+    runs = {name: {"method": name if name in known else "fedavg"} for name in LEVEL}
+    base: dict[str, object] = {
+        "cohort": "demo",
+        "results": str(folder / "results"),
+        "data": {"layout": "chexpert", "root": "/secret/place/of/data", "salt": "a-secret-salt"},
+        "phantom": {"patients": 3000},
+        "cut": {"by": "condition", "parties": PARTIES, "target": "NC"},
+        "train": {"rounds": 12},
+        "runs": runs,
+        "seeds": [0, 1, 2],
+    }
+    return base | changes
+
+
+def write_study(folder: Path, missing: tuple[tuple[str, str, int], ...] = (), **changes: object) -> Path:
+    """Write configuration and a whole study below `folder`; give back the configuration's path."""
+    config = configuration(folder, **changes)
+    root = Path(str(config["results"])) / str(config["cohort"])
+    path = root / "config.json"
+    write_json(path, config)
+    cut = config["cut"]
+    assert isinstance(cut, dict)
+    parties = list(cut["parties"])
+    write_ingest_and_cohort(root, parties, str(cut.get("rule", "disjoint")))
+    targets = parties if cut["target"] == "each" else [cut["target"]]
+    runs, seeds, train = config["runs"], config["seeds"], config["train"]
+    assert isinstance(runs, dict) and isinstance(seeds, list) and isinstance(train, dict)
+    for run, options in runs.items():
+        for target in targets:
+            for seed in seeds:
+                if (run, target, seed) not in missing:
+                    method = options.get("method") or run
+                    write_run(root, run, method, target, seed, parties, int(train["rounds"]))
+    return path
+
+
+def write_ingest_and_cohort(root: Path, parties: list[str], rule: str = "disjoint") -> None:
+    rejected = {"UNREADABLE_IMAGE": 37, "LABEL_OUT_OF_RANGE": 4, "PATH_LEAVES_ROOT": 12}
+    ingest = {"rows": 6120, "patients": 2980, "rejected": rejected, "hash": digest("index"), "layout": "chexpert"}
+    write_json(root / "ingest.json", ingest | {"seconds": 3.2})
+    sizes = {}
+    for i, party in enumerate(parties):
+        images = {"train": 700 - 60 * i, "adapt": 100, "val": 110 - 9 * i, "test": 220 - 20 * i}
+        sizes[party] = {
+            "hash": digest(party),
+            "images": images,
+            "patients": {s: n * 7 // 10 for s, n in images.items()},
+            "positives": {s: n // 2 for s, n in images.items()},
+        }
+    leakage = {"patients_in_two_splits": 0, "patients_in_two_parties": 0, "near_duplicates": 3}
+    cohort = {"by": "condition", "rule": rule, "hash": digest(parties), "parties": sizes, "leakage": leakage}
+    write_json(root / "cohort.json", cohort)
+
+
+def write_run(
+    root: Path, run: str, method: str, target: str, seed: int, parties: list[str], rounds: int, nudge: float = 0.0
+) -> Path:
+    """One finished run; `nudge` moves its scores."""
+    folder = root / "runs" / run / target / str(seed)
+    generator = stream(seed, run, target).numpy
+    sources = [p for p in parties if p != target]
+    end = LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random()) + nudge - 0.015 * (len(parties) - 1 - parties.index(target))
+    end += 0.012 * generator.standard_normal()
+    curve = end - (end - 0.5) * np.exp(-np.arange(1, rounds + 1) / 3.5) + 0.008 * generator.standard_normal(rounds)
+    metrics, timing, ledger, layers = [], [], [], []
+    start = datetime(2026, 3, 1, 8, tzinfo=UTC) + timedelta(hours=seed)
+    for r in range(1, rounds + 1):
+        auc = float(np.clip(curve[r - 1], 0, 1))
+        row = {"round": r, "train/loss": 0.7 * 0.93**r, "val/acc": auc - 0.07, "val/auc": auc - 0.01}
+        metrics.append(row | {"test/acc": auc - 0.06, "test/auc": auc})
+        timing.append({"round": r, "seconds": 2.5, "started": (start + timedelta(seconds=2.5 * r)).isoformat()})
+        for kind, size in WIRE.get(run, WIRE["fedavg"]).items():
+            for source in sources:
+                head = {"round": r, "step": "train", "kind": kind, "messages": 1}
+                ledger.append(head | {"from": source, "to": "server", "bytes": size})
+                ledger.append(head | {"from": "server", "to": source, "bytes": 2_800_000})
+        if run in {"gp", "fedgp"}:
+            for i, source in enumerate(sources):
+                wobble = 0.1 * generator.standard_normal(len(LAYERS))
+                cosines = 0.55 - 0.12 * i - 0.03 * np.arange(len(LAYERS)) - 0.01 * r + wobble
+                layers += [
+                    {"round": r, "source": source, "layer": name, "cos": float(c)}
+                    for name, c in zip(LAYERS, cosines, strict=True)
+                ]
+    facts = {
+        "cohort": root.name,
+        "run": run,
+        "method": method,
+        "options": {"beta": 0.5} if method == "gp" else {},
+        "auxiliary": None,
+        "labelled": 100,
+        "target": target,
+        "sources": sources,
+        "seed": seed,
+        "rounds": rounds,
+        "train": {"source": {"lr": 0.001, "batch": 32}, "target": {"lr": 0.0002, "batch": 16}},
+        "parameters": 702_000,
+        "versions": {"fdamed": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
+        "digests": {"config": "c0ffee", "cohort": digest(parties)},
+    }
+    write_json(folder / "run.json", facts)
+    write_lines(folder / "metrics.jsonl", metrics)
+    write_lines(folder / "timing.jsonl", timing)
+    write_lines(folder / "ledger.jsonl", ledger)
+    if layers:
+        write_lines(folder / "layers.jsonl", layers)
+    for party in parties:
+        auc = float(np.clip(curve[-1] + (0 if party == target else 0.03), 0, 1))
+        head = {"run": run, "method": method, "target": target, "seed": seed, "party": party, "split": "test"}
+        numbers = {"acc": auc - 0.06, "auc": auc, "balanced_acc": auc - 0.06, "brier": 0.3 - auc / 5, "why": {}}
+        write_json(folder / "scores" / f"{party}.json", head | {"n": 180, "positives": 90} | numbers)
+    write_text(folder / "done", digest([run, target, seed, nudge]) + "\n")
+    return folder
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

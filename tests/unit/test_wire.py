@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fdamed.federation.ledger import Ledger
+from fdamed.federation.wire import (
+    Count,
+    Features,
+    Scalar,
+    Update,
+    WireError,
+    Weights,
+    decode,
+    encode,
+    kinds,
+    message,
+    sizes,
+)
+
+
+@message
+class Reply:
+    x: Weights
+    g: Update
+    n: Count
+    loss: Scalar
+
+
+@message
+class Rows:
+    f: Features
+
+
+REPLY = Reply(x=torch.arange(3.0), g=torch.tensor([1.5, -2.0, 0.25]), n=7, loss=0.125)
+
+
+def test_a_message_survives_the_wire_bit_by_bit() -> None:
+    back = decode(Reply, encode(REPLY), size=3)
+    assert torch.equal(back.x, REPLY.x) and torch.equal(back.g, REPLY.g)
+    assert (back.n, back.loss) == (7, 0.125)
+
+
+def test_bytes_are_counted_by_kind_from_shapes() -> None:
+    assert sizes(REPLY) == {"weights": 12, "update": 12, "count": 8, "scalar": 8}
+    assert len(encode(REPLY)) > 40
+
+
+def test_a_field_without_a_kind_cannot_be_sent() -> None:
+    @message
+    class Leak:
+        secret: torch.Tensor
+
+    with pytest.raises(TypeError, match="no kind of knowledge"):
+        kinds(Leak)
+
+
+def test_a_message_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        REPLY.n = 8
+
+
+def test_a_wrong_shape_is_refused() -> None:
+    with pytest.raises(WireError, match="shape"):
+        decode(Reply, encode(REPLY), size=4)
+
+
+def test_another_message_is_refused() -> None:
+    with pytest.raises(WireError, match="expected a Rows"):
+        decode(Rows, encode(REPLY), size=3)
+
+
+def test_every_cut_of_a_message_is_refused() -> None:
+    data = encode(REPLY)
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            decode(Reply, data[:end], size=3)
+
+
+def test_bytes_behind_a_message_are_refused() -> None:
+    with pytest.raises(WireError, match="too many"):
+        decode(Reply, encode(REPLY) + b"x", size=3)
+
+
+def test_a_pickle_is_refused() -> None:
+    with pytest.raises(WireError, match="not a message"):
+        decode(Reply, b"\x80\x04\x95" + b"0" * 60, size=3)
+
+
+def test_features_may_have_any_number_of_rows() -> None:
+    f = torch.rand(5, 2)
+    assert torch.equal(decode(Rows, encode(Rows(f=f)), size=3).f, f)
+
+
+def test_the_ledger_adds_up_and_forgets_the_order_of_hospitals() -> None:
+    one, other = Ledger(), Ledger()
+    one.note(1, "a", "server", "s", {"weights": 4})
+    one.note(1, "b", "server", "s", {"weights": 8})
+    other.note(1, "b", "server", "s", {"weights": 8})
+    other.note(1, "a", "server", "s", {"weights": 4})
+    assert one.lines() == other.lines()
+    assert one.total(receiver="server") == 12
+    assert one.total(sender="a", kind="weights") == 4
+    assert Ledger(one.lines()).lines() == one.lines()
