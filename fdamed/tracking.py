@@ -140,7 +140,7 @@ def _experiment(client: Any, store: Store, cohort: str, note: str) -> str:
 
 def _view() -> dict[str, Any]:
     """What the MLflow page shows first: scores by method, seeds grouped. An internal format: check it at upgrades."""
-    groups = [{"mode": "param", "groupByData": name} for name in ("target", "run")]
+    groups = [{"mode": "param", "groupByData": name} for name in ("run", "target")]
     columns = ["metrics.`test/auc`", "metrics.`test/acc`", "metrics.`comm/mb_out`", "metrics.`runtime/seconds`"]
     return {
         "searchFilter": "",

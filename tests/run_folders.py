@@ -98,7 +98,11 @@ def write_run(
     folder = root / "runs" / run / target / str(seed)
     generator = stream(seed, run, target).numpy
     sources = [p for p in parties if p != target]
-    end = LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random()) + nudge - 0.015 * (len(parties) - 1 - parties.index(target))
+    end = (
+        LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random())
+        + nudge
+        - 0.015 * (len(parties) - 1 - parties.index(target))
+    )
     end += 0.012 * generator.standard_normal()
     curve = end - (end - 0.5) * np.exp(-np.arange(1, rounds + 1) / 3.5) + 0.008 * generator.standard_normal(rounds)
     metrics, timing, ledger, layers = [], [], [], []

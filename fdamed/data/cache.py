@@ -80,13 +80,13 @@ def build(
     with held(folder):
         if (folder / "draft.jsonl").exists():
             for suffix in ("npy", "jsonl"):
-                os.replace(folder / f"draft.{suffix}", folder / f"left.{suffix}")
+                (folder / f"draft.{suffix}").replace(folder / f"left.{suffix}")
         earlier = [read_earlier(folder, name, settings) for name in ("left", "store")]
         draft = folder / "draft.npy"
         reserve(draft, len(rows), size)
         with open(folder / "draft.jsonl", "w", encoding="utf-8") as journal:
             journal.write(json.dumps(settings) + "\n")
-            folders: dict[str, str] = {}
+            folders: dict[str, Path] = {}
             entries = [_look(str(image), root, folders) for image in rows["image"].to_numpy(dtype=object)]
             _reuse(entries, earlier, draft, size, journal)
             fresh = [row for row, e in enumerate(entries) if e.row < 0 and not e.reason]
@@ -107,34 +107,36 @@ def build(
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The manifest's rows by split and, within a split, as they came; `manifest_row` counts them from 0 as they came."""
+    """The manifest's rows by split and, within a split, as they came; `manifest_row` is their old place."""
     rank = rows["split"].map({s: i for i, s in enumerate(SPLITS)}).to_numpy()
     out = rows.assign(manifest_row=np.arange(len(rows)))
     return out.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
 
 
-def locate(root: Path, image: str, folders: dict[str, str]) -> str:
+def locate(root: Path, image: str, folders: dict[str, Path]) -> Path:
     """The file that a manifest's path means, if it lies below the root also after all links; `folders` is a memo."""
-    base = folders.get("") or folders.setdefault("", os.path.realpath(root))
     try:
-        parent, name = os.path.split(os.path.join(base, image))
+        base = folders.get("/") or folders.setdefault("/", root.resolve())
+        parent, _, name = image.rpartition("/")
+        if image.startswith("/") or name in ("", ".", "..") or "\0" in image:
+            raise Unreadable("PATH_OUTSIDE_ROOT")
         if parent not in folders:
-            folders[parent] = os.path.realpath(parent)
-        path = os.path.join(folders[parent], name)
-        if name in ("", ".", "..") or os.path.islink(path):
-            path = os.path.realpath(path)
-    except ValueError:
-        raise Unreadable("PATH_OUTSIDE_ROOT") from None
-    if path != base and not path.startswith(base.rstrip(os.sep) + os.sep):
+            folders[parent] = (base / parent).resolve()
+        path = folders[parent] / name
+        if path.is_symlink():
+            path = path.resolve()
+    except (OSError, RuntimeError):
+        raise Unreadable("UNREADABLE") from None
+    if not path.is_relative_to(base):
         raise Unreadable("PATH_OUTSIDE_ROOT")
     return path
 
 
-def _look(image: str, root: Path, folders: dict[str, str]) -> Entry:
+def _look(image: str, root: Path, folders: dict[str, Path]) -> Entry:
     """The file as it is now, not yet decoded (row -1), or its refusal."""
     try:
         try:
-            found = os.stat(locate(root, image, folders))
+            found = locate(root, image, folders).stat()
         except OSError as error:
             gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
             raise Unreadable("MISSING" if gone else "UNREADABLE") from None
@@ -180,8 +182,8 @@ def _decode(
     what: str,
 ) -> None:
     """Decode the rows `fresh` into the draft and note each in the journal, so that a killed run loses little."""
-    folders: dict[str, str] = {}
-    tasks = (Task(row, locate(root, entries[row].image, folders)) for row in fresh)
+    folders: dict[str, Path] = {}
+    tasks = (Task(row, str(locate(root, entries[row].image, folders))) for row in fresh)
     work = partial(place, draft=str(draft), size=size, equalise=equalise)
     results = guarded(tasks, work, workers, seconds, preload=PRELOAD)
     for done, (task, result) in enumerate(track(results, what, len(fresh)) if fresh else ()):

@@ -6,7 +6,6 @@ Nothing outside the allow-list is parsed, kept or quoted; every fault of a file 
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,19 +18,40 @@ from numpy.typing import NDArray
 
 from fdamed.data import frames
 from fdamed.data.image import REASONS, Unreadable, kind
-from fdamed.data.manifest import OLDEST
 from fdamed.data.pixels import Display, Lut, Window, significant, to_unit
+from fdamed.data.tags import (
+    age_of,
+    read_decimal,
+    read_integer,
+    read_lut,
+    read_padding,
+    read_text,
+    read_view_code,
+    view_of,
+)
 
 MODALITIES = ("CR", "DX")
 CHEST = ("CHEST", "THORAX", "TORAX", "LUNG")
-HEADER = ["Modality", "BodyPartExamined", "ViewPosition", "ViewCodeSequence", "PatientSex", "PatientAge", "Rows", "Columns", "Manufacturer", "ManufacturerModelName", "BurnedInAnnotation", "PatientID", "StudyInstanceUID", "SeriesInstanceUID"]
-PIXELS = ["Modality", "BodyPartExamined", "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence", "VOILUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction", "PixelData"]
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""Decimal string of the standard; Python's float would also take `nan`, `inf` and `1_0`."""
-
-FRONTAL = {"PA": "PA", "POSTEROANTERIOR": "PA", "AP": "AP", "ANTEROPOSTERIOR": "AP"}
-LATERAL = {"LL": "LL", "LLAT": "LL", "RL": "RL", "RLAT": "RL", "LATERAL": "LATERAL", "LAT": "LATERAL"}
-OBLIQUE = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO")
+HEADER = [
+    *(
+        "Modality",
+        "BodyPartExamined",
+        "ViewPosition",
+        "ViewCodeSequence",
+        "PatientSex",
+        "PatientAge",
+        "Rows",
+        "Columns",
+    ),
+    *("Manufacturer", "ManufacturerModelName", "BurnedInAnnotation", "PatientID", "StudyInstanceUID"),
+    "SeriesInstanceUID",
+]
+PIXELS = [
+    *("Modality", "BodyPartExamined", "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows"),
+    *("Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue"),
+    *("PixelPaddingRangeLimit", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence", "VOILUTSequence"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "PixelData"),
+]
 
 # pydicom's messages quote header values; they must not travel up to a handler that writes them down.
 logging.getLogger("pydicom").propagate = False
@@ -63,25 +83,25 @@ def read_header(path: Path | str, modalities: tuple[str, ...] | None = MODALITIE
     with _guard():
         _syntax(path)
         dataset = _dataset(path, HEADER, pixels=False)
-        position = _text(dataset, "ViewPosition")
-        view, projection = view_of(position or _view_code(dataset))
-        sex = _text(dataset, "PatientSex")
+        position = read_text(dataset, "ViewPosition")
+        view, projection = view_of(position or read_view_code(dataset))
+        sex = read_text(dataset, "PatientSex")
         header = Header(
-            modality=_text(dataset, "Modality"),
-            body_part=_text(dataset, "BodyPartExamined"),
+            modality=read_text(dataset, "Modality"),
+            body_part=read_text(dataset, "BodyPartExamined"),
             view_position=position,
             view=view,
             projection=projection,
             sex=sex if sex in ("F", "M") else None,
-            age=age_of(_text(dataset, "PatientAge")),
-            rows=_integer(dataset, "Rows"),
-            columns=_integer(dataset, "Columns"),
-            manufacturer=_text(dataset, "Manufacturer"),
-            model=_text(dataset, "ManufacturerModelName"),
-            burned_in={"YES": True, "NO": False}.get((_text(dataset, "BurnedInAnnotation") or "").upper()),
-            patient_id=_text(dataset, "PatientID"),
-            study_uid=_text(dataset, "StudyInstanceUID"),
-            series_uid=_text(dataset, "SeriesInstanceUID"),
+            age=age_of(read_text(dataset, "PatientAge")),
+            rows=read_integer(dataset, "Rows"),
+            columns=read_integer(dataset, "Columns"),
+            manufacturer=read_text(dataset, "Manufacturer"),
+            model=read_text(dataset, "ManufacturerModelName"),
+            burned_in={"YES": True, "NO": False}.get((read_text(dataset, "BurnedInAnnotation") or "").upper()),
+            patient_id=read_text(dataset, "PatientID"),
+            study_uid=read_text(dataset, "StudyInstanceUID"),
+            series_uid=read_text(dataset, "SeriesInstanceUID"),
         )
         _check_radiograph(header.modality, header.body_part, modalities)
         return header
@@ -92,9 +112,9 @@ def read_pixels(path: Path | str, modalities: tuple[str, ...] | None = MODALITIE
     with _guard():
         syntax = _syntax(path)
         dataset = _dataset(path, PIXELS, pixels=True)
-        shape, photometric = _shape(dataset, modalities)
         if "PixelData" not in dataset:
             raise Unreadable("NO_PIXELS")
+        shape, photometric = _shape(dataset, modalities)
         display = _display(dataset, shape, syntax, photometric == "MONOCHROME1")
         if syntax in frames.NATIVE:
             element = dataset["PixelData"]
@@ -111,35 +131,6 @@ def sniff(path: Path | str) -> None:
     with _guard():
         _syntax(path)
         _shape(_dataset(path, PIXELS, pixels=False), modalities=None)
-
-
-def view_of(position: str | None) -> tuple[str | None, str | None]:
-    """View (frontal, lateral) and projection of a ViewPosition in any of its spellings."""
-    words = re.split(r"[\s_,/-]+", (position or "").strip().upper())
-    if words[:2] in (["POSTERO", "ANTERIOR"], ["ANTERO", "POSTERIOR"]):
-        words = ["".join(words[:2])]
-    if words[0] in FRONTAL:
-        return "frontal", FRONTAL[words[0]]
-    if words[0] in OBLIQUE:
-        return None, words[0]
-    side = next((LATERAL[w] for w in words if w in LATERAL), None)
-    if side is None:
-        return None, None
-    if side == "LATERAL" and words[0] in ("LEFT", "RIGHT"):
-        side = "LL" if words[0] == "LEFT" else "RL"
-    return "lateral", side
-
-
-def age_of(text: str | None) -> float | None:
-    """Years from `062Y`, `62`, `006M`, `003W` or `010D`; over 120 is no age, 90 and over is 90."""
-    found = re.fullmatch(r"\s*(\d{1,3})([YMWD]?)\s*", (text or "").upper())
-    if not found:
-        return None
-    years = int(found[1]) / {"": 1, "Y": 1, "M": 12, "W": 52.1775, "D": 365.2425}[found[2]]
-    return None if years > 120 else min(years, float(OLDEST))
-
-
-# --- reading tags ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -177,18 +168,18 @@ def _dataset(path: Path | str, tags: list[str], pixels: bool) -> Any:
 
 
 def _shape(dataset: Any, modalities: tuple[str, ...] | None) -> tuple[frames.Shape, str]:
-    _check_radiograph(_text(dataset, "Modality"), _text(dataset, "BodyPartExamined"), modalities)
-    if (_integer(dataset, "NumberOfFrames") or 1) != 1:
+    _check_radiograph(read_text(dataset, "Modality"), read_text(dataset, "BodyPartExamined"), modalities)
+    if (read_integer(dataset, "NumberOfFrames") or 1) != 1:
         raise Unreadable("MULTI_FRAME")
-    photometric = _text(dataset, "PhotometricInterpretation")
-    if (_integer(dataset, "SamplesPerPixel") or 1) != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
+    photometric = read_text(dataset, "PhotometricInterpretation")
+    if (read_integer(dataset, "SamplesPerPixel") or 1) != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
         raise Unreadable("COLOUR" if photometric else "BAD_HEADER")
-    rows, columns, allocated = (_integer(dataset, t) for t in ("Rows", "Columns", "BitsAllocated"))
+    rows, columns, allocated = (read_integer(dataset, t) for t in ("Rows", "Columns", "BitsAllocated"))
     if rows is None or columns is None or allocated is None:
         raise Unreadable("BAD_HEADER")
-    stored = _integer(dataset, "BitsStored") or allocated
-    high = _integer(dataset, "HighBit")
-    signed = _integer(dataset, "PixelRepresentation") == 1
+    stored = read_integer(dataset, "BitsStored") or allocated
+    high = read_integer(dataset, "HighBit")
+    signed = read_integer(dataset, "PixelRepresentation") == 1
     return frames.Shape(rows, columns, allocated, stored, stored - 1 if high is None else high, signed), photometric
 
 
@@ -203,93 +194,16 @@ def _check_radiograph(modality: str | None, body_part: str | None, modalities: t
 
 def _display(dataset: Any, shape: frames.Shape, syntax: str, invert: bool) -> Display:
     big = syntax == frames.BIG_ENDIAN
-    slope, intercept = _decimal(dataset, "RescaleSlope"), _decimal(dataset, "RescaleIntercept")
-    modality = _lut(dataset, "ModalityLUTSequence", shape.signed, big)
-    voi: Lut | Window | None = _lut(dataset, "VOILUTSequence", shape.signed or (intercept or 0) < 0, big)
+    slope, intercept = read_decimal(dataset, "RescaleSlope"), read_decimal(dataset, "RescaleIntercept")
+    modality = read_lut(dataset, "ModalityLUTSequence", shape.signed, big)
+    voi: Lut | Window | None = read_lut(dataset, "VOILUTSequence", shape.signed or (intercept or 0) < 0, big)
     if voi is None:
-        centre, width = _decimal(dataset, "WindowCenter"), _decimal(dataset, "WindowWidth")
+        centre, width = read_decimal(dataset, "WindowCenter"), read_decimal(dataset, "WindowWidth")
         if centre is not None and width is not None:
-            voi = Window(centre, width, (_text(dataset, "VOILUTFunction") or "LINEAR").upper())
-    pad = _padding(dataset, "PixelPaddingValue", shape)
-    limit = _padding(dataset, "PixelPaddingRangeLimit", shape)
+            voi = Window(centre, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
+    pad = read_padding(dataset, "PixelPaddingValue", shape.signed)
+    limit = read_padding(dataset, "PixelPaddingRangeLimit", shape.signed)
     padding = (
         None if pad is None else (min(pad, pad if limit is None else limit), max(pad, pad if limit is None else limit))
     )
     return Display(1.0 if slope is None else slope, intercept or 0.0, modality, voi, padding, invert)
-
-
-def _lut(dataset: Any, name: str, signed: bool, big: bool) -> Lut | None:
-    """First item of a LUT sequence. 8-bit tables are stored one entry a byte or one a word; the length tells which."""
-    if name not in dataset or not dataset[name].value:
-        return None
-    item = dataset[name].value[0]
-    count, first, bits = (int(v) & 0xFFFF for v in item["LUTDescriptor"].value)
-    count = count or 65536
-    first = first - 65536 if signed and first > 32767 else first
-    data = item["LUTData"].value
-    if not isinstance(data, bytes):
-        words = np.atleast_1d(np.asarray(data, dtype=np.int64)) & 0xFFFF
-        data = words.astype("<u2").tobytes()
-        big = False
-    if not 1 <= bits <= 16 or count < 2:
-        raise Unreadable("BAD_LUT")
-    if len(data) == 2 * count:
-        values = np.frombuffer(data, dtype=">u2" if big else "<u2").astype(np.uint16)
-    elif bits <= 8 and len(data) == count + count % 2:
-        swapped = np.frombuffer(data, dtype="u2").byteswap().tobytes() if big else data
-        values = np.frombuffer(swapped, dtype=np.uint8, count=count).astype(np.uint16)
-    else:
-        raise Unreadable("BAD_LUT")
-    return Lut(values, first, max((1 << bits) - 1, int(values.max())))
-
-
-def _text(dataset: Any, name: str) -> str | None:
-    value = dataset.get(name)
-    if value is None:
-        return None
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
-        value = value[0] if len(value) else ""
-    return str(value).strip(" \x00") or None
-
-
-def _raw(dataset: Any, name: str) -> str | None:
-    """First of the backslash-separated values as it stands in the file, before pydicom makes a number of it."""
-    from pydicom.datadict import tag_for_keyword
-
-    tag = tag_for_keyword(name)
-    if tag is None or tag not in dataset:
-        return None
-    value = dataset.get_item(tag).value
-    text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
-    return text.split("\\")[0].strip(" \x00") or None
-
-
-def _decimal(dataset: Any, name: str) -> float | None:
-    text = _raw(dataset, name)
-    if text is None:
-        return None
-    if not NUMBER.fullmatch(text):
-        raise Unreadable("NONFINITE")
-    return float(text)
-
-
-def _integer(dataset: Any, name: str) -> int | None:
-    value = dataset.get(name)
-    if value is None or value == "":
-        return None
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
-        raise Unreadable("BAD_HEADER")
-    return int(value)
-
-
-def _padding(dataset: Any, name: str, shape: frames.Shape) -> int | None:
-    value = _integer(dataset, name)
-    if value is None:
-        return None
-    return value - 65536 if shape.signed and value > 32767 else value
-
-
-def _view_code(dataset: Any) -> str | None:
-    """Meaning of the view code, for files whose ViewPosition is blank."""
-    sequence = dataset.get("ViewCodeSequence")
-    return _text(sequence[0], "CodeMeaning") if sequence else None

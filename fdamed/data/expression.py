@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,9 @@ ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 def holds(text: str, frame: pd.DataFrame, where: str) -> Mask:
     """For each row, whether the expression holds; `where` names the key of the configuration in messages."""
     if len(text) > LONGEST:
-        raise FdamedError(f"the expression is longer than {LONGEST} characters", where, "Use several columns or parties.")
+        raise FdamedError(
+            f"the expression is longer than {LONGEST} characters", where, "Use several columns or parties."
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return _mask(tree, frame, where)
@@ -70,17 +72,17 @@ def _mask(node: ast.expr, frame: pd.DataFrame, where: str) -> Mask:
         return np.full(len(frame), node.value)
     if isinstance(node, ast.Name) and node.id == "burned_in":
         return frame["burned_in"].fillna(False).to_numpy(dtype=bool)
-    _refuse(node, where)
+    raise _refused(node, where)
 
 
 def _called(node: ast.Call, frame: pd.DataFrame, where: str) -> Mask:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if node.keywords or len(node.args) != 1 or name not in ("isna", "any_label"):
-        _refuse(node, where)
+        raise _refused(node, where)
     if name == "isna":
         column = _column(node.args[0], frame, where)
         if column is None:
-            _refuse(node, where)
+            raise _refused(node, where)
         return column.isna().to_numpy(dtype=bool)
     value = _constant(node.args[0], where)
     return (frame[label_columns(frame)] == value).any(axis=1).to_numpy(dtype=bool)
@@ -90,14 +92,14 @@ def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr, frame: pd.DataFram
     column, other = _column(left, frame, where), _column(right, frame, where)
     if isinstance(op, ast.In | ast.NotIn):
         if column is None or not isinstance(right, ast.List | ast.Tuple | ast.Set):
-            _refuse(left, where)
+            raise _refused(left, where)
         values = [_constant(v, where) for v in right.elts]
         for value in values:
             _check_types(column, value, where)
         inside = column.isin(values).to_numpy(dtype=bool)
         return inside if isinstance(op, ast.In) else ~inside & column.notna().to_numpy(dtype=bool)
     if type(op) not in ORDER or (column is None and other is None):
-        _refuse(left, where)
+        raise _refused(left, where)
     a = column if column is not None else _constant(left, where)
     b = other if other is not None else _constant(right, where)
     for one, two in ((column, b), (other, a)):
@@ -145,8 +147,8 @@ def _constant(node: ast.expr, where: str) -> str | float | int:
             return -value
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
         return node.value
-    _refuse(node, where)
+    raise _refused(node, where)
 
 
-def _refuse(node: ast.AST, where: str) -> NoReturn:
-    raise FdamedError(f"the expression uses {type(node).__name__} in a way that is not allowed", where, _FIX)
+def _refused(node: ast.AST, where: str) -> FdamedError:
+    return FdamedError(f"the expression uses {type(node).__name__} in a way that is not allowed", where, _FIX)

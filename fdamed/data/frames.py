@@ -1,4 +1,4 @@
-"""From a DICOM file's pixel bytes to stored integers, with a look at each compressed frame before a C decoder sees it."""
+"""From a DICOM file's pixel bytes to stored integers; a compressed frame is looked at before a C decoder sees it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Shape:
 
 
 def native(data: bytes, shape: Shape, syntax: str, words: bool) -> NDArray[Any]:
-    """Uncompressed pixels; `words`: the element is OW, so that 8-bit pixels of big-endian files stand in swapped pairs."""
+    """Uncompressed pixels; `words`: the element is OW, so 8-bit pixels of big-endian files stand in swapped pairs."""
     expected = shape.rows * shape.columns * shape.allocated // 8
     if len(data) < expected:
         raise Unreadable("TRUNCATED")
@@ -86,7 +86,9 @@ def compressed(dataset: Any, shape: Shape, syntax: str) -> NDArray[Any]:
     rows, columns, components, bits = declared(frame)
     if (rows, columns, components) != (shape.rows, shape.columns, 1) or bits > shape.allocated:
         raise Unreadable("MISMATCH")
-    if syntax == JPEG + "51" and bits == 8:
+    if syntax == JPEG + "51":
+        if bits != 8:
+            raise Unreadable("UNSUPPORTED", "no free decoder reads 12-bit JPEG Extended")
         plugin = "pillow"
     if plugin == "pillow" and not frame.rstrip(b"\x00").endswith(b"\xff\xd9"):
         raise Unreadable("TRUNCATED")

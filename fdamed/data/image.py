@@ -1,6 +1,7 @@
 """JPEG and PNG to pixels, and the one question all formats share: is this file a readable grey image?
 
-`read` looks at the first bytes of a file, never at its suffix, and gives a 2-D float32 image in [0, 1] or says in one word why not.
+`read` looks at the first bytes of a file, never at its suffix, and gives a 2-D float32 image in [0, 1] or says in one
+word why not.
 """
 
 from __future__ import annotations

@@ -236,7 +236,14 @@ def _header_of(path: Path) -> tuple[Any, ...]:
     header = read_header(path)
     scanner = " ".join(word for word in (header.manufacturer, header.model) if word) or None
     age = None if header.age is None else min(float(header.age), float(OLDEST))
-    return (header.view, header.projection, header.sex if header.sex in ("F", "M") else None, age, scanner, header.burned_in)
+    return (
+        header.view,
+        header.projection,
+        header.sex if header.sex in ("F", "M") else None,
+        age,
+        scanner,
+        header.burned_in,
+    )
 
 
 def view_of(text: str) -> tuple[str | None, str | None]:

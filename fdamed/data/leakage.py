@@ -65,6 +65,11 @@ def _check_columns(party: str, frame: pd.DataFrame) -> None:
 
 def _several(frame: pd.DataFrame, key: str, other: str) -> int:
     """How many values of `key` go with more than one value of `other`."""
-    return int(frame[[key, other]].drop_duplicates()[key].duplicated(keep="first").groupby(level=0).any().sum()) if len(
-        frame
-    ) else 0
+    pairs = frame[[key, other]].drop_duplicates()
+    return int(pairs.loc[pairs[key].duplicated(), key].nunique())
+
+
+def _guilty(frame: pd.DataFrame) -> str:
+    pairs = frame[["patient", "split"]].drop_duplicates()
+    leaking = pairs.loc[pairs["patient"].duplicated(), "patient"]
+    return ", ".join(sorted(frame.loc[frame["patient"].isin(leaking), "party"].unique()))

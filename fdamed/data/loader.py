@@ -61,7 +61,7 @@ def load(
     limit: int | None = None,
     seed: int = 0,
 ) -> Labelled:
-    """The rows of `splits` in the order of the cache; `limit`: a class-balanced part, the same for a seed and nested."""
+    """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them."""
     images, order = _open(folder)
     rows = np.flatnonzero(order["split"].isin(splits).to_numpy())
     y = order["y"].to_numpy(dtype=np.int64)
@@ -76,7 +76,7 @@ def load(
 
 
 def balanced_part(y: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
-    """Ascending places of `limit` labels, classes in turn, each in a seeded order; a smaller limit is a part of a larger."""
+    """Ascending places of `limit` labels, classes in turn, each in a seeded order: a smaller limit gives a subset."""
     if limit < 1:
         raise FdamedError("fewer than one image was asked for", "loader", "Ask for at least one.")
     turn = np.empty(len(y), dtype=np.int64)

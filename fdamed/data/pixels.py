@@ -30,7 +30,8 @@ class Lut:
 
     def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         index = np.clip(np.rint(x) - self.first, 0, len(self.values) - 1).astype(np.intp)
-        return self.values[index].astype(np.float64)
+        out: NDArray[np.float64] = self.values[index].astype(np.float64)
+        return out
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,12 @@ def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) ->
     if shift == 0 and raw.min() >= lowest and raw.max() <= highest:
         return raw
     unsigned = raw.view(f"u{raw.dtype.itemsize}")
-    kept = (unsigned >> shift) & np.array((1 << stored_bits) - 1, dtype=unsigned.dtype)
+    kept: Integers = (unsigned >> shift) & np.array((1 << stored_bits) - 1, dtype=unsigned.dtype)
     if not signed:
         return kept
     sign = 1 << (stored_bits - 1)
-    return ((kept.astype(np.int32) ^ sign) - sign).astype(raw.dtype)
+    extended: Integers = ((kept.astype(np.int32) ^ sign) - sign).astype(raw.dtype)
+    return extended
 
 
 def to_unit(pixels: Integers, display: Display) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
 """What an earlier run decoded, for the next one to use: an .npy file and a journal of what stands in its rows.
 
-The store lies in a hidden folder beside the outputs because a workflow deletes declared outputs before it makes them anew.
-`store.*` is the last finished cache (the same bytes on disk as images.npy, by a hard link), `draft.*` the one being made;
-a killed run leaves its draft, and the next one takes over what the checksums confirm.
+The store lies in a hidden folder beside the outputs because a workflow deletes declared outputs before it makes them
+anew. `store.*` is the last finished cache (the same bytes on disk as images.npy, by a hard link), `draft.*` the one
+being made; a killed run leaves its draft, and the next one takes over what the checksums confirm.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def close_gaps(path: Path, kept: list[int], size: int) -> None:
 
 
 def publish(folder: Path, draft: Path, out: Path, settings: str, entries: list[Entry]) -> None:
-    """Give the finished draft its public name and keep it as the store; a file system without hard links gets a copy."""
+    """Give the finished draft its public name and keep it as the store; without hard links, as a copy."""
     public = out.with_name(f".{out.name}.part")
     public.unlink(missing_ok=True)
     try:
@@ -149,9 +149,9 @@ def publish(folder: Path, draft: Path, out: Path, settings: str, entries: list[E
     except OSError:
         shutil.copyfile(draft, public)
     os.utime(public)
-    os.replace(public, out)
+    public.replace(out)
     (folder / "store.jsonl").unlink(missing_ok=True)
-    os.replace(draft, folder / "store.npy")
+    draft.replace(folder / "store.npy")
     write_text(folder / "store.jsonl", json.dumps(settings) + "\n" + "".join(e.line() for e in entries))
     for name in ("draft.jsonl", "left.npy", "left.jsonl"):
         (folder / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """One image to its place in the cache: deterministic MONAI transforms, float32 in [0, 1] to uint8.
 
-The whole picture is kept: it is shrunk until its longer side fits (area average; bilinear where it must grow) and padded
-with black, centred. Cropping would cut costophrenic angles and apices, which findings are read from; stretching would
-change the heart's proportions. Equalisation comes before the padding, so that the border does not enter the histogram.
+The whole picture is kept: it is shrunk until its longer side fits (area average; bilinear where it must grow) and
+padded with black, centred. Cropping would cut costophrenic angles and apices, which findings are read from; stretching
+would change the heart's proportions. Equalisation comes before the padding: the border must not enter the histogram.
 """
 
 from __future__ import annotations

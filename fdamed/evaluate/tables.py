@@ -95,19 +95,32 @@ def _targets(names: list[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: name != ALL_TARGETS)
 
 
-def rounds(records: Iterable[Record], metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
-    """One row a target, run, metric and round: mean, low, high and seeds of what is known in that round."""
+def rounds(
+    records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("test/auc", "test/acc")
+) -> pd.DataFrame:
+    """One row a target, run, metric and round: mean, low, high and seeds of what is known and may be shown there."""
     parts = [
-        (r.target, r.run, metric, int(row["round"]), np.nan if row.get(metric) is None else float(row[metric]))
+        (r.target, r.run, metric, int(row["round"]), r.seed, np.nan if row.get(metric) is None else float(row[metric]))
         for r in records
+        if not hidden(r, smallest)
         for row in r.rounds
         for metric in metrics
         if metric in row
     ]
-    names = ["target", "run", "metric", "round", "value"]
-    frame = pd.DataFrame(parts, columns=names).astype({"round": "int64", "value": "float64"})
-    grouped = frame.groupby(names[:4], sort=False)["value"].agg(["mean", "std", "count"]).reset_index()
-    return banded(grouped)
+    keys = ["target", "run", "metric", "round"]
+    frame = pd.DataFrame(parts, columns=[*keys, "seed", "value"]).astype({"round": "int64", "value": "float64"})
+    targets = frame["target"].nunique()
+    if targets > 1:
+        means = frame.groupby([*keys[1:], "seed"], sort=False)["value"].agg(["mean", "count"]).reset_index()
+        means = means[means["count"] == targets].rename(columns={"mean": "value"}).drop(columns="count")
+        frame = pd.concat([means.assign(target=ALL_TARGETS), frame], ignore_index=True)
+    return banded(frame.groupby(keys, sort=False)["value"].agg(["mean", "std", "count"]).reset_index())
+
+
+def hidden(record: Record, smallest: int) -> bool:
+    """Whether too few images stand behind the scores at the record's target."""
+    own = record.scores.get(record.target)
+    return own is not None and hides(int(own["n"]), int(own["positives"]), smallest)
 
 
 def banded(grouped: pd.DataFrame) -> pd.DataFrame:
@@ -128,8 +141,14 @@ def to_csv(frame: pd.DataFrame) -> str:
     safe = frame.rename(columns=lambda c: str(formula_safe(str(c))))
     for column in safe.columns:
         if not pd.api.types.is_numeric_dtype(safe[column]):
-            safe[column] = safe[column].map(formula_safe)
+            safe[column] = safe[column].map(_cell)
     return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
+def _cell(value: object) -> object:
+    """Without the lone carriage return, which pandas does not quote and readers take for a new row."""
+    safe = formula_safe(value)
+    return safe.replace("\r", " ") if isinstance(safe, str) else safe
 
 
 def to_markdown(frame: pd.DataFrame) -> str:

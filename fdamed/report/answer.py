@@ -8,7 +8,7 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
 
 CEILING = "oracle"
-"""Trains on all of the target's labels: an upper bound, not a competitor."""
+"""Trains on all of the target’s labels: an upper bound, not a competitor."""
 ALONE = "target_only"
 
 
@@ -24,7 +24,7 @@ def answer(target: str, scores: Mapping[str, Interval], methods: Mapping[str, st
     if top.low is None:
         first = f"{best} reaches the highest AUC {place}: {_mean(top):.3f}, from a single seed."
     else:
-        first = f"{best} reaches the highest AUC {place}: {_mean(top):.3f} ± {top.half:.3f} over {top.n} seeds."
+        first = f"{best} reaches the highest AUC {place}: {_mean(top):.3f} ± {top.half:.3f} over {top.n} seeds."
     return [first, *_sureness(best, rivals, known), *_alone(best, known, methods), *_ceiling(best, known, methods)]
 
 
@@ -43,10 +43,10 @@ def _sureness(best: str, rivals: list[str], known: Mapping[str, Interval]) -> li
         return ["Without an interval for both sides nothing can be said about chance: run at least 3 seeds."]
     if not touch:
         whom = "any other run" if not unknown else "any other run that has one"
-        out.append(f"Its 95 % interval does not overlap with that of {whom}: the lead is unlikely to be chance.")
+        out.append(f"Its 95 % interval does not overlap with that of {whom}: the lead is unlikely to be chance.")
     else:
         named = ", ".join(touch[:3]) + (f" and {len(touch) - 3} more" if len(touch) > 3 else "")
-        out.append(f"Its 95 % interval overlaps with that of {named}: between these the order may be chance.")
+        out.append(f"Its 95 % interval overlaps with that of {named}: between these the order may be chance.")
     if unknown:
         out.append(f"No interval exists for {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}.")
     return out
@@ -58,15 +58,15 @@ def _alone(best: str, known: Mapping[str, Interval], methods: Mapping[str, str])
     if alone is None:
         return []
     if alone == best:
-        return ["Training on the target's own few labels was best: the other hospitals did not help here."]
+        return ["Training on the target’s own few labels was best: the other hospitals did not help here."]
     gain = _mean(known[best]) - _mean(known[alone])
     overlap = known[best].overlaps(known[alone])
     doubt = {True: "but the intervals overlap", False: "and the intervals do not overlap", None: "without intervals"}
-    return [f"That is {gain:.3f} above training on the target's own labels alone ({alone}), {doubt[overlap]}."]
+    return [f"{best} is {gain:.3f} above training on the target’s own labels alone ({alone}), {doubt[overlap]}."]
 
 
 def _ceiling(best: str, known: Mapping[str, Interval], methods: Mapping[str, str]) -> list[str]:
     ceiling = next((r for r in known if methods[r] == CEILING), None)
     if ceiling is None:
         return []
-    return [f"With all of the target's labels ({ceiling}, not a competitor) the AUC is {_mean(known[ceiling]):.3f}."]
+    return [f"With all of the target’s labels ({ceiling}, not a competitor) the AUC is {_mean(known[ceiling]):.3f}."]

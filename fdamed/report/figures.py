@@ -12,8 +12,8 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.files import atomic
 from fdamed.report.svg import DASHES
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito without yellow, which vanishes on white; the order is that of the stylesheet."""
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
+"""Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
 MOST = 12
 """Runs in one drawing; with more, the best of them are drawn and the title says so."""
 

@@ -22,7 +22,7 @@ from fdamed.report.svg import DASHES, Line, Point, curves, dash, dot, limits, pl
 HERE = Path(__file__).parent
 POINTS = 120
 """Rounds drawn in a curve at most."""
-SHOWN = 7
+SHOWN = 8
 """Runs switched on at first; with more, the best of them."""
 
 
@@ -97,7 +97,7 @@ _CURVES = (("test/auc", "AUC"), ("test/acc", "accuracy"))
 
 def _span(scores: Sequence[Interval]) -> tuple[float, float]:
     ends = [v for s in scores for v in (s.mean, s.low, s.high) if v is not None]
-    return limits(ends) if ends else (0.0, 1.0)
+    return limits([*ends, 0.5]) if ends else (0.0, 1.0)
 
 
 def lines(frame: pd.DataFrame, metric: str, index: Mapping[str, int]) -> list[Line]:
@@ -136,11 +136,11 @@ def published(cohort: str, runs: Mapping[str, tuple[str, bool]], summary: Mappin
 
 
 def legend(views: Sequence[View]) -> list[dict[str, Any]]:
-    """Every run with its colour and dash; on at first are the best few."""
-    best = [row.index for row in views[0].rows][:SHOWN]
-    rows = sorted(views[0].rows, key=lambda row: row.index)
+    """Every run, best first, with its dash; on at first are the best few."""
+    rows = views[0].rows
+    best = [row.index for row in rows][:SHOWN]
     return [
-        {"index": r.index, "run": r.run, "dash": dash(r.index), "on": len(rows) <= SHOWN + 1 or r.index in best}
+        {"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best}
         for r in rows
     ]
 
@@ -150,7 +150,7 @@ def render(content: Mapping[str, Any]) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"interval": interval, "count": count}
+    environment.filters |= {"interval": interval, "count": count, "megabytes": megabytes}
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = (HERE / "style.css").read_text(encoding="utf-8")
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -166,6 +166,15 @@ def interval(score: Interval | None, percent: bool = False) -> str:
     factor, digits = (100, 2) if percent else (1, 3)
     half = "" if score.half is None else f" ± {score.half * factor:.{digits}f}"
     return f"{score.mean * factor:.{digits}f}{half}"
+
+
+def megabytes(value: float) -> str:
+    """MB in a unit that shows something."""
+    size = value * 1e6
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.3g} {unit}" if size / factor < 1000 else f"{size / factor:,.0f} {unit}"
+    return f"{size:.0f} B"
 
 
 def count(value: object) -> str:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from fdamed.disclosure import hides
 from fdamed.evaluate.intervals import Interval
+from fdamed.evaluate.tables import hidden
 from fdamed.records import Record
 
-COLOURS = 7
-"""Colours of the palette; the stylesheet names them --c0 ... --c6 (Okabe and Ito, without yellow)."""
+COLOURS = 8
+"""Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for the yellow that vanishes on white."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
-"""After the colours are used up, the next seven runs get the next dash."""
+"""After the colours are used up, the next eight runs get the next dash."""
 
 Scale = Callable[[float], float]
 
@@ -177,7 +177,7 @@ def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup
             body.append(f'<line {shape} x1="{across:.1f}" x2="{across:.1f}" y1="{y(point.score.low):.1f}" y2="{y(point.score.high):.1f}"/>')
         body.append(f'<circle style="fill:{colour(point.index)}" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
         aside = 545.0
-        body.append(f'<polyline class="leader" points="{across + 7:.1f},{up:.1f} {aside - 14},{labels[i]:.1f} {aside - 4},{labels[i]:.1f}"/>')
+        body.append(f'<polyline class="leader" style="stroke:{colour(point.index)}" points="{across + 7:.1f},{up:.1f} {aside - 14},{labels[i]:.1f} {aside - 4},{labels[i]:.1f}"/>')
         body.append(f'<text class="name" x="{aside}" y="{labels[i] + 4:.1f}">{escape(point.name)}</text></g>')
     return drawing(720, height, title, body)
 
@@ -198,11 +198,9 @@ def _apart(places: list[tuple[float, int]], top: float, bottom: float, gap: floa
 
 def run_curve(record: Record, smallest: int) -> str:
     """One run's validation and test AUC by round, as a file of its own for MLflow."""
-    own = record.scores.get(record.target)
-    hidden = own is not None and hides(int(own["n"]), int(own["positives"]), smallest)
     rounds = [int(row["round"]) for row in record.rounds]
     none: list[float | None] = [None] * len(rounds)
-    keys = ["val/auc"] if hidden else ["val/auc", "test/auc"]
+    keys = ["val/auc"] if hidden(record, smallest) else ["val/auc", "test/auc"]
     lines = [Line(i, key, rounds, [row.get(key) for row in record.rounds], none, none) for i, key in enumerate(keys)]
     picture = curves(lines, f"{record.run}, target {record.target}, seed {record.seed}", "AUC: " + ", ".join(keys))
     style = (

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__

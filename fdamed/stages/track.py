@@ -75,7 +75,7 @@ def note(config: Config) -> str:
     return (
         f"{synthetic}Hospitals cut by {config.cut.by}: {', '.join(config.cut.parties)}; adapted to: {targets}; "
         f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
-        "Rows are grouped by target and run; open a group to see its seeds."
+        "Rows are grouped by run and target; open a group to see its seeds."
     )
 
 

@@ -74,7 +74,7 @@ def _lesion(image: View, rng: np.random.Generator, strength: float) -> None:
         dx = (image.x - side * reach * width) * np.float32(1 / radius)
         dy = (image.y - height) * np.float32(1 / radius)
         ball = path_length(dx * dx + dy * dy)
-        image.density[...] += np.float32(0.42 * strength) * ball * (0.3 + 0.7 * image.lung)
+        image.density[...] += np.float32(0.50 * strength) * ball * (0.3 + 0.7 * image.lung)
 
 
 def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -82,10 +82,10 @@ def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
     side, low = _side(rng), rng.random() < 0.65
     height = rng.uniform(0.02, 0.2) if low else rng.uniform(-0.5, -0.3)
     centre = (side * rng.uniform(0.34, 0.5), height)
-    patch = bump(image.x, image.y, centre, (rng.uniform(0.13, 0.2), rng.uniform(0.12, 0.2)))
+    patch = bump(image.x, image.y, centre, (rng.uniform(0.14, 0.21), rng.uniform(0.13, 0.21)))
     grain = mottle(rng, image.x.shape[-1], 22)[0]
     patch *= np.clip(0.85 + 0.45 * grain, 0, 1.6)
-    image.density[...] += np.float32(0.42 * strength) * patch * image.lung
+    image.density[...] += np.float32(0.50 * strength) * patch * image.lung
 
 
 def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -97,7 +97,7 @@ def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None
         dx = image.x - centre
         off = np.abs(image.y - height - slope * dx - 0.5 * dx * dx)
         plate = step(thick - off, thick * 1.2) * step(half - np.abs(dx), 0.12)
-        image.density[...] += np.float32(0.36 * strength) * plate * image.lung
+        image.density[...] += np.float32(0.46 * strength) * plate * image.lung
 
 
 def _consolidation(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -112,7 +112,7 @@ def _consolidation(image: View, rng: np.random.Generator, strength: float) -> No
     if upper:
         region *= step(image.y + rng.uniform(0.55, 0.7), 0.1)
     branches = 1 - 0.5 * image.tree
-    image.density[...] += np.float32(0.42 * strength) * region * image.lung * branches
+    image.density[...] += np.float32(0.36 * strength) * region * image.lung * branches
 
 
 def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -123,7 +123,7 @@ def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
     grain = mottle(rng, image.x.shape[-1], 34)[0]
     haze *= np.clip(0.9 + 0.35 * grain, 0.2, 1.6)
     lung = image.lung
-    image.density[...] += np.float32(strength) * lung * (0.34 * haze + 0.12 * image.tree * (0.5 + haze))
+    image.density[...] += np.float32(strength) * lung * (0.25 * haze + 0.10 * image.tree * (0.5 + haze))
     lines = np.abs(image.y * 26 - np.rint(image.y * 26))
     septa = step(0.16 - lines, 0.1) * step(np.abs(image.x) - image.edge + 0.09, 0.05)
     image.density[...] += np.float32(0.10 * strength) * lung * septa * step(image.y - 0.02, 0.1)

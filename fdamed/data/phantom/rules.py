@@ -7,7 +7,7 @@ import numpy as np
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Flags, Numbers
 
-MIMICS = 0.45
+MIMICS = 0.28
 """Share of the CheXpert negatives that show another pulmonary condition: what makes one condition's reader fail at another."""
 COMPANY = 0.15
 """Share of the positives that show another one beside their own."""

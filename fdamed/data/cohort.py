@@ -1,0 +1,248 @@
+"""The index cut into hospitals: who may stand where, what is positive, and one place for every patient.
+
+Nothing here depends on the order of rows, on the machine or on the salt of the pseudonyms: a patient's fate is a hash
+of the seed and of the first of his image paths.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fdamed.config import Cut
+from fdamed.data.draw import Drawn, Keys, draw, draw_reference
+from fdamed.data.expression import HIDDEN, holds
+from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
+from fdamed.errors import FdamedError
+
+NO_FINDING = "No Finding"
+NOT_A_FINDING = (NO_FINDING, "Support Devices")
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+ASSIGNMENT = (
+    "A patient who fits several hospitals goes to one of them, drawn by a hash of seed and patient with the chances of "
+    "`shares`; his images count there and nowhere else. His split is drawn by another hash of seed and patient."
+)
+LEAKING = (
+    "rule: reference reproduces the published split, which LEAKS: patients stand at several hospitals and in training "
+    "and test at once. Its scores are too good; use rule: disjoint for anything but a comparison."
+)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """One manifest a hospital, and what must be said about how they came about."""
+
+    manifests: dict[str, pd.DataFrame]
+    notes: list[str] = field(default_factory=list)
+    shared: dict[str, int] = field(default_factory=dict)
+    """Number of hospitals that a patient fits -> patients, before the assignment."""
+
+
+def build(index: pd.DataFrame, cut: Cut, smallest_cell: int = 11) -> Cohort:
+    """Cut the index into the hospitals of the configuration."""
+    keys = Keys.of(index, cut.seed)
+    if cut.rule == "reference":
+        drawn, notes = _reference(index, cut, keys), [LEAKING]
+        standing = {party: _standing(index, chosen) for party, chosen in drawn.items()}
+    else:
+        standing = truths(index, cut, smallest_cell)
+        placed = one_place(standing, keys, cut)
+        drawn, notes = {party: draw(y, keys, cut, party) for party, y in placed.items()}, [ASSIGNMENT]
+    manifests = {}
+    for party in cut.parties:
+        chosen = drawn[party]
+        notes += [f"{party}: {note}" for note in chosen.notes]
+        manifests[party] = _manifest(index, chosen)
+        check_party(manifests[party], party, cut)
+    return Cohort(manifests, notes, fits(truths_per_patient(standing, keys)))
+
+
+def truths(index: pd.DataFrame, cut: Cut, smallest_cell: int) -> dict[str, Floats]:
+    """Hospital -> for each row of the index 1, 0, or NaN where the row is not for it."""
+    kept = np.ones(len(index), dtype=bool)
+    if cut.where:
+        kept = holds(cut.where, index, "cut.where")
+        if not kept.any():
+            raise FdamedError(f"no row fulfils `{cut.where}`", "cut.where", "Loosen the condition.")
+    out: dict[str, Floats] = {}
+    for party, value in cut.parties.items():
+        if cut.by == "condition":
+            mask, label = kept, value
+        else:
+            mask, label = kept & _belongs(index, cut, party, value, smallest_cell), str(cut.label)
+        y = np.where(mask, truth_of(index, label, cut, party), np.float32(np.nan)).astype("float32")
+        if np.isnan(y).all():
+            raise FdamedError(
+                f"{party} is empty: no row is {value!r} and positive or negative for {label}",
+                f"cut.parties.{party}",
+                f"Check the value, cut.where and cut.negatives (now {cut.negatives}).",
+            )
+        for side, word in ((1, "positive"), (0, "negative")):
+            if not (y == side).any():
+                raise FdamedError(f"{party} has no {word} row for {label}", f"cut.parties.{party}", _advice(label, cut))
+        out[party] = y
+    return out
+
+
+def _advice(label: str, cut: Cut) -> str:
+    if label == NO_FINDING and cut.positive_is == 1:
+        return "To predict findings by No Finding, set cut.positive_is: 0."
+    return f"Another cut.negatives (zero, blank, no_finding; now {cut.negatives}) or cut.uncertain may give the class."
+
+
+def truth_of(index: pd.DataFrame, label: str, cut: Cut, party: str) -> Floats:
+    """1, 0 or NaN for each row, by the rules for uncertain labels and for negatives; `A|B` means either."""
+    raw = _uncertainty(_raw(index, label, party), label, cut)
+    if cut.negatives == "zero" and label == NO_FINDING:
+        raw = np.where(np.isnan(raw) & _some_finding(index), np.float32(0), raw)
+    positive = raw == 1
+    if cut.negatives == "zero":
+        negative = raw == 0
+    elif cut.negatives == "blank":
+        negative = np.isnan(_raw(index, label, party))
+    else:
+        negative = (_raw(index, NO_FINDING, party) == 1) & ~positive
+    y = np.full(len(index), np.nan, dtype="float32")
+    y[positive] = cut.positive_is
+    y[negative & ~positive] = 1 - cut.positive_is
+    return y
+
+
+def _raw(index: pd.DataFrame, label: str, party: str) -> Floats:
+    """1 where any of the named labels is 1, else -1 where any is, else blank where any is, else 0."""
+    known = [c.removeprefix(LABEL) for c in label_columns(index)]
+    names = [label] if label in known else [name.strip() for name in label.split("|")]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f" (nearest: {near[0]})" if near else ""
+            where = f"cut.parties.{party}"
+            raise FdamedError(f"unknown label `{name}`{hint} for {party}", where, f"The labels: {', '.join(known)}.")
+    values = index[[LABEL + name for name in names]].to_numpy(dtype="float32")
+    blank = np.where(np.isnan(values).any(axis=1), np.float32(np.nan), np.float32(0))
+    doubtful = np.where((values == -1).any(axis=1), np.float32(-1), blank)
+    return np.where((values == 1).any(axis=1), np.float32(1), doubtful)
+
+
+def _uncertainty(raw: Floats, label: str, cut: Cut) -> Floats:
+    policy = cut.uncertain_by_label.get(label, cut.uncertain)
+    # NaN would make an ignored row blank, and blank may mean negative.
+    counts_as = {"ones": 1.0, "zeros": 0.0, "ignore": -1.0}[policy]
+    return np.where(raw == -1, np.float32(counts_as), raw)
+
+
+def _some_finding(index: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """The labellers leave No Finding blank, not 0, where they found something."""
+    columns = [c for c in label_columns(index) if c.removeprefix(LABEL) not in NOT_A_FINDING]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = (index[columns].to_numpy(dtype="float32") == 1).any(axis=1)
+    return found
+
+
+def _belongs(
+    index: pd.DataFrame, cut: Cut, party: str, value: str, smallest_cell: int
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    if cut.by == "expression":
+        return holds(value, index, f"cut.parties.{party}")
+    choices = [c for c in TEXT if c not in HIDDEN]
+    if cut.by not in choices:
+        near = difflib.get_close_matches(cut.by, ["condition", "expression", *choices], n=1)
+        hint = f" (nearest: {near[0]})" if near else ""
+        advice = "Use `by: expression` for numbers." if cut.by in COLUMNS else ""
+        raise FdamedError(
+            f"cannot cut by `{cut.by}`{hint}", "cut.by", f"Known: condition, expression, {', '.join(choices)}. {advice}"
+        )
+    found = (index[cut.by] == value).fillna(False).to_numpy(dtype=bool)
+    if not found.any():
+        counts = index[cut.by].value_counts()
+        shown = [f"{v} ({n if n >= smallest_cell else f'under {smallest_cell}'})" for v, n in counts.head(20).items()]
+        near = difflib.get_close_matches(value, [str(v) for v in counts.index], n=1)
+        hint = f" (nearest: {near[0]})" if near else ""
+        raise FdamedError(
+            f"no row has {cut.by} = {value!r}{hint}, which {party} asks for",
+            f"cut.parties.{party}",
+            f"The index has: {', '.join(shown) or 'no value at all in this column'}.",
+        )
+    return found
+
+
+def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(patients, hospitals in alphabetical order): whether the patient has a usable row there."""
+    out = np.zeros((len(keys.patients), len(truth)), dtype=bool)
+    for j, party in enumerate(sorted(truth)):
+        out[keys.codes[~np.isnan(truth[party])], j] = True
+    return out
+
+
+def fits(eligible: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
+    counts = np.bincount(eligible.sum(axis=1), minlength=1)
+    return {str(k): int(n) for k, n in enumerate(counts) if k and n}
+
+
+def one_place(truth: dict[str, Floats], keys: Keys, cut: Cut) -> dict[str, Floats]:
+    """Every patient at one of the hospitals that he fits, by a hash with the chances of `shares`."""
+    parties = sorted(truth)
+    chances = np.array([cut.shares.get(p, 1.0) for p in parties], dtype="float64")
+    if not (np.isfinite(chances).all() and (chances > 0).all()):
+        raise FdamedError(
+            "a share is not above 0", "cut.shares", "Give every hospital a positive share, or none at all."
+        )
+    eligible = truths_per_patient(truth, keys)
+    # Sums and products alone are the same on every machine; a logarithm need not be.
+    reach = np.cumsum(eligible * chances, axis=1)
+    place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
+    return {
+        party: np.where(place[keys.codes] == j, truth[party], np.float32(np.nan)) for j, party in enumerate(parties)
+    }
+
+
+def _reference(index: pd.DataFrame, cut: Cut, keys: Keys) -> dict[str, Drawn]:
+    """The published rule: Yes = 1, No = the first len(Yes) blank rows of the training table, 80/20 by image."""
+    if cut.by != "condition":
+        raise FdamedError("rule: reference is defined for a cut by condition", "cut.rule", "Use rule: disjoint.")
+    kept = holds(cut.where, index, "cut.where") if cut.where else np.ones(len(index), dtype=bool)
+    shipped = (index["release_split"] == "train").fillna(False).to_numpy(dtype=bool)
+    rows = np.flatnonzero(kept & shipped if shipped.any() else kept)
+    out = {}
+    for party, condition in cut.parties.items():
+        raw = _raw(index, condition, party)[rows]
+        yes = rows[raw == 1]
+        out[party] = draw_reference(yes, rows[np.isnan(raw)][: len(yes)], keys, cut, party)
+    return out
+
+
+def _standing(index: pd.DataFrame, chosen: Drawn) -> Floats:
+    out = np.full(len(index), np.nan, dtype="float32")
+    out[chosen.rows] = chosen.y
+    return out
+
+
+def _manifest(index: pd.DataFrame, chosen: Drawn) -> pd.DataFrame:
+    frame = index.iloc[chosen.rows][list(COLUMNS)].reset_index(drop=True)
+    frame["y"] = chosen.y.astype("int8")
+    frame["split"] = pd.Series(chosen.split, dtype="str")
+    return frame.sort_values("image", kind="stable").reset_index(drop=True)
+
+
+def check_party(frame: pd.DataFrame, party: str, cut: Cut) -> None:
+    """Both classes where they are needed: to train anywhere, to test and to adapt at a target."""
+    if not len(frame):
+        raise FdamedError(f"{party} is empty", f"cut.parties.{party}", "Check cut.where, cut.shares and the tables.")
+    needed: dict[str, tuple[str, ...]] = {"train": ("train", "adapt")}
+    if party in cut.targets:
+        needed |= {"test": ("test",), "adapt": ("adapt",)}
+        if not (frame["split"] == "train").any():
+            fix = "Ask for fewer labelled images, or give the hospital more."
+            raise FdamedError(f"{party} has no image left beside its labelled ones", "cut.labelled", fix)
+    for word, splits in needed.items():
+        for side in (0, 1):
+            if not ((frame["y"] == side) & frame["split"].isin(splits)).any():
+                raise FdamedError(
+                    f"{party} has no {'positive' if side else 'negative'} image in its {word} split",
+                    f"cut.parties.{party}",
+                    "Give the hospital more patients (cut.per_class, cut.shares, cut.where) or leave it out.",
+                )

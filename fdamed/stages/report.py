@@ -1,0 +1,57 @@
+"""`fdamed report`: tables, figures and one HTML page, made from the files of a study."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fdamed import config as configuration
+from fdamed.errors import FdamedError
+from fdamed.files import held, read_json, write_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration, later files win")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from fdamed.evaluate import cohort as cohorts
+    from fdamed.evaluate import tables, traffic
+    from fdamed.records import study
+    from fdamed.report import contents, figures, page
+
+    config = configuration.load(*arguments.config)
+    folder = Path(config.results) / config.cohort
+    runs = {name: entry.method for name, entry in config.expanded_runs().items()}
+    records, missing = study(folder / "runs", [(r, t, s) for r in runs for t in config.cut.targets for s in config.seeds])
+    if not records:
+        raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
+    for name in ("cohort.json", "ingest.json"):
+        if not (folder / name).is_file():
+            raise FdamedError(f"{name} is missing", str(folder), "Run `snakemake --cores 2`: it makes what is missing.")
+    cohort, ingest = read_json(folder / "cohort.json"), read_json(folder / "ingest.json")
+    smallest = config.privacy.smallest_cell
+
+    scores = tables.tidy(records, smallest)
+    frames = contents.Frames(
+        scores=scores,
+        headline=tables.headline(scores),
+        rounds=tables.rounds(records, smallest),
+        sent=traffic.sent(records),
+        traffic=traffic.by_run(records),
+        sizes=cohorts.sizes(cohort, smallest),
+    )
+    heats, left_out = contents.heats(folder / "runs", config)
+    known = contents.known(config, frames, heats)
+    with held(folder / "report"):
+        for name, frame in frames.files().items():
+            write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
+            write_text(folder / "report" / "tables" / f"{name}.md", tables.to_markdown(frame))
+        write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))
+        for name, figure in contents.pictures(known, frames):
+            figures.save(figure, folder / "report" / "figures", name)
+        content = contents.page(config, known, frames, records, missing, cohort, ingest, left_out)
+        write_text(folder / "report" / "index.html", page.render(content))
+    absent = f", {len(missing)} missing" if missing else ""
+    print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)

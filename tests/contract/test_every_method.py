@@ -1,0 +1,188 @@
+"""What every registered method must do on every network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fdamed.methods  # noqa: F401
+from fdamed.federation.ledger import Ledger
+from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.method import REGISTRY, describe
+from fdamed.federation.network import DroppedOut, write_memory
+from fdamed.federation.wire import decode, encode
+from tests import hospitals
+
+METHODS = sorted(REGISTRY)
+ROUNDS = 3
+
+
+def labels(name: str) -> dict[str, bool]:
+    return {"labels": REGISTRY[name].target_labels}
+
+
+def outcome(name: str, net, rounds: int = ROUNDS, **options):
+    theta, record = run(REGISTRY[name](), net, hospitals.theta(), rounds, hospitals.no_judge, **options)
+    net.close()
+    return theta, record
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {name: outcome(name, hospitals.in_process(**labels(name))) for name in METHODS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns_something_finite(name, expected) -> None:
+    theta, record = expected[name]
+    assert torch.isfinite(theta).all()
+    assert not torch.equal(theta, hospitals.theta())
+    assert [m["round"] for m in record.metrics] == list(range(1, REGISTRY[name]().length(ROUNDS) + 1))
+
+
+@pytest.mark.parametrize("target_labels", [True, False])
+def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_labels, tmp_path: Path) -> None:
+    names = ("north", "east", "target")
+    apart = hospitals.processes(names, labels=target_labels)
+    write_memory({}, tmp_path / "empty.safetensors")
+    compared = 0
+    for name in METHODS:
+        if REGISTRY[name].target_labels != target_labels:
+            continue
+        for party in names:
+            apart.load_memory(party, tmp_path / "empty.safetensors")
+        apart.ledger = Ledger()
+        theta, record = run(REGISTRY[name](), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
+        together = outcome(name, hospitals.in_process(names, labels=target_labels))
+        assert torch.equal(theta, together[0]), name
+        assert record.ledger == together[1].ledger, name
+        compared += 1
+    apart.close()
+    assert compared > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_hospitals_changes_nothing(name, expected) -> None:
+    net = hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name))
+    theta, record = outcome(name, net)
+    assert torch.equal(theta, expected[name][0])
+    assert record.ledger == expected[name][1].ledger
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected) -> None:
+    theta, _ = outcome(name, hospitals.rebuilt(**labels(name)))
+    assert torch.equal(theta, expected[name][0])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    for stop in range(1, REGISTRY[name]().length(ROUNDS)):
+        folder = tmp_path / str(stop)
+        keep = Checkpoints(folder, lambda p, r, f=folder: f / p / f"{r:05d}.safetensors", {"threads": 1})
+
+        def judge(theta, count=[0], stop=stop):  # noqa: B006
+            count[0] += 1
+            if count[0] == stop + 1:
+                raise Stop
+            return {}
+
+        method = REGISTRY[name]()
+        with pytest.raises(Stop):
+            run(method, hospitals.in_process(**labels(name)), hospitals.theta(), ROUNDS, judge, keep)
+        net = hospitals.in_process(**labels(name))
+        theta, record = run(method, net, hospitals.theta(), ROUNDS, hospitals.no_judge, keep)
+        assert torch.equal(theta, expected[name][0])
+        assert record.ledger == expected[name][1].ledger
+        assert record.metrics == expected[name][1].metrics
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("lost", ["east", "target"])
+def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
+    net = hospitals.in_process(**labels(name))
+    deliver = net._deliver
+
+    def unreliable(party, step, nth, msg):
+        if party == lost and net.round == 2:
+            raise DroppedOut(party, "gone for a round")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = unreliable
+    theta, record = outcome(name, net)
+    assert torch.isfinite(theta).all()
+    assert len(record.metrics) == REGISTRY[name]().length(ROUNDS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
+    net = hospitals.in_process(**labels(name))
+    deliver = net._deliver
+
+    def poisoned(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if party == "east":
+            getattr(reply, "x" if hasattr(reply, "x") else "g")[3] = float("nan")
+        return reply
+
+    net._deliver = poisoned
+    theta, record = outcome(name, net)
+    assert torch.isfinite(theta).all()
+    asked = any(line["from"] == "east" for line in record.ledger)
+    assert {a["party"] for a in record.absences} == ({"east"} if asked else set())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_source_is_enough(name) -> None:
+    theta, _ = outcome(name, hospitals.in_process(("north", "target"), **labels(name)))
+    assert torch.isfinite(theta).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expected) -> None:
+    theta, record = outcome(name, hospitals.in_process(auxiliary=True, **labels(name)))
+    trains_at_sources = any(line["to"] in ("north", "east", "south") for line in record.ledger)
+    assert torch.equal(theta, expected[name][0]) != trains_at_sources
+    assert record.ledger == expected[name][1].ledger
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_questions_are_not_changed_by_those_who_answer(name) -> None:
+    net = hospitals.in_process(**labels(name))
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        before = encode(msg)
+        reply = deliver(party, step, nth, msg)
+        assert encode(msg) == before
+        return reply
+
+    net._deliver = watched
+    _, record = outcome(name, net)
+    assert record.metrics
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_state_survives_its_own_encoding(name) -> None:
+    method = REGISTRY[name]()
+    theta = hospitals.theta()
+    state = decode(method.state, encode(method.start(theta)), len(theta))
+    assert torch.equal(method.final(state), theta)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_asks_only_for_the_steps_it_declares(name, expected) -> None:
+    declared = {s.name for s in REGISTRY[name].steps}
+    assert {line["step"] for line in expected[name][1].ledger} <= declared
+
+
+def test_every_method_says_what_it_is() -> None:
+    for name, entry in describe().items():
+        assert entry["title"] and entry["paper"], name
+        assert entry["wire"], name
+        assert all(o["help"] for o in entry["options"].values()), name

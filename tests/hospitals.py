@@ -1,0 +1,107 @@
+"""Small hospitals for tests: a few bright and dark images, a network with BatchNorm, nothing on disk."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fdamed.config import Auxiliary, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.federation.network import InProcess, Network, Processes
+from fdamed.federation.site import Site
+from fdamed.models.backbone import initialise
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import stream
+
+RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
+NAMES = ("north", "east", "south", "target")
+SIZES = {"north": 14, "east": 9, "south": 11, "target": 6}
+SIDE = 8
+
+
+class Tiny(nn.Module):
+    """A network of the real one's shape: features, head, BatchNorm, a few hundred parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(3)
+        self.hidden = nn.Linear(3, 4)
+        self.head = nn.Linear(4, 2)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.hidden(torch.relu(self.norm(self.conv(x))).mean((2, 3))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+def model() -> FlatModel:
+    net = Tiny()
+    initialise(net, stream(0, "test").torch)
+    return FlatModel(net)
+
+
+def images(name: str) -> Labelled:
+    """Positives are brighter in the middle, each hospital with its own exposure."""
+    rng = stream(7, name).numpy
+    n = SIZES[name]
+    y = np.arange(n) % 2
+    x = rng.integers(0, 90, (n, SIDE, SIDE)) + 10 * NAMES.index(name)
+    x[:, 2:6, 2:6] += 60 * y[:, None, None]
+    sex = np.where(np.arange(n) % 3 == 0, -1, np.arange(n) % 2)
+    return Labelled(x.astype(np.uint8), y.astype(np.int64), {"sex": sex.astype(np.int64)})
+
+
+def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None) -> Site:
+    target = name == "target"
+    data = images(name)
+    return Site(
+        name=name,
+        data=data if labels or not target else data.without_labels(),
+        model=resident or model(),
+        recipe=Recipe(lr=0.01, batch=4) if target else Recipe(lr=0.02, batch=4),
+        seed=5,
+        release=RELEASE,
+        auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
+        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
+    )
+
+
+def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> InProcess:
+    resident = model()
+    return InProcess({n: hospital(n, resident=resident, **options) for n in names}, "target", "test")
+
+
+def processes(names: tuple[str, ...], **options: bool) -> Processes:
+    builders = {n: partial(hospital, n, **options) for n in names}
+    return Processes(builders, "target", model().layout, "test", dict.fromkeys(names, RELEASE))
+
+
+def no_judge(theta: Tensor) -> dict[str, float | None]:
+    return {}
+
+
+def theta() -> Tensor:
+    return model().read()
+
+
+class Rebuilt(InProcess):
+    """Every question meets a hospital that was just built; only its memory survived."""
+
+    def _deliver(self, party, step, nth, msg):
+        old = self._sites[party]
+        self._sites[party] = hospital(party, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
+        self._sites[party].memory = {k: v.clone() for k, v in old.memory.items()}
+        return super()._deliver(party, step, nth, msg)
+
+
+def rebuilt(**options: bool) -> Rebuilt:
+    return Rebuilt({n: hospital(n, **options) for n in NAMES}, "target", "test")
+
+
+def sources_and_target(net: Network) -> tuple[str, ...]:
+    return (*net.sources, net.target)

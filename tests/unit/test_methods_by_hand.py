@@ -1,0 +1,184 @@
+"""Each method's server program against replies and results worked out on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fdamed.federation.ledger import Ledger
+from fdamed.federation.method import Model
+from fdamed.federation.network import InProcess, Network
+from fdamed.federation.steps import Moved, Trained, move_locally, train_locally, train_on
+from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.fedda import FedDA
+from fdamed.methods.fedgp import FedGP
+from fdamed.methods.finetune import Finetune
+from fdamed.methods.finetune_offline import FinetuneOffline
+from fdamed.methods.gp import GP
+from fdamed.methods.oracle import Oracle
+from fdamed.methods.target_only import TargetOnly
+from fdamed.models.flat import layout_of
+from tests import hospitals
+from tests.unit.test_vector import TwoLayers
+
+Local = Callable[[str, Tensor], Tensor]
+
+
+class Scripted(Network):
+    """Hospitals that are formulas: local training maps x to local(party, x)."""
+
+    def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> None:
+        super().__init__([*n], "T", layout_of(TwoLayers(buffer)), "test")
+        self._local, self._n, self._reach = local, n, reach
+
+    def check_release(self, party, step) -> None: ...
+    def save_memory(self, party, path) -> None: ...
+    def load_memory(self, party, path) -> None: ...
+    def close(self) -> None: ...
+
+    def _deliver(self, party, step, nth, msg):
+        new = self._local(party, msg.x)
+        if step in (train_locally, train_on):
+            return Trained(x=new, n=self._n[party], loss=0.5)
+        assert step is move_locally
+        return Moved(g=new - msg.x, n=self._n[party], reach=self._reach[party], loss=0.5)
+
+
+MOVES = {
+    "T": torch.tensor([3.0, 4.0, 1.0, -1.0]),
+    "S1": torch.tensor([1.0, 0.0, 2.0, 2.0]),
+    "S2": torch.tensor([0.0, -2.0, 0.0, -3.0]),
+}
+SAMPLES = {"T": 100, "S1": 5952, "S2": 1984}
+REACH = {"T": 0.005 * 100 / 16, "S1": 0.01 * 5952 / 64, "S2": 0.01 * 1984 / 64}
+X = torch.tensor([10.0, 20.0, 30.0, 40.0])
+
+
+def moves() -> Scripted:
+    net = Scripted(lambda party, x: x + MOVES[party], SAMPLES, REACH)
+    net.begin(1, 2)
+    return net
+
+
+def after(method, net: Network) -> list[float]:
+    return (method.round(Model(x=X), net).x - X).tolist()
+
+
+def test_fedavg_weighs_by_samples_and_never_asks_the_target() -> None:
+    net = moves()
+    assert after(FedAvg(), net) == [0.75, -0.5, 1.5, 0.75]
+    assert net.ledger.total(receiver="T") == 0
+
+
+def test_fedavg_drifts_to_the_fixed_point_of_two_quadratics() -> None:
+    a, b = {"S1": 1.0, "S2": 10.0}, {"S1": 0.0, "S2": 1.0}
+
+    def ten_steps(party: str, x: Tensor) -> Tensor:
+        y = x.double()
+        for _ in range(10):
+            y = y - 0.02 * a[party] * (y - b[party])
+        return y
+
+    net = Scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
+    state = Model(x=torch.zeros(4))
+    for r in range(1, 400):
+        net.begin(r, 400)
+        state = FedAvg().round(state, net)
+    assert state.x.tolist() == pytest.approx([0.8299226618] * 4, abs=2e-7)
+
+
+def test_finetune_starts_the_target_from_the_average_of_the_sources() -> None:
+    assert after(Finetune(), moves()) == [3.75, 3.5, 2.5, -0.25]
+
+
+def test_finetune_costs_two_models_a_source_and_two_for_the_target() -> None:
+    net = moves()
+    after(Finetune(), net)
+    model = 4 * net.layout.size
+    assert net.ledger.total(kind="weights") == (2 * 2 + 2) * model
+
+
+def test_finetune_without_a_target_step_is_fedavg() -> None:
+    still = Scripted(lambda p, x: x if p == "T" else x + MOVES[p], SAMPLES, REACH)
+    still.begin(1, 2)
+    assert after(Finetune(), still) == after(FedAvg(), moves())
+
+
+def test_finetune_offline_is_fedavg_and_then_the_target_alone() -> None:
+    net = moves()
+    method = FinetuneOffline()
+    assert method.length(50) == 100
+    assert after(method, net) == [0.75, -0.5, 1.5, 0.75]
+    net.begin(2, 2)
+    assert after(method, net) == [3.0, 4.0, 1.0, -1.0]
+
+
+def test_target_only_takes_the_share_of_the_step_it_is_told() -> None:
+    assert after(TargetOnly(), moves()) == [3.0, 4.0, 1.0, -1.0]
+    assert after(TargetOnly(server_step=0.5), moves()) == [1.5, 2.0, 0.5, -0.5]
+
+
+def test_oracle_is_the_target_and_nobody_else() -> None:
+    net = moves()
+    assert after(Oracle(), net) == [3.0, 4.0, 1.0, -1.0]
+    assert {line["to"] for line in net.ledger.lines()} == {"T", "server"}
+
+
+def test_gp_is_equation_9_with_beta_on_the_source_side() -> None:
+    assert after(GP(beta=0.25), moves()) == pytest.approx([2.25378024, 3.0, 0.75, -0.76336517], abs=4e-6)
+    assert after(GP(beta=0.5, align=False), moves()) == pytest.approx([1.725, 2.0, 0.5, -0.76516504], abs=4e-6)
+    assert after(GP(beta=0.0), moves()) == [3.0, 4.0, 1.0, -1.0]
+
+
+def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:
+    net = moves()
+    after(GP(), net)
+    assert net.notes["cos/S1"] == pytest.approx(0.3)
+    cells = {(n["source"], n["layer"]): n["cos"] for n in net.layer_notes}
+    expected = {("S1", "a"): 0.6, ("S1", "b"): 0.0, ("S2", "a"): -0.8, ("S2", "b"): 0.707107}
+    assert cells == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("target", 0.5), ("average", (5952 * 2 + 1984 * 4 + 100 * 0.5) / 8036)]
+)
+def test_gp_takes_the_buffers_it_is_told(policy, expected) -> None:
+    change = {"T": 0.5, "S1": 2.0, "S2": 4.0}
+    net = Scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
+    net.begin(1, 1)
+    x = torch.zeros(6)
+    assert GP(buffers=policy).round(Model(x=x), net).x[4:].tolist() == pytest.approx([expected] * 2)
+
+
+def test_fedda_is_definition_3_2_with_and_without_alignment() -> None:
+    assert after(FedDA(beta=0.25), moves()) == pytest.approx([2.4375, 2.875, 1.125, -0.5625], abs=4e-6)
+    w, scale = (0.75, 0.25), (REACH["T"] / REACH["S1"], REACH["T"] / REACH["S2"])
+    first = 0.75 * 3.0 + 0.25 * (w[0] * scale[0] * 1.0)
+    assert after(FedDA(beta=0.25, align=True), moves())[0] == pytest.approx(first, abs=4e-6)
+
+
+def test_fedgp_is_definition_3_1() -> None:
+    assert after(FedGP(beta=0.25), moves()) == pytest.approx([2.625, 3.0, 0.75, -0.875], abs=4e-6)
+    whole = after(FedGP(beta=0.25, granularity="model"), moves())
+    assert whole == pytest.approx([2.29166667, 3.0, 0.83333333, -0.66666667], abs=4e-6)
+
+
+@pytest.mark.parametrize("method", [GP(warmup=1), FedGP(warmup=1), FedDA(warmup=1), TargetOnly(warmup=1)])
+def test_warm_up_rounds_are_fedavg(method) -> None:
+    net = moves()
+    assert after(method, net) == [0.75, -0.5, 1.5, 0.75]
+    net.begin(2, 2)
+    assert after(method, net) != [0.75, -0.5, 1.5, 0.75]
+
+
+def test_local_training_returns_the_hospitals_count_and_nominal_reach() -> None:
+    net: InProcess = hospitals.in_process()
+    net.begin(1, 1)
+    moved = net.ask("north", move_locally, Model(x=hospitals.theta()))
+    assert moved.n == 14
+    assert moved.reach == pytest.approx(0.02 * 1 * 14 / 4)
+    trained = net.ask("north", train_locally, Model(x=hospitals.theta()))
+    assert trained.n == 14 and isinstance(net.ledger, Ledger)

@@ -1,0 +1,145 @@
+"""Scores and their intervals, against numbers worked out by hand and against scikit-learn."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fdamed.evaluate.intervals import Interval, bootstrap, over_seeds
+from fdamed.evaluate.metrics import accuracy, auc, balanced_accuracy, brier, ranks, scores
+from fdamed.seeds import stream
+
+
+def test_auc_counts_the_pairs_that_are_in_order() -> None:
+    # Pairs (positive, negative): .8>.4 .8>.6 .5>.4 .5<.6 -> 3 of 4.
+    assert auc([1, 1, 0, 0], [0.8, 0.5, 0.4, 0.6]) == 0.75
+
+
+def test_a_tie_counts_half_a_pair() -> None:
+    assert auc([1, 0], [0.5, 0.5]) == 0.5
+    # Pairs: .5=.5 (1/2), .5>.1 (1), .9>.5 (1), .9>.1 (1) -> 3.5 of 4.
+    assert auc([1, 1, 0, 0], [0.5, 0.9, 0.5, 0.1]) == 0.875
+
+
+def test_ranks_of_equal_values_are_their_mean() -> None:
+    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
+
+
+def test_the_other_scores_by_hand() -> None:
+    y, p = [1, 1, 1, 0], [0.9, 0.5, 0.2, 0.6]
+    assert accuracy(y, p) == 0.5  # right: .9 and .5 (the threshold counts as positive)
+    assert balanced_accuracy(y, p) == pytest.approx((2 / 3 + 0) / 2)
+    assert brier(y, p) == pytest.approx((0.01 + 0.25 + 0.64 + 0.36) / 4)
+
+
+@pytest.mark.parametrize(("y", "reason"), [([0, 0], "no positives"), ([1, 1], "no negatives")])
+def test_without_both_classes_the_auc_is_none_and_says_why(y: list[int], reason: str) -> None:
+    found = scores(y, [0.2, 0.7])
+    assert found["auc"] is None
+    assert found["why"] == {"auc": reason, "balanced_acc": reason}
+    assert found["acc"] == 0.5
+
+
+def test_no_images_give_no_score_at_all() -> None:
+    found = scores([], [])
+    assert found["n"] == 0
+    assert set(found["why"].values()) == {"no images"}
+    assert set(found["why"]) == {"acc", "auc", "balanced_acc", "brier"}
+
+
+@pytest.mark.parametrize(
+    ("y", "p"), [([0, 2], [0.1, 0.2]), ([0, 1], [0.1, math.nan]), ([0, 1], [0.1, 1.2]), ([0, 1], [0.1])]
+)
+def test_labels_and_probabilities_that_are_none_are_refused(y: list[int], p: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"labels|probabilities"):
+        scores(y, p)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 8)), min_size=2, max_size=60))
+def test_scores_agree_with_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    from sklearn.metrics import balanced_accuracy_score, brier_score_loss, roc_auc_score
+
+    y = np.array([a for a, _ in pairs])
+    p = np.array([b / 8 for _, b in pairs])
+    found = scores(y, p)
+    if 0 < y.sum() < len(y):
+        assert found["auc"] == pytest.approx(roc_auc_score(y, p))
+        assert found["balanced_acc"] == pytest.approx(balanced_accuracy_score(y, p >= 0.5))
+        assert found["brier"] == pytest.approx(brier_score_loss(y, p))
+    else:
+        assert found["auc"] is None
+
+
+def test_the_t_interval_of_three_seeds_by_hand() -> None:
+    # mean .8, s = .02, t(2, .975) = 4.30265 -> half = 4.30265 * .02 / sqrt(3)
+    found = over_seeds([0.78, 0.80, 0.82])
+    assert found.mean == pytest.approx(0.8)
+    assert found.half == pytest.approx(4.30265 * 0.02 / math.sqrt(3), rel=1e-5)
+    assert (found.n, found.left_out) == (3, 0)
+
+
+def test_undefined_values_are_left_out_and_counted() -> None:
+    found = over_seeds([0.7, None, 0.9, math.nan])
+    assert found.mean == pytest.approx(0.8)
+    assert (found.n, found.left_out) == (2, 2)
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    assert over_seeds([0.7]) == Interval(0.7, None, 1)
+    assert over_seeds([None]) == Interval(None, None, 0, 1)
+    assert over_seeds([0.7]).overlaps(over_seeds([0.7, 0.8])) is None
+
+
+def test_intervals_overlap_when_they_share_a_point() -> None:
+    assert Interval(0.7, 0.1, 3).overlaps(Interval(0.85, 0.06, 3)) is True
+    assert Interval(0.7, 0.1, 3).overlaps(Interval(0.9, 0.05, 3)) is False
+
+
+def test_the_bootstrap_equals_a_plain_loop_over_drawn_patients() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    g = stream(1, "data").numpy
+    owner = g.integers(0, 40, 90)
+    y = g.integers(0, 2, 90)
+    p = np.round(np.clip(0.3 * y + 0.7 * g.random(90), 0, 1), 1)  # rounded: ties
+    _, owner = np.unique(owner, return_inverse=True)
+    patients = int(owner.max()) + 1
+    drawn = stream(2, "draw").numpy.integers(0, patients, size=(200, patients), dtype=np.int32)
+    areas, shares = [], []
+    for row in drawn:
+        images = np.concatenate([np.flatnonzero(owner == one) for one in row])
+        areas.append(roc_auc_score(y[images], p[images]))
+        shares.append(((p[images] >= 0.5) == (y[images] == 1)).mean())
+    found = bootstrap(y, p, owner, stream(2, "draw"), replicates=200)
+    assert found.auc == pytest.approx(tuple(np.quantile(areas, [0.025, 0.975])))
+    assert found.acc == pytest.approx(tuple(np.quantile(shares, [0.025, 0.975])))
+
+
+def test_images_of_one_patient_move_together() -> None:
+    y = np.array([1, 0] * 100)
+    p = np.tile([0.9, 0.2, 0.3, 0.6], 50)
+    alone = bootstrap(y, p, np.arange(200), stream(0, "b"), replicates=500)
+    together = bootstrap(y, p, np.arange(200) // 20, stream(0, "b"), replicates=500)
+    assert alone.auc is not None and together.auc is not None
+    assert alone.auc[1] - alone.auc[0] > 0.05
+    assert together.auc == pytest.approx((0.75, 0.75))  # every patient holds the same twenty images
+
+
+def test_replicates_without_a_class_are_counted_not_scored() -> None:
+    found = bootstrap([1, 0], [0.9, 0.1], ["a", "b"], stream(0, "b"), replicates=1000)
+    assert found.auc == (1.0, 1.0)
+    assert 400 < found.undefined < 600  # both draws the same patient: one half
+    assert bootstrap([1, 1], [0.9, 0.1], ["a", "b"], stream(0, "b"), replicates=10).auc is None
+
+
+def test_the_scores_load_without_torch_and_pandas() -> None:
+    code = "import sys, fdamed.evaluate.metrics; print(sorted({'torch', 'pandas', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
