@@ -150,7 +150,7 @@ class Cut(Strict):
     val: Share = 0.1
     test: Share = 0.2
     rule: Literal["disjoint", "reference"] = "disjoint"
-    """disjoint: a patient is in one hospital and one split only; reference: the published, leaking rule, said loudly."""
+    """disjoint: a patient is in one hospital and one split; reference: the published rule, which leaks and says so."""
     shares: dict[Name, float] = {}
     """With patients who fit several hospitals: the relative chance of each; empty: equal."""
     seed: int = 0
@@ -287,9 +287,9 @@ class Config(Strict):
             if run.auxiliary:
                 absent = [h for h in run.auxiliary.heads if h not in self.model.heads]
                 if absent:
-                    raise ValueError(f"runs.{name}.auxiliary names {', '.join(absent)}, which model.heads does not have")
+                    raise ValueError(f"runs.{name}.auxiliary names {', '.join(absent)}: not in model.heads")
             if run.labelled and run.labelled > self.cut.labelled:
-                raise ValueError(f"runs.{name}.labelled = {run.labelled} is more than cut.labelled = {self.cut.labelled}")
+                raise ValueError(f"runs.{name}.labelled is {run.labelled}, cut.labelled only {self.cut.labelled}")
         return self
 
     def expanded_runs(self) -> dict[str, Run]:
@@ -348,7 +348,8 @@ def _read(path: Path) -> dict[str, Any]:
             else yaml.safe_load(path.read_text(encoding="utf-8"))
         )
     except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FdamedError(f"not readable as YAML: {' '.join(str(error).split())}", str(path), "Mend the file.") from None
+        told = " ".join(str(error).split())
+        raise FdamedError(f"not readable as YAML: {told}", str(path), "Mend the file.") from None
     if not isinstance(content, dict):
         raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
     return content

@@ -29,8 +29,8 @@ def atomic(path: Path | str) -> Iterator[Path]:
             os.fsync(f.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(draft, 0o666 & ~umask)
-        os.replace(draft, path)
+        draft.chmod(0o666 & ~umask)
+        draft.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

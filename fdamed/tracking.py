@@ -244,7 +244,7 @@ def params(record: Record) -> dict[str, str]:
 
 def points(record: Record, smallest: int) -> list[tuple[str, float, int, int]]:
     """Metric, value, time in milliseconds, round: curves by round, final scores at the last round."""
-    begin, end = _span(record)
+    _, end = _span(record)
     ended = {int(row["round"]): millis(row, end=True) for row in record.timing}
     last = max([int(row["round"]) for row in record.rounds], default=0)
     final = dict(_final(record, smallest))
@@ -261,7 +261,9 @@ def points(record: Record, smallest: int) -> list[tuple[str, float, int, int]]:
     for step, (sent, received) in record.traffic.items():
         when = ended.get(step, end)
         out += [("comm/mb_out_round", sent / 1e6, when, step), ("comm/mb_in_round", received / 1e6, when, step)]
-    out += [("runtime/seconds_round", float(r["seconds"]), ended[int(r["round"])], int(r["round"])) for r in record.timing]
+    out += [
+        ("runtime/seconds_round", float(r["seconds"]), ended[int(r["round"])], int(r["round"])) for r in record.timing
+    ]
     out.append(("comm/mb_out", record.bytes_out / 1e6, end, last))
     if record.timing:
         out.append(("runtime/seconds", sum(float(r["seconds"]) for r in record.timing), end, last))
@@ -269,7 +271,7 @@ def points(record: Record, smallest: int) -> list[tuple[str, float, int, int]]:
 
 
 def _final(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
-    """test/SCORE at the target, test/PARTY/SCORE elsewhere; nothing where it is undefined or too few stand behind it."""
+    """test/SCORE at the target, test/PARTY/SCORE elsewhere; nothing where it is undefined or may not be shown."""
     for party, score in record.scores.items():
         if hides(int(score["n"]), int(score["positives"]), smallest):
             continue

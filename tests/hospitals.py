@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
 from fdamed.config import Auxiliary, Recipe
 from fdamed.data.loader import Labelled
 from fdamed.federation.network import InProcess, Network, Processes

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fdamed.config import catalogue
-from fdamed.files import digest, write_json, write_lines, write_text
+from fdamed.files import digest
 from fdamed.seeds import stream
 
 PARTIES = {"LO": "Lung Opacity", "CO": "Consolidation", "ED": "Edema", "AT": "Atelectasis", "NC": "Lung Lesion"}
@@ -154,6 +154,20 @@ def write_run(
         write_json(folder / "scores" / f"{party}.json", head | {"n": 180, "positives": 90} | numbers)
     write_text(folder / "done", digest([run, target, seed, nudge]) + "\n")
     return folder
+
+
+def write_text(path: Path, text: str) -> None:
+    """Plain: thousands of synced writes would make the tests wait for the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=1))
+
+
+def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def edit(path: Path, **changes: object) -> None:

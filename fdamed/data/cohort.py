@@ -25,8 +25,11 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 ASSIGNMENT = (
     "A patient who fits several hospitals goes to one of them, drawn by a hash of seed and patient with the chances of "
-    "`shares`; his images count there and nowhere else. His split is drawn by another hash of seed and patient."
+    "`shares`, in balanced cohorts ten times higher where he has images of the class that the hospital is shorter of; "
+    "his images count there and nowhere else. His split is drawn by another hash of seed and patient."
 )
+SCARCE = 10.0
+"""Factor on the chance of a hospital that needs a patient's images for its smaller class."""
 LEAKING = (
     "rule: reference reproduces the published split, which LEAKS: patients stand at several hospitals and in training "
     "and test at once. Its scores are too good; use rule: disjoint for anything but a comparison."
@@ -191,13 +194,24 @@ def one_place(truth: dict[str, Floats], keys: Keys, cut: Cut) -> dict[str, Float
         raise FdamedError(
             "a share is not above 0", "cut.shares", "Give every hospital a positive share, or none at all."
         )
-    eligible = truths_per_patient(truth, keys)
+    weight = truths_per_patient(truth, keys) * chances
+    if cut.balanced:
+        for j, party in enumerate(parties):
+            weight[_needed_patients(truth[party], keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
-    reach = np.cumsum(eligible * chances, axis=1)
+    reach = np.cumsum(weight, axis=1)
     place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
     return {
         party: np.where(place[keys.codes] == j, truth[party], np.float32(np.nan)) for j, party in enumerate(parties)
     }
+
+
+def _needed_patients(y: Floats, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(patients,): who has images of the class of which the hospital has fewer."""
+    smaller = 0 if (y == 0).sum() < (y == 1).sum() else 1
+    out = np.zeros(len(keys.patients), dtype=bool)
+    out[keys.codes[y == smaller]] = True
+    return out
 
 
 def _reference(index: pd.DataFrame, cut: Cut, keys: Keys) -> dict[str, Drawn]:

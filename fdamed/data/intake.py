@@ -151,8 +151,9 @@ def capped_age(text: str) -> float | None:
 
 FROM_HEADER = ("view", "projection", "sex", "age", "scanner", "burned_in")
 """What a DICOM header adds where the tables say nothing."""
-INLINE = 256
-"""Up to so many files a pool of processes costs more than it gives."""
+CHUNK = 256
+FEW = 4
+"""Up to so many chunks of files a pool of processes costs more than it gives."""
 Finding = tuple[int, str, str, tuple[Any, ...] | None]
 
 
@@ -162,10 +163,10 @@ def inspect(frame: pd.DataFrame, root: Path, rejects: Rejects) -> pd.DataFrame:
         return frame
     images = frame["image"].tolist()
     base = os.path.realpath(root)
-    chunks = [(base, start, images[start : start + INLINE]) for start in range(0, len(images), INLINE)]
+    chunks = [(base, start, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
     findings = [f for found in track(_examined(chunks), "checking files", len(chunks)) for f in found]
     bad = np.zeros(len(frame), dtype=bool)
-    filled = {c: frame[c].astype(object).to_numpy() for c in FROM_HEADER}
+    filled = {c: frame[c].astype(object).to_numpy(copy=True) for c in FROM_HEADER}
     for position, reason, detail, header in findings:
         if reason:
             bad[position] = True
@@ -181,8 +182,8 @@ def inspect(frame: pd.DataFrame, root: Path, rejects: Rejects) -> pd.DataFrame:
 
 
 def _examined(chunks: list[tuple[str, int, list[str]]]) -> Iterator[list[Finding]]:
-    if len(chunks) == 1:
-        yield examine(chunks[0])
+    if len(chunks) <= FEW:
+        yield from map(examine, chunks)
         return
     # A fork would copy Arrow's threads in whatever state they are.
     context = get_context("forkserver")
@@ -217,11 +218,11 @@ def examine_file(base: str, image: str) -> tuple[str, str, tuple[Any, ...] | Non
             return "", "", _header_of(Path(path))
         sniff(Path(path))
     except (FileNotFoundError, NotADirectoryError):
-        return "FILE_MISSING", "the table names this file, but it is not there", None
+        return "MISSING", "the table names this file, but it is not there", None
     except Unreadable as error:
         return error.reason, error.detail, None
     except (OSError, ValueError) as error:
-        return "FILE_UNREADABLE", type(error).__name__, None
+        return "UNREADABLE", type(error).__name__, None
     return "", "", None
 
 

@@ -32,7 +32,7 @@ COLUMNS: dict[str, str] = {
     "site": "hospital, state or whatever the set calls a place, or missing",
     "scanner": "manufacturer and model, or missing",
     "release_split": "the split that the data set ships (train, valid, ...), or missing",
-    "burned_in": "True: the header says that text is burned into the pixels; False: it says not; missing: it says nothing",
+    "burned_in": "whether the header says that text is burned into the pixels; missing: it says nothing",
 }
 """Columns of index.parquet besides the labels, in this order."""
 
@@ -93,7 +93,8 @@ def check(frame: pd.DataFrame) -> None:
         )
     for column in label_columns(frame):
         if not frame[column].dropna().isin((1.0, 0.0, -1.0)).all():
-            raise FdamedError(f"{column} holds values outside 1, 0, -1 and blank", "index", "Refuse such rows at ingest.")
+            what = f"{column} holds values outside 1, 0, -1 and blank"
+            raise FdamedError(what, "index", "Refuse such rows at ingest.")
 
 
 def _only(frame: pd.DataFrame, column: str, allowed: Sequence[str]) -> None:

@@ -185,5 +185,5 @@ def _images(
     if not found:
         packed = any(f"{name}.zip" in files for name in names)
         detail = "the series is still a zip; unpack it" if packed else "no DICOM file of this series below the root"
-        rejects.add(table, row, "ZIP_NOT_UNPACKED" if packed else "FILE_MISSING", detail)
+        rejects.add(table, row, "ZIP_NOT_UNPACKED" if packed else "MISSING", detail)
     return found

@@ -244,9 +244,9 @@ def content_hash(frame: pd.DataFrame) -> str:
     columns = sorted(frame.columns)
     texts = [_texts(frame[c]) for c in columns]
     rows = pc.binary_join_element_wise(*texts, pa.scalar("\x1f", pa.large_string()))
-    rows = rows.take(pc.array_sort_indices(rows))
+    rows = rows.take(pc.array_sort_indices(rows)).to_pylist()
     h = hashlib.sha256("\x1e".join(columns).encode())
-    h.update("".join("\x1d" + row for row in rows.to_pylist()).encode())
+    h.update("".join("\x1d" + row for row in rows).encode())
     return h.hexdigest()[:16]
 
 

@@ -52,8 +52,8 @@ def at_target(scores: pd.DataFrame) -> pd.DataFrame:
 def summary(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> dict[tuple[str, str, str], Interval]:
     """(target, run, metric) -> mean and interval over seeds, at the target.
 
-    With several targets, ALL_TARGETS is their mean within a seed first: its interval is again one over seeds, and a seed
-    that lacks a target is left out, for its mean would be one of other hospitals.
+    With several targets, ALL_TARGETS is their mean within a seed first: its interval is again one over seeds, and a
+    seed that lacks a target is left out, for its mean would be one of other hospitals.
     """
     here = at_target(scores)
     here = here[here["metric"].isin(list(metrics))]
@@ -95,9 +95,7 @@ def _targets(names: list[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: name != ALL_TARGETS)
 
 
-def rounds(
-    records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("test/auc", "test/acc")
-) -> pd.DataFrame:
+def rounds(records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
     """One row a target, run, metric and round: mean, low, high and seeds of what is known and may be shown there."""
     parts = [
         (r.target, r.run, metric, int(row["round"]), r.seed, np.nan if row.get(metric) is None else float(row[metric]))

@@ -11,7 +11,8 @@ from fdamed.records import SERVER, Record
 
 def sent(records: Iterable[Record]) -> pd.DataFrame:
     """One row a target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds."""
-    rows, seeds = [], {}
+    rows = []
+    seeds: dict[tuple[str, str], int] = {}
     for record in records:
         where = (record.target, record.run)
         seeds[where] = seeds.get(where, 0) + 1

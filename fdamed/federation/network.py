@@ -216,9 +216,7 @@ class Processes(Network):
 
 
 def _hospital(line: Connection, build: Callable[[], Site], method: str, threads: int) -> None:
-    """The life of a hospital's process: answer until the line is closed."""
-    import fdamed.methods  # noqa: F401  (registers the steps by name)
-
+    """The life of a hospital's process: answer until the line is closed. `build` knows which steps there are."""
     torch.set_num_threads(threads)
     site = build()
     door = open_door(site, method)

@@ -25,7 +25,9 @@ def bars(table: pd.DataFrame, kinds: Sequence[str]) -> Markup:
     body = []
     for value in ticks(0, most):
         body.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="4" y2="{bottom}"/>')
-        body.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>')
+        body.append(
+            f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>'
+        )
     for i, (name, cells) in enumerate(table.iterrows()):
         y, begin = 10 + row * i, 0.0
         body.append(f'<text class="name" x="{left - 10}" y="{y + 14}" text-anchor="end">{escape(str(name))}</text>')
@@ -60,7 +62,9 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
     for i in range(rows):
         members = order[i * size : (i + 1) * size]
         name = members[0] if size == 1 else f"{members[0]} … +{len(members) - 1}"
-        body.append(f'<text class="tick" x="{left - 8}" y="{24 + high * i + 10}" text-anchor="end">{escape(name)}</text>')
+        body.append(
+            f'<text class="tick" x="{left - 8}" y="{24 + high * i + 10}" text-anchor="end">{escape(name)}</text>'
+        )
     for s, source in enumerate(sources):
         begin = left + s * (panel + gap)
         body.append(f'<text class="name" x="{begin}" y="14">{escape(str(source))}</text>')

@@ -81,12 +81,18 @@ def known(config: Config, frames: Frames, heat_maps: list[dict[str, Any]]) -> Kn
         targets = [ALL_TARGETS, *targets]
     why = reasons(frames.scores)
     views = [view(t, runs, found, why, frames.rounds, megabytes) for t in targets]
-    return Known(runs, found, megabytes, views, _by_kind(frames.sent, list(runs), len(config.cut.targets)), heat_maps)
+    return Known(runs, found, megabytes, views, _by_kind(frames, list(runs)), heat_maps)
 
 
-def _by_kind(sent: pd.DataFrame, runs: Sequence[str], targets: int) -> pd.DataFrame:
-    table = sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
-    table = table.reindex(runs, fill_value=0.0).astype("float64") / targets
+def _targets(frames: Frames) -> pd.Series[int]:
+    """Run -> targets for which it has a finished run: what its bytes are a mean over."""
+    return frames.traffic.groupby("run")["target"].nunique()
+
+
+def _by_kind(frames: Frames, runs: list[str]) -> pd.DataFrame:
+    table = frames.sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
+    table = table.reindex(runs, fill_value=0.0).astype("float64")
+    table = table.div(_targets(frames).reindex(runs, fill_value=1), axis=0)
     order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
     return table[order]
 
@@ -157,7 +163,7 @@ def page(
         "kinds": list(study.by_kind.columns),
         "bars": blocks.bars(study.by_kind, [str(k) for k in study.by_kind.columns]),
         "parties": list(config.cut.parties),
-        "sent": _sent_rows(frames.sent, list(config.cut.parties), list(study.runs), len(config.cut.targets)),
+        "sent": _sent_rows(frames, list(config.cut.parties), list(study.runs)),
         "smallest": smallest,
         "splits": [*cohorts.SPLITS, cohorts.TOTAL],
         "cohort_rows": _cohort_rows(frames.sizes, config),
@@ -170,16 +176,17 @@ def page(
     }
 
 
-def _sent_rows(sent: pd.DataFrame, parties: list[str], runs: list[str], targets: int) -> list[dict[str, Any]]:
-    sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum() / targets
-    per_round = sent.groupby(["run", "kind"])["mb_per_round"].sum() / targets
+def _sent_rows(frames: Frames, parties: list[str], runs: list[str]) -> list[dict[str, Any]]:
+    targets = _targets(frames)
+    sums = frames.sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
+    per_round = frames.sent.groupby(["run", "kind"])["mb_per_round"].sum()
     order = sorted(per_round.index, key=lambda pair: (runs.index(pair[0]), pair[1]))
     return [
         {
             "run": run,
             "kind": kind,
-            "bytes": [round(float(sums.get((run, kind, party), 0.0))) for party in parties],
-            "mb": float(per_round[run, kind]),
+            "bytes": [round(float(sums.get((run, kind, party), 0.0)) / int(targets[run])) for party in parties],
+            "mb": float(per_round[run, kind]) / int(targets[run]),
         }
         for run, kind in order
     ]
@@ -188,7 +195,10 @@ def _sent_rows(sent: pd.DataFrame, parties: list[str], runs: list[str], targets:
 def _cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
     out = []
     for party, group in sizes.groupby("hospital", sort=False):
-        cells = [(i, f"{r:.0%} pos." if isinstance(r, float) else "") for i, r in zip(group["images"], group["rate"], strict=True)]
+        cells = [
+            (i, f"{r:.0%} pos." if isinstance(r, float) else "")
+            for i, r in zip(group["images"], group["rate"], strict=True)
+        ]
         meaning = config.cut.parties.get(str(party), "")
         out.append({"hospital": party, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
     return out

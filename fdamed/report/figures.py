@@ -30,7 +30,10 @@ def save(figure: Any, folder: Path, name: str) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "fdamed", "svg.fonttype": "none"}):
-        for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 150, "metadata": {"Software": None}})):
+        for kind, options in (
+            ("svg", {"metadata": {"Date": None}}),
+            ("png", {"dpi": 150, "metadata": {"Software": None}}),
+        ):
             with atomic(folder / f"{name}.{kind}") as draft:
                 figure.savefig(draft, format=kind, bbox_inches="tight", **options)
 
@@ -55,7 +58,9 @@ def rounds(frame: pd.DataFrame, index: Mapping[str, int], runs: Sequence[str], n
     for run in runs[:MOST]:
         part = frame[frame["run"] == run].sort_values("round")
         axes.plot(part["round"], part["mean"], label=_label(run), linewidth=1.6, **style(index[run]))
-        axes.fill_between(part["round"], part["low"], part["high"], color=style(index[run])["color"], alpha=0.14, linewidth=0)
+        axes.fill_between(
+            part["round"], part["low"], part["high"], color=style(index[run])["color"], alpha=0.14, linewidth=0
+        )
     chosen = f" (best {MOST} of {len(runs)})" if len(runs) > MOST else ""
     axes.set_title(_label(f"{name} at {target}{chosen}"), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS, at_target
 from fdamed.report.answer import CEILING, answer
-from fdamed.report.svg import DASHES, Line, Point, curves, dash, dot, limits, plane
+from fdamed.report.svg import Line, Point, curves, dash, dot, limits, plane
 
 HERE = Path(__file__).parent
 POINTS = 120
@@ -139,10 +139,7 @@ def legend(views: Sequence[View]) -> list[dict[str, Any]]:
     """Every run, best first, with its dash; on at first are the best few."""
     rows = views[0].rows
     best = [row.index for row in rows][:SHOWN]
-    return [
-        {"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best}
-        for r in rows
-    ]
+    return [{"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best} for r in rows]
 
 
 def render(content: Mapping[str, Any]) -> str:
@@ -156,7 +153,7 @@ def render(content: Mapping[str, Any]) -> str:
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template("page.html")
     own = {"script": Markup(script), "style": Markup(style), "script_hash": mark, "all_targets": ALL_TARGETS}  # noqa: S704
-    return page.render(content | own | {"dashes": DASHES})
+    return page.render(dict(content), **own)
 
 
 def interval(score: Interval | None, percent: bool = False) -> str:

@@ -13,7 +13,7 @@ from fdamed.evaluate.tables import hidden
 from fdamed.records import Record
 
 COLOURS = 8
-"""Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for the yellow that vanishes on white."""
+"""Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for yellow, lost on white."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
 """After the colours are used up, the next eight runs get the next dash."""
 
@@ -80,6 +80,11 @@ def limits(values: Sequence[float], least: float = 0.1) -> tuple[float, float]:
     return max(0.0, low - pad), min(1.0, high + pad)
 
 
+def around(means: Sequence[float], ends: Sequence[float], reach: float = 0.1) -> tuple[float, float]:
+    """A range that holds the means; wide intervals are cut off rather than squeeze everything else flat."""
+    return limits([*means, max(min(ends), min(means) - reach), min(max(ends), max(means) + reach)])
+
+
 def drawing(width: float, height: float, title: str, body: Sequence[str], kind: str = "chart") -> Markup:
     head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
     return Markup(head + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
@@ -95,13 +100,20 @@ def dot(score: Interval, index: int, low: float, high: float, width: int = 180) 
         body.append(f'<line class="chance" x1="{x(0.5):.1f}" x2="{x(0.5):.1f}" y1="0" y2="20"/>')
     if score.low is not None and score.high is not None:
         ends = x(max(low, score.low)), x(min(high, score.high))
-        body.append(f'<line class="span" style="stroke:{colour(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>')
+        body.append(
+            f'<line class="span" style="stroke:{colour(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>'
+        )
     body.append(f'<circle style="fill:{colour(index)}" cx="{x(score.mean):.1f}" cy="10" r="4.5"/>')
     return drawing(width, 20, f"{score.mean:.3f}", body, "dot")
 
 
 def _frame(
-    x: Scale, y: Scale, xs: Sequence[float], ys: Sequence[float], box: tuple[float, float, float, float], names: tuple[str, str]
+    x: Scale,
+    y: Scale,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    box: tuple[float, float, float, float],
+    names: tuple[str, str],
 ) -> list[str]:
     """Grid, tick labels and axis names; box = left, right, top, bottom."""
     left, right, top, bottom = box
@@ -110,35 +122,43 @@ def _frame(
         out.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         out.append(f'<text class="tick" x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>')
     for value in xs:
-        out.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{number(value)}</text>')
-    out.append(f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 38}" text-anchor="middle">{escape(names[0])}</text>')
+        out.append(
+            f'<text class="tick" x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{number(value)}</text>'
+        )
+    out.append(
+        f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 38}" text-anchor="middle">{escape(names[0])}</text>'
+    )
     out.append(f'<text class="axis" x="{left - 40}" y="{top - 12}">{escape(names[1])}</text>')
     return out
 
 
 def curves(lines: Sequence[Line], title: str, name: str) -> Markup:
     """Means by round with their bands; each run is a group that the legend switches."""
-    values = [v for line in lines for part in (line.mean, line.low, line.high) for v in part if v is not None]
+    means = [v for line in lines for v in line.mean if v is not None]
+    ends = [v for line in lines for part in (line.low, line.high) for v in part if v is not None]
     rounds = [r for line in lines for r in line.x]
-    if not values or not rounds:
+    if not means or not rounds:
         return Markup("")
-    low, high = limits(values)
+    low, high = around(means, ends or means)
     box = (52.0, 548.0, 28.0, 300.0)
     x = scale(min(rounds), max(rounds), box[0], box[1])
     y = scale(low, high, box[3], box[2])
-    whole = sorted({round(t) for t in ticks(min(rounds), max(rounds), 8)} | {min(rounds)})
+    whole = [t for t in ticks(min(rounds), max(rounds), 8) if t == int(t)] or [min(rounds)]
     body = _frame(x, y, whole, ticks(low, high), box, ("round", name))
     for line in lines:
         body.append(f'<g data-run="{line.index}"><title>{escape(line.name)}</title>')
         for part in _pieces(line):
-            top = [f"{x(r):.1f},{y(h):.1f}" for r, _, _, h in part if h is not None]
-            under = [f"{x(r):.1f},{y(w):.1f}" for r, _, w, _ in part if w is not None]
+            top = [f"{x(r):.1f},{y(min(h, high)):.1f}" for r, _, _, h in part if h is not None]
+            under = [f"{x(r):.1f},{y(max(w, low)):.1f}" for r, _, w, _ in part if w is not None]
             if len(top) > 1:
-                body.append(f'<polygon class="band" style="fill:{colour(line.index)}" points="{" ".join(top + under[::-1])}"/>')
+                body.append(
+                    f'<polygon class="band" style="fill:{colour(line.index)}" points="{" ".join(top + under[::-1])}"/>'
+                )
             path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
             shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
             if len(part) == 1:
-                body.append(f'<circle style="fill:{colour(line.index)}" r="3" cx="{path.split(",")[0]}" cy="{path.split(",")[1]}"/>')
+                here = f'cx="{x(part[0][0]):.1f}" cy="{y(part[0][1]):.1f}"'
+                body.append(f'<circle style="fill:{colour(line.index)}" r="3" {here}/>')
             body.append(f'<polyline class="line" {shape} points="{path}"/>')
         body.append("</g>")
     return drawing(560, 345, title, body)
@@ -156,29 +176,30 @@ def _pieces(line: Line) -> list[list[tuple[int, float, float | None, float | Non
 
 
 def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup:
-    """Score against cost; names stand beside their points and give way to each other."""
-    known = [p for p in points if p.score.mean is not None]
+    """Score against cost; names stand beside the plane and give way to each other."""
+    known = [(p, p.score.mean) for p in points if p.score.mean is not None]
     if not known:
         return Markup("")
-    ends = [v for p in known for v in (p.score.mean, p.score.low, p.score.high) if v is not None]
-    low, high = limits(ends)
-    most = max(p.x for p in known) or 1.0
+    means = [mean for _, mean in known]
+    ends = [v for p, _ in known for v in (p.score.low, p.score.high) if v is not None]
+    low, high = around(means, ends or means)
+    most = max(p.x for p, _ in known) or 1.0
     height = max(330.0, 70.0 + 15 * len(known))
     box = (52.0, 520.0, 28.0, height - 45)
     x, y = scale(0, most, box[0] + 12, box[1]), scale(low, high, box[3], box[2])
     body = _frame(x, y, ticks(0, most), ticks(low, high), box, names)
-    labels = _apart([(y(p.score.mean), i) for i, p in enumerate(known) if p.score.mean is not None], box[2], box[3])
-    for i, point in enumerate(known):
-        mean = point.score.mean if point.score.mean is not None else 0.0
-        across, up = x(point.x), y(mean)
+    labels = _apart([(y(mean), i) for i, mean in enumerate(means)], box[2], box[3])
+    aside = 545.0
+    for i, (point, mean) in enumerate(known):
+        across, up, level = x(point.x), y(mean), labels[i]
+        line = f'style="stroke:{colour(point.index)}"'
         body.append(f'<g data-run="{point.index}"><title>{escape(point.name)}: {number(round(point.x, 2))} MB</title>')
         if point.score.low is not None and point.score.high is not None:
-            shape = f'class="span" style="stroke:{colour(point.index)}"'
-            body.append(f'<line {shape} x1="{across:.1f}" x2="{across:.1f}" y1="{y(point.score.low):.1f}" y2="{y(point.score.high):.1f}"/>')
+            top, bottom = y(min(point.score.high, high)), y(max(point.score.low, low))
+            body.append(f'<path class="span" {line} d="M{across:.1f},{top:.1f}V{bottom:.1f}"/>')
+        body.append(f'<path class="leader" {line} d="M{across + 7:.1f},{up:.1f}L{aside - 14},{level:.1f}h10"/>')
         body.append(f'<circle style="fill:{colour(point.index)}" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
-        aside = 545.0
-        body.append(f'<polyline class="leader" style="stroke:{colour(point.index)}" points="{across + 7:.1f},{up:.1f} {aside - 14},{labels[i]:.1f} {aside - 4},{labels[i]:.1f}"/>')
-        body.append(f'<text class="name" x="{aside}" y="{labels[i] + 4:.1f}">{escape(point.name)}</text></g>')
+        body.append(f'<text class="name" x="{aside}" y="{level + 4:.1f}">{escape(point.name)}</text></g>')
     return drawing(720, height, title, body)
 
 

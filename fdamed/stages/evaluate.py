@@ -1,40 +1,55 @@
-"""fdamed evaluate: score one finished run at one hospital; the predictions stay in the hospital's folder."""
+"""fdamed evaluate: score the finished seeds of one run at one hospital; predictions stay in that hospital's folder."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fdamed.config import Config, Run
 from fdamed.files import atomic, read_json, write_json
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fdamed.data.loader import Labelled
+    from fdamed.models.flat import FlatModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_run(parser)
+    add_run(parser, several_seeds=True)
     parser.add_argument("--party", required=True, help="the hospital whose test split judges")
     parser.add_argument("--threads", type=int, default=1)
 
 
 def run(arguments: argparse.Namespace) -> None:
     import torch
-    from safetensors.torch import load_file
 
     from fdamed.data.loader import load
-    from fdamed.evaluate.metrics import scores
-    from fdamed.models.flat import vector_from
     from fdamed.stages.federate import chosen, resident
-    from fdamed.train import predict
 
     config = read_config(arguments)
-    name, target, seed, party = arguments.run_name, arguments.target, arguments.seed, arguments.party
-    spec = chosen(config, name, target, seed)
-    places = Places.of(config)
-    folder = places.run(name, target, seed)
     torch.set_num_threads(arguments.threads)
     model = resident(config)
+    data = load(Places.of(config).party(arguments.party), splits=("test",))
+    for seed in arguments.seeds:
+        spec = chosen(config, arguments.run_name, arguments.target, seed)
+        _score(config, arguments.run_name, spec, arguments.target, seed, arguments.party, model, data)
+
+
+def _score(
+    config: Config, name: str, spec: Run, target: str, seed: int, party: str, model: FlatModel, data: Labelled
+) -> None:
+    from safetensors.torch import load_file
+
+    from fdamed.evaluate.metrics import scores
+    from fdamed.models.flat import vector_from
+    from fdamed.train import predict
+
+    places = Places.of(config)
+    folder = places.run(name, target, seed)
     model.load(vector_from(load_file(needed(folder / "theta.safetensors", "federate")), model.layout))
-    data = load(places.party(party), splits=("test",))
     p = predict(model, data)
     _keep_predictions(places, party, name, target, seed, data, p)
     record: dict[str, Any] = {
@@ -46,14 +61,14 @@ def run(arguments: argparse.Namespace) -> None:
         "seed": seed,
         "party": party,
         "split": "test",
-        "n": len(data),
-        "positives": int(data.y.sum()),
         **scores(data.y, p),
     }
     write_json(folder / "scores" / f"{party}.json", record)
 
 
-def _keep_predictions(places: Places, party: str, name: str, target: str, seed: int, data: Any, p: Any) -> None:
+def _keep_predictions(
+    places: Places, party: str, name: str, target: str, seed: int, data: Labelled, p: NDArray[Any]
+) -> None:
     import pandas as pd
 
     rows = pd.read_parquet(places.party(party) / "order.parquet")

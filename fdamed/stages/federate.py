@@ -78,7 +78,13 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     )
     try:
         final, record = run_rounds(
-            method, net, theta, config.train.rounds, judge(config, target, model), checkpoints, config.train.evaluate_every
+            method,
+            net,
+            theta,
+            config.train.rounds,
+            judge(config, target, model),
+            checkpoints,
+            config.train.evaluate_every,
         )
     finally:
         net.close()
@@ -112,9 +118,17 @@ def device(config: Config) -> str:
 
 
 def hospital(
-    config: Config, spec: Run, party: str, target: str, seed: int, labels: bool, every: bool, model: FlatModel | None = None
+    config: Config,
+    spec: Run,
+    party: str,
+    target: str,
+    seed: int,
+    labels: bool,
+    every: bool,
+    model: FlatModel | None = None,
 ) -> Site:
     """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all."""
+    import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
     from fdamed.data.loader import load
     from fdamed.federation.site import Site
     from fdamed.models import heads
@@ -157,7 +171,8 @@ def network(
     if config.train.network == "in_process":
         return InProcess({p: build(p, model=model) for p in config.cut.parties}, target, kind.name)
     release = {p: frozenset(config.privacy.release) for p in config.cut.parties}
-    return Processes({p: partial(build, p) for p in config.cut.parties}, target, model.layout, kind.name, release, threads)
+    builders = {p: partial(build, p) for p in config.cut.parties}
+    return Processes(builders, target, model.layout, kind.name, release, threads)
 
 
 def judge(config: Config, target: str, model: FlatModel) -> Judge:

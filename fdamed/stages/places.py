@@ -45,11 +45,14 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration; later files win")
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """The options that name one run."""
+def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False) -> None:
+    """The options that name one run, or the same run with several seeds."""
     parser.add_argument("--run", dest="run_name", required=True, metavar="NAME", help="a key of `runs`")
     parser.add_argument("--target", required=True, metavar="PARTY")
-    parser.add_argument("--seed", type=int, required=True)
+    if several_seeds:
+        parser.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
+    else:
+        parser.add_argument("--seed", type=int, required=True)
 
 
 def read_config(arguments: argparse.Namespace) -> Config:

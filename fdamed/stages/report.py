@@ -24,7 +24,9 @@ def run(arguments: argparse.Namespace) -> None:
     config = configuration.load(*arguments.config)
     folder = Path(config.results) / config.cohort
     runs = {name: entry.method for name, entry in config.expanded_runs().items()}
-    records, missing = study(folder / "runs", [(r, t, s) for r in runs for t in config.cut.targets for s in config.seeds])
+    records, missing = study(
+        folder / "runs", [(r, t, s) for r in runs for t in config.cut.targets for s in config.seeds]
+    )
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     for name in ("cohort.json", "ingest.json"):

@@ -160,7 +160,11 @@ def test_counts_in_words_and_scores_obey_the_smallest_cell() -> None:
 
 
 def test_a_shared_configuration_names_no_secret_and_no_place() -> None:
-    given_ = {"data": {"root": "data/x", "salt": "s", "layout": "chexpert"}, "model": {"weights": "/a/b.pth"}, "w": ["~/c"]}
+    given_ = {
+        "data": {"root": "data/x", "salt": "s", "layout": "chexpert"},
+        "model": {"weights": "/a/b.pth"},
+        "w": ["~/c"],
+    }
     kept = {"data": {"root": LOCAL, "salt": LOCAL, "layout": "chexpert"}, "model": {"weights": LOCAL}, "w": [LOCAL]}
     assert shareable(given_) == kept
     assert shareable({"tracking": {"uri": "https://user:word@host"}}) == {"tracking": {"uri": LOCAL}}

@@ -1,0 +1,43 @@
+"""Synthetic chest radiographs in the real layouts of CheXpert, MIMIC-CXR and MIDRC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from fdamed.config import Phantom
+from fdamed.data.phantom import chexpert_tree, midrc_tree, mimic_tree
+from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.tree import grow
+from fdamed.errors import FdamedError
+
+Draw = Callable[[Phantom], Cohort]
+Fill = Callable[[Phantom, Path], None]
+WRITERS: dict[str, tuple[Draw, Fill]] = {
+    "chexpert": (chexpert_tree.cohort_of, chexpert_tree.fill),
+    "mimic": (mimic_tree.cohort_of, mimic_tree.fill),
+    "midrc": (midrc_tree.cohort_of, midrc_tree.fill),
+}
+
+__all__ = ["cohort_of", "write"]
+
+
+def write(phantom: Phantom, layout: str, root: Path | str) -> Path:
+    """Write the phantom's tree to `root`, whole or not at all; keep a tree that these settings made before."""
+    _, fill = _writer(layout)
+    return grow(phantom, layout, Path(root), partial(fill, phantom))
+
+
+def cohort_of(phantom: Phantom, layout: str) -> Cohort:
+    """The patients, labels and findings that `write` would draw."""
+    draw, _ = _writer(layout)
+    return draw(phantom)
+
+
+def _writer(layout: str) -> tuple[Draw, Fill]:
+    if layout not in WRITERS:
+        raise FdamedError(
+            f"there is no phantom in the layout `{layout}`", "data.layout", f"Use one of: {', '.join(WRITERS)}."
+        )
+    return WRITERS[layout]

@@ -64,7 +64,7 @@ class Scene:
     tree: Field
     """Vessels, 0..1."""
     x: Field
-    """Body coordinate, (b, size, size): 0 on the midline, negative = the patient's right (frontal) or front (lateral)."""
+    """Body coordinate, (b, size, size): 0 on the midline, negative = right side (frontal) or front (lateral)."""
     y: Field
     """Body coordinate, (b, size, 1)."""
     edge: Field
@@ -74,8 +74,8 @@ class Scene:
 
 
 def grid(chest: Chest, size: int) -> tuple[Field, Field, Field]:
-    """Body coordinates: x along the columns (b, 1, size), the same turned by the tilt (b, size, size), y (b, size, 1)."""
-    line = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2 / size) - 1
+    """Body coordinates: x of the columns (b, 1, size), the same tilted (b, size, size), y of the rows (b, size, 1)."""
+    line = (np.arange(size, dtype=np.float32) + 0.5) * np.float32(2 / size) - 1
     zoom = chest.zoom[:, None, None]
     across = (line[None, None, :] - chest.shift_x[:, None, None]) / zoom
     y = (line[None, :, None] - chest.shift_y[:, None, None]) / zoom
@@ -106,8 +106,8 @@ def frontal(chest: Chest, size: int, seed: int) -> Scene:
     v = (y - c["apex"]) / (c["base"] - c["apex"])
     opening = np.sqrt(np.maximum(1 - np.maximum(1 - v, 0) ** 2.5, 0)) * (v > 0)
     middle = 0.30 * c["width"] / 0.66
-    bulge = 0.05 * step(np.float32(0.55) - np.abs(v - 0.72), 1.1) - 0.02
-    edge = np.where(v > 0, middle + (c["width"] + bulge - middle) * opening, np.float32(-1))
+    bulge = 0.05 * step(0.55 - np.abs(v - 0.72), 1.1) - 0.02
+    edge = np.where(v > 0, middle + (c["width"] + bulge - middle) * opening, -1)
     inner = middle - (middle - 0.135) * np.minimum(opening * 1.35, 1)
     inside = np.minimum(edge - u, u - (inner - 0.012 * left))
     lung = step(inside - 0.012, 0.035)
@@ -119,11 +119,11 @@ def frontal(chest: Chest, size: int, seed: int) -> Scene:
     # Heart and great vessels take the place of lung.
     size_h = c["heart"]
     centre_h = (0.09 + 0.10 * (size_h - 1), c["base"] - 0.17 - 0.05 * (size_h - 1))
-    heart = tilted(x, y, centre_h, (0.37 * size_h, 0.255 * size_h), np.float32(0.72) - 0.25 * c["supine"])
-    atrium = ellipsoid(x, y, (np.float32(-0.05), c["base"] - 0.21), (0.17 * size_h, 0.25 * size_h))
+    heart = tilted(x, y, centre_h, (0.37 * size_h, 0.255 * size_h), 0.72 - 0.25 * c["supine"])
+    atrium = ellipsoid(x, y, (-0.05, c["base"] - 0.21), (0.17 * size_h, 0.25 * size_h))
     knob_y = c["apex"] + 0.44
-    knob = ellipsoid(x, y, (np.float32(0.09), knob_y), (0.095 + 0.03 * c["kyphosis"], np.float32(0.12)))
-    trunk_v = tilted(x, y, (np.float32(0.10), knob_y + 0.25), (np.float32(0.26), np.float32(0.115)), np.float32(1.25))
+    knob = ellipsoid(x, y, (0.09, knob_y), (0.095 + 0.03 * c["kyphosis"], 0.12))
+    trunk_v = tilted(x, y, (0.10, knob_y + 0.25), (0.26, 0.115), 1.25)
     solid = np.maximum(np.maximum(heart, atrium), np.maximum(knob, trunk_v))
     lung *= 1 - 0.93 * solid
 
@@ -139,11 +139,11 @@ def frontal(chest: Chest, size: int, seed: int) -> Scene:
         ]
     )
     density += 0.17 * c["vessel"] * tree * (0.25 + 0.75 * lung)
-    hilum = ellipsoid(u, y, (np.float32(0.2), np.float32(-0.1) - 0.03 * left), (np.float32(0.09), np.float32(0.15)))
+    hilum = ellipsoid(u, y, (0.2, -0.1 - 0.03 * left), (0.09, 0.15))
     density += 0.10 * c["vessel"] * hilum
 
     _bones(density, c, u, x, y, v, edge, floor)
-    _soft_tissue(density, c, u, across, y, left)
+    _soft_tissue(density, c, u, across, y)
     return Scene(density, lung, tree, x, y, edge, floor)
 
 
@@ -189,25 +189,29 @@ def _bones(
     off = np.abs(yt - line)
     bone = step(0.034 - off, 0.02) + 0.5 * step(0.012 - np.abs(off - 0.028), 0.014)
     density[:, top] += 0.115 * young * bone * step(ut - 0.10, 0.05) * step(0.82 - ut, 0.1)
-    blade = step(0.10 - np.abs(ut - (0.86 - 0.12 * c["supine"] + 0.35 * (yt + 0.45))), 0.16) * step(0.2 - np.abs(yt + 0.45), 0.12)
+    blade_x = 0.86 - 0.12 * c["supine"] + 0.35 * (yt + 0.45)
+    blade = step(0.10 - np.abs(ut - blade_x), 0.16) * step(0.2 - np.abs(yt + 0.45), 0.12)
     density[:, top] += 0.06 * blade
-    head = ellipsoid(ut, yt, (np.float32(1.08), np.float32(-0.58) + c["clavicle"]), (np.float32(0.2), np.float32(0.16)))
+    head = ellipsoid(ut, yt, (1.08, -0.58 + c["clavicle"]), (0.2, 0.16))
     density[:, top] += 0.09 * head
 
-    speck = ellipsoid(x, y, (np.float32(0.16), c["apex"] + 0.38), (np.float32(0.045), np.float32(0.06)))
+    speck = ellipsoid(x, y, (0.16, c["apex"] + 0.38), (0.045, 0.06))
     density += 0.10 * c["calcium"] * (speck > 0) * (speck < 0.6)
 
 
-def _soft_tissue(density: Field, c: dict[str, Field], u: Field, across: Field, y: Field, left: Field) -> None:
+def _soft_tissue(density: Field, c: dict[str, Field], u: Field, across: Field, y: Field) -> None:
     size = density.shape[1]
     low = slice(int(size * 0.3), size)
     ul, yl = u[:, low], y[:, low]
     sag = 0.10 + 0.12 * c["breast"]
-    mass = ellipsoid(ul, yl, (np.float32(0.40) + 0.1 * c["fat"], sag), (0.24 + 0.12 * c["breast"], 0.22 + 0.16 * c["breast"]))
+    radii = (0.24 + 0.12 * c["breast"], 0.22 + 0.16 * c["breast"])
+    mass = ellipsoid(ul, yl, (0.40 + 0.1 * c["fat"], sag), radii)
     mass *= step(yl - sag + 0.1, 0.4) * 0.5 + 0.5
     density[:, low] += 0.22 * c["breast"] * mass
-    bubble = ellipsoid(across[:, :, :], yl, (np.float32(0.34), c["base"] + 0.24), (0.16 * c["stomach"] + 0.02, 0.09 * c["stomach"] + 0.02))
+    radii = (0.16 * c["stomach"] + 0.02, 0.09 * c["stomach"] + 0.02)
+    bubble = ellipsoid(across, yl, (0.34, c["base"] + 0.24), radii)
     density[:, low] -= 0.28 * c["stomach"] * bubble * step(yl - c["base"] - 0.16, 0.1)
-    pectoral = step(0.16 - np.abs(u[:, : int(size * 0.6)] - 0.72), 0.3) * step(0.3 - np.abs(y[:, : int(size * 0.6)] + 0.3), 0.3)
-    density[:, : int(size * 0.6)] += 0.06 * (0.4 + 0.6 * c["male"]) * pectoral
+    high = slice(0, int(size * 0.6))
+    pectoral = step(0.16 - np.abs(u[:, high] - 0.72), 0.3) * step(0.3 - np.abs(y[:, high] + 0.3), 0.3)
+    density[:, high] += 0.06 * (0.4 + 0.6 * c["male"]) * pectoral
     np.maximum(density, 0, out=density)

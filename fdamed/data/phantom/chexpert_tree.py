@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Cohort, Flags, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import conditions
-from fdamed.progress import track
 from fdamed.seeds import stream
 
 RELEASE = "CheXpert-v1.0-small"
@@ -55,17 +54,16 @@ RACES = (
 
 
 def cohort_of(phantom: Phantom) -> Cohort:
-    return draw_cohort(phantom, "chexpert", conditions)
+    return draw_cohort(phantom, "chexpert", conditions, change=0.12)
 
 
 def fill(phantom: Phantom, root: Path) -> None:
     """Write the whole release below `root`."""
     cohort = cohort_of(phantom)
     paths, valid = paths_of(cohort)
-    for folder in {os.path.dirname(p) for p in paths}:
-        os.makedirs(root / folder)
-    for _ in track(save_all(cohort, _save, str(root)), "phantom", total=-(-len(cohort) // 64)):
-        pass
+    for folder in {(root / path).parent for path in paths}:
+        folder.mkdir(parents=True)
+    save_all(cohort, partial(_save, root, paths))
     table = table_of(cohort, paths, valid)
     for name, rows in (("train", ~valid), ("valid", valid)):
         table[rows].to_csv(root / RELEASE / f"{name}.csv", index=False)
@@ -78,28 +76,17 @@ def paths_of(cohort: Cohort) -> tuple[NDArray[np.object_], Flags]:
     held_out = stream(cohort.seed, "valid").numpy.random(people) < VALID
     number = np.where(held_out, FIRST_VALID - 1 + np.cumsum(held_out), np.cumsum(~held_out))
     valid = held_out[cohort.patient]
-    rows = zip(number[cohort.patient], cohort.study, cohort.view, cohort.lateral, valid, strict=True)
+    side = np.where(cohort.lateral, "lateral", "frontal")
+    table = np.where(valid, "valid", "train")
     paths = [
-        f"{RELEASE}/{'valid' if out else 'train'}/patient{p:05d}/study{s}/view{v}_{'lateral' if side else 'frontal'}.jpg"
-        for p, s, v, side, out in rows
+        f"{RELEASE}/{t}/patient{p:05d}/study{s}/view{v}_{kind}.jpg"
+        for t, p, s, v, kind in zip(table, number[cohort.patient], cohort.study, cohort.view, side, strict=True)
     ]
     return np.array(paths, dtype=object), valid
 
 
-def _save(cohort: Cohort, row: int, pixels: Pixels, folder: str) -> None:
-    path = _paths(cohort)[row]
-    Image.fromarray((pixels >> 4).astype(np.uint8)).save(os.path.join(folder, path), "JPEG", quality=90)
-
-
-_known: dict[int, NDArray[np.object_]] = {}
-
-
-def _paths(cohort: Cohort) -> NDArray[np.object_]:
-    """The paths, worked out once a process."""
-    if cohort.seed not in _known or len(_known[cohort.seed]) != len(cohort):
-        _known.clear()
-        _known[cohort.seed] = paths_of(cohort)[0]
-    return _known[cohort.seed]
+def _save(root: Path, paths: NDArray[np.object_], row: int, pixels: Pixels) -> None:
+    Image.fromarray((pixels >> 4).astype(np.uint8)).save(root / paths[row], "JPEG", quality=90)
 
 
 def table_of(cohort: Cohort, paths: NDArray[np.object_], valid: Flags) -> pd.DataFrame:
@@ -142,7 +129,8 @@ def _labels(cohort: Cohort, valid: Flags) -> NDArray[np.object_]:
         if name in f.PULMONARY:
             said = fully | (own == name)
             out[said, j] = truth[said]
-            doubt = ~strict & (rng.random(len(first)) < np.where(own == name, 0.06, np.where(truth == "1.0", 0.25, 0.01)))
+            share = np.where(own == name, 0.06, np.where(truth == "1.0", 0.25, 0.01))
+            doubt = ~strict & (rng.random(len(first)) < share)
             out[doubt, j] = "-1.0"
         else:
             said = strict | ((truth == "1.0") & (rng.random(len(first)) < 0.8)) | (rng.random(len(first)) < 0.05)
@@ -167,7 +155,8 @@ def _races(cohort: Cohort, paths: NDArray[np.object_]) -> pd.DataFrame:
     first = np.flatnonzero(np.r_[True, np.diff(cohort.patient) > 0])
     rng = stream(cohort.seed, "races").numpy
     shares = np.array([share for _, share in RACES])
-    race = np.array([name for name, _ in RACES], dtype=object)[rng.choice(len(RACES), len(first), p=shares / shares.sum())]
+    drawn = rng.choice(len(RACES), len(first), p=shares / shares.sum())
+    race = np.array([name for name, _ in RACES], dtype=object)[drawn]
     hispanic = np.array(["Hispanic" in r and "non-" not in r for r in race])
     return pd.DataFrame(
         {

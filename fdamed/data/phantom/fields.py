@@ -7,6 +7,7 @@ so everything here is a thickness that can be added to or taken from another one
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +15,18 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from fdamed.seeds import stream
 
-Field = NDArray[np.float32]
+Field = NDArray[np.floating[Any]]
+"""Always float32: plain Python numbers do not widen it."""
+Length = Field | float
 TREES = 16
 """Vessel trees to choose from; each is also mirrored, shifted and scaled."""
 TREE_SIZE = 320
 
 
-def step(distance: Field, width: float | Field) -> Field:
+def step(distance: Field, width: Length) -> Field:
     """0 to 1 over `width` around distance 0, smooth; without exp, which would cost more than all the rest."""
-    t = distance / np.float32(width) if isinstance(width, float) else distance / width
-    t += np.float32(0.5)
+    t: Field = distance / width
+    t += 0.5
     np.clip(t, 0, 1, out=t)
     square = t * t
     t *= -2
@@ -34,21 +37,23 @@ def step(distance: Field, width: float | Field) -> Field:
 
 def path_length(q: Field) -> Field:
     """Relative path through an ellipsoid whose border is q = 1: a sharp rim and a flat middle. Overwrites q."""
-    np.subtract(np.float32(1), q, out=q)
+    np.subtract(1, q, out=q)
     np.maximum(q, 0, out=q)
-    return np.sqrt(q, out=q)
+    np.sqrt(q, out=q)
+    return q
 
 
-def ellipsoid(x: Field, y: Field, centre: tuple[Field, Field], radii: tuple[Field, Field]) -> Field:
+def ellipsoid(x: Field, y: Field, centre: tuple[Length, Length], radii: tuple[Length, Length]) -> Field:
     """Path length through an upright ellipsoid."""
     horizontal = (x - centre[0]) / radii[0]
     vertical = (y - centre[1]) / radii[1]
     return path_length(horizontal * horizontal + vertical * vertical)
 
 
-def tilted(x: Field, y: Field, centre: tuple[Field, Field], radii: tuple[Field, Field], angle: Field) -> Field:
+def tilted(x: Field, y: Field, centre: tuple[Length, Length], radii: tuple[Length, Length], angle: Length) -> Field:
     """Path length through an ellipsoid turned by `angle` (radians, clockwise on the image)."""
-    c, s = np.cos(angle), np.sin(angle)
+    turn = np.asarray(angle, dtype=np.float32)
+    c, s = np.cos(turn), np.sin(turn)
     dx, dy = x - centre[0], y - centre[1]
     along = (dx * c + dy * s) / radii[0]
     across = (dy * c - dx * s) / radii[1]
@@ -57,13 +62,14 @@ def tilted(x: Field, y: Field, centre: tuple[Field, Field], radii: tuple[Field, 
 
 def bump(x: Field, y: Field, centre: tuple[float, float], radii: tuple[float, float]) -> Field:
     """A soft hill of height 1 that ends at about twice its radii."""
-    horizontal = (x - centre[0]) * np.float32(1 / radii[0])
-    vertical = (y - centre[1]) * np.float32(1 / radii[1])
-    r = horizontal * horizontal + vertical * vertical
-    r *= np.float32(-0.25)
+    horizontal = (x - centre[0]) * (1 / radii[0])
+    vertical = (y - centre[1]) * (1 / radii[1])
+    r: Field = horizontal * horizontal + vertical * vertical
+    r *= -0.25
     r += 1
     np.maximum(r, 0, out=r)
-    return r * r * r
+    r *= r * r
+    return r
 
 
 def mottle(rng: np.random.Generator, size: int, grain: int, batch: int = 1) -> Field:

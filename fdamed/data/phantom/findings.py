@@ -38,9 +38,7 @@ class View:
 
 
 def view(scene: Scene, i: int) -> View:
-    return View(
-        scene.density[i], scene.lung[i], scene.tree[i], scene.x[i], scene.y[i], scene.edge[i], scene.floor[i]
-    )
+    return View(scene.density[i], scene.lung[i], scene.tree[i], scene.x[i], scene.y[i], scene.edge[i], scene.floor[i])
 
 
 Draw = Callable[[View, np.random.Generator, float], None]
@@ -74,7 +72,7 @@ def _lesion(image: View, rng: np.random.Generator, strength: float) -> None:
         dx = (image.x - side * reach * width) * np.float32(1 / radius)
         dy = (image.y - height) * np.float32(1 / radius)
         ball = path_length(dx * dx + dy * dy)
-        image.density[...] += np.float32(0.50 * strength) * ball * (0.3 + 0.7 * image.lung)
+        image.density[...] += 0.50 * strength * ball * (0.3 + 0.7 * image.lung)
 
 
 def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -85,7 +83,7 @@ def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
     patch = bump(image.x, image.y, centre, (rng.uniform(0.14, 0.21), rng.uniform(0.13, 0.21)))
     grain = mottle(rng, image.x.shape[-1], 22)[0]
     patch *= np.clip(0.85 + 0.45 * grain, 0, 1.6)
-    image.density[...] += np.float32(0.50 * strength) * patch * image.lung
+    image.density[...] += 0.50 * strength * patch * image.lung
 
 
 def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -97,7 +95,7 @@ def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None
         dx = image.x - centre
         off = np.abs(image.y - height - slope * dx - 0.5 * dx * dx)
         plate = step(thick - off, thick * 1.2) * step(half - np.abs(dx), 0.12)
-        image.density[...] += np.float32(0.46 * strength) * plate * image.lung
+        image.density[...] += 0.46 * strength * plate * image.lung
 
 
 def _consolidation(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -112,7 +110,7 @@ def _consolidation(image: View, rng: np.random.Generator, strength: float) -> No
     if upper:
         region *= step(image.y + rng.uniform(0.55, 0.7), 0.1)
     branches = 1 - 0.5 * image.tree
-    image.density[...] += np.float32(0.36 * strength) * region * image.lung * branches
+    image.density[...] += 0.36 * strength * region * image.lung * branches
 
 
 def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -123,10 +121,10 @@ def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
     grain = mottle(rng, image.x.shape[-1], 34)[0]
     haze *= np.clip(0.9 + 0.35 * grain, 0.2, 1.6)
     lung = image.lung
-    image.density[...] += np.float32(strength) * lung * (0.25 * haze + 0.10 * image.tree * (0.5 + haze))
+    image.density[...] += strength * lung * (0.17 * haze + 0.09 * image.tree * (0.5 + haze))
     lines = np.abs(image.y * 26 - np.rint(image.y * 26))
     septa = step(0.16 - lines, 0.1) * step(np.abs(image.x) - image.edge + 0.09, 0.05)
-    image.density[...] += np.float32(0.10 * strength) * lung * septa * step(image.y - 0.02, 0.1)
+    image.density[...] += 0.10 * strength * lung * septa * step(image.y - 0.02, 0.1)
 
 
 def _effusion(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -136,7 +134,7 @@ def _effusion(image: View, rng: np.random.Generator, strength: float) -> None:
     inward = np.clip(image.x * side, 0, 1)
     meniscus = image.floor - level - 0.7 * np.maximum(inward - 0.3, 0) ** 1.5
     region = step(image.y - meniscus, 0.04) * step(image.x * side - 0.05, 0.1)
-    image.density[...] += np.float32(0.5 * strength) * region * image.lung
+    image.density[...] += 0.5 * strength * region * image.lung
 
 
 def _devices(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -147,7 +145,7 @@ def _devices(image: View, rng: np.random.Generator, strength: float) -> None:
     line = step(0.008 - np.abs(image.x + 0.06 - side * bend), 0.012) * step(tip - image.y, 0.03)
     wire = image.x - side * (0.35 + rng.uniform(-0.1, 0.1)) - 0.25 * np.sin(4 * image.y + rng.uniform(0, 6))
     line += 0.7 * step(0.006 - np.abs(wire), 0.01)
-    image.density[...] += np.float32(0.22) * line
+    image.density[...] += 0.22 * line
 
 
 def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
@@ -162,7 +160,7 @@ def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
             np.maximum(total, patch, out=total)
     grain = mottle(rng, image.x.shape[-1], 26)[0]
     total *= np.clip(0.9 + 0.3 * grain, 0.2, 1.5)
-    image.density[...] += np.float32(0.34 * strength) * total * image.lung
+    image.density[...] += 0.34 * strength * total * image.lung
 
 
 def _nothing(image: View, rng: np.random.Generator, strength: float) -> None:

@@ -29,7 +29,7 @@ def lateral(chest: Chest, size: int, seed: int) -> Scene:
     opening = np.sqrt(np.maximum(1 - np.maximum(1 - v, 0) ** 2.2, 0))
     sternum = 0.06 - (deep + 0.06) * opening
     spine_x = 0.30 + (0.14 + 0.22 * c["kyphosis"]) * (1 - (2 * (v - 0.55)) ** 2) + 0.1 * c["width"]
-    posterior = np.where(v > 0, 0.10 + (deep - 0.14) * opening, np.float32(-1))
+    posterior = np.where(v > 0, 0.10 + (deep - 0.14) * opening, -1)
     lung = step(np.minimum(x - sternum, posterior - x) - 0.015, 0.045)
     bow = across + 0.10
     floor = c["base"] - np.maximum(c["lift_right"], c["lift_left"]) + (0.10 + 0.62 * bow) * bow
@@ -37,8 +37,8 @@ def lateral(chest: Chest, size: int, seed: int) -> Scene:
     lung *= 0.62 * step(floor - y, 0.03) + 0.38 * step(second - y, 0.03)
 
     big = c["heart"]
-    heart = tilted(x, y, (np.float32(-0.33), c["base"] - 0.17), (0.36 * big, 0.29 * big), np.float32(-0.6))
-    arch = tilted(x, y, (np.float32(0.02), c["apex"] + 0.42), (np.float32(0.26), np.float32(0.11)), np.float32(0.9))
+    heart = tilted(x, y, (-0.33, c["base"] - 0.17), (0.36 * big, 0.29 * big), -0.6)
+    arch = tilted(x, y, (0.02, c["apex"] + 0.42), (0.26, 0.11), 0.9)
     lung *= 1 - 0.72 * np.maximum(heart, 0.35 * arch)
     density -= 0.70 * lung * (0.72 + 0.28 * step(0.45 - np.abs(v - 0.5), 0.9))
     density += 0.05 * heart
@@ -50,7 +50,7 @@ def lateral(chest: Chest, size: int, seed: int) -> Scene:
         ]
     )
     density += 0.12 * c["vessel"] * tree * (0.2 + 0.8 * lung)
-    density += 0.12 * c["vessel"] * ellipsoid(x, y, (np.float32(0.04), np.float32(-0.1)), (np.float32(0.13), np.float32(0.14)))
+    density += 0.12 * c["vessel"] * ellipsoid(x, y, (0.04, -0.1), (0.13, 0.14))
 
     cage = step(np.minimum(x - sternum + 0.03, posterior + 0.06 - x), 0.04) * step(v - 0.02, 0.1) * step(1.25 - v, 0.3)
     phase = (y + 0.42 * x + 0.25 * x * x) / c["rib_space"] + c["rib_phase"]
@@ -62,8 +62,9 @@ def lateral(chest: Chest, size: int, seed: int) -> Scene:
     density += step(0.085 - off, 0.04) * (0.10 + 0.06 * step(discs - 0.12, 0.08)) * (1.1 - 0.3 * step(v - 0.3, 1.0))
     density += 0.14 * step(0.022 - np.abs(x - sternum + 0.045), 0.02) * step(v - 0.1, 0.1) * step(0.75 - v, 0.2)
     density -= 0.12 * step(0.036 - np.abs(x + 0.06 - 0.25 * (y + 0.6)), 0.03) * step(-0.3 - y, 0.2)
-    breast = ellipsoid(x, y, (front + 0.06, 0.12 + 0.1 * c["breast"]), (0.1 + 0.16 * c["breast"], 0.2 + 0.1 * c["breast"]))
+    radii = (0.1 + 0.16 * c["breast"], 0.2 + 0.1 * c["breast"])
+    breast = ellipsoid(x, y, (front + 0.06, 0.12 + 0.1 * c["breast"]), radii)
     density += 0.24 * c["breast"] * breast
     np.maximum(density, 0, out=density)
-    edge = np.broadcast_to(np.maximum(posterior, np.float32(0.2)), y.shape)
+    edge = np.broadcast_to(np.maximum(posterior, 0.2), y.shape)
     return Scene(density, lung, tree, x, y, edge, floor)

@@ -46,5 +46,3 @@ def domains(phantom: Phantom, layout: str) -> dict[str, Shift]:
             f"Use some of: {', '.join(known)}.",
         )
     return dict(phantom.domains) or known
-
-

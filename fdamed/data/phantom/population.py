@@ -57,8 +57,11 @@ class Cohort:
         return len(self.patient)
 
 
-def draw_cohort(phantom: Phantom, layout: str, shows: Shows) -> Cohort:
-    """Draw a whole cohort; every group of numbers has its own stream, so that one knob does not move the others."""
+def draw_cohort(phantom: Phantom, layout: str, shows: Shows, change: float = 0.12) -> Cohort:
+    """Draw a whole cohort; `change` is the chance that a later study says otherwise than the first.
+
+    Every group of numbers has its own stream, so that one knob does not move the others.
+    """
     shifts = domains(phantom, layout)
     names, looks = tuple(shifts), tuple(shifts.values())
     seed = phantom.seed
@@ -76,7 +79,7 @@ def draw_cohort(phantom: Phantom, layout: str, shows: Shows) -> Cohort:
     count = np.minimum(rng.geometric(0.62, phantom.patients), 6)
     owner = np.repeat(np.arange(phantom.patients), count)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count) + 1
-    positive = ill[owner] ^ ((number > 1) & (rng.random(len(owner)) < 0.12))
+    positive = ill[owner] ^ ((number > 1) & (rng.random(len(owner)) < change))
     drawn = shows(stream(seed, layout, "findings").numpy, domain[owner], positive, names)
     supine = rng.random(len(owner)) < np.clip(0.55 + 0.25 * positive + 0.003 * (age[owner] - 60), 0.1, 0.92)
 
@@ -128,9 +131,7 @@ def _shares(total: int, weights: Reals) -> Numbers:
     return np.repeat(np.arange(len(weights)), count)
 
 
-def _ill(
-    rng: np.random.Generator, domain: Numbers, looks: tuple[Shift, ...], male: Flags, age: Numbers
-) -> Flags:
+def _ill(rng: np.random.Generator, domain: Numbers, looks: tuple[Shift, ...], male: Flags, age: Numbers) -> Flags:
     """Who is ill: in each domain the asked share, more likely the sex and age that the domain's correlations say."""
     ill = np.zeros(len(domain), dtype=bool)
     chance = rng.standard_normal(len(domain))

@@ -14,6 +14,7 @@ from fdamed.data.phantom.anatomy import frontal
 from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import Cohort
 from fdamed.data.phantom.scanner import expose
+from fdamed.progress import track
 from fdamed.seeds import stream
 
 Pixels = NDArray[np.uint16]
@@ -48,29 +49,31 @@ def _crop(pixels: Pixels, crop: int) -> Pixels:
     return pixels[:, cut // 2 : size - (cut - cut // 2)] if crop == 2 else pixels
 
 
-Save = Callable[[Cohort, int, Pixels, str], None]
-"""Writes one image: (cohort, row, pixels, folder)."""
-_shared: dict[str, tuple[Cohort, Save, str]] = {}
+Save = Callable[[int, Pixels], None]
+"""Writes one image: (row, pixels)."""
+_shared: dict[str, tuple[Cohort, Save]] = {}
 
 
-def _begin(cohort: Cohort, save: Save, folder: str) -> None:
-    _shared["job"] = (cohort, save, folder)
+def _begin(cohort: Cohort, save: Save) -> None:
+    _shared["job"] = (cohort, save)
 
 
 def _work(rows: NDArray[np.int64]) -> int:
-    cohort, save, folder = _shared["job"]
+    cohort, save = _shared["job"]
     for row, pixels in render(cohort, rows):
-        save(cohort, row, pixels, folder)
+        save(row, pixels)
     return len(rows)
 
 
-def save_all(cohort: Cohort, save: Save, folder: str, processes: int | None = None) -> Iterator[int]:
-    """Draw and save every image, in parallel where it pays; yields the number of images of each finished chunk."""
+def save_all(cohort: Cohort, save: Save, processes: int | None = None) -> None:
+    """Draw and save every image, in several processes where it pays."""
     chunks = np.array_split(np.arange(len(cohort)), max(1, -(-len(cohort) // CHUNK)))
     workers = min(processes or len(os.sched_getaffinity(0)), len(chunks))
     if workers == 1:
-        _begin(cohort, save, folder)
-        yield from map(_work, chunks)
+        _begin(cohort, save)
+        for _ in track(map(_work, chunks), "phantom", total=len(chunks)):
+            pass
         return
-    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save, folder)) as pool:
-        yield from pool.map(_work, chunks)
+    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save)) as pool:
+        for _ in track(pool.map(_work, chunks), "phantom", total=len(chunks)):
+            pass

@@ -8,7 +8,7 @@ from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Flags, Numbers
 
 MIMICS = 0.28
-"""Share of the CheXpert negatives that show another pulmonary condition: what makes one condition's reader fail at another."""
+"""Share of the CheXpert negatives that show another condition: a reader of one condition is no reader of another."""
 COMPANY = 0.15
 """Share of the positives that show another one beside their own."""
 

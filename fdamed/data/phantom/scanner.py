@@ -24,7 +24,9 @@ def _quantiles() -> Field:
 
 def grain(rng: np.random.Generator, size: int) -> Field:
     """White noise (size, size) from one random byte a pixel: ten times faster than a normal generator."""
-    return _quantiles()[np.frombuffer(rng.bytes(size * size), dtype=np.uint8)].reshape(size, size)
+    codes = np.frombuffer(rng.bytes(size * size), dtype=np.uint8)
+    noise: Field = _quantiles()[codes].reshape(size, size)
+    return noise
 
 
 @cache
@@ -34,7 +36,8 @@ def _curve(gamma: float) -> NDArray[np.uint16]:
     straight = np.clip((density - 0.12) / 1.38, 0, 1)
     bent = straight ** np.exp(0.5 * gamma)
     shoulder = (1 - np.exp(-1.2 * bent)) / (1 - np.exp(-1.2))
-    return np.rint(shoulder * FULL).astype(np.uint16)
+    table: NDArray[np.uint16] = np.rint(shoulder * FULL).astype(np.uint16)
+    return table
 
 
 def expose(

@@ -61,7 +61,7 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
         _guard(root)
         if root.exists():
             shutil.rmtree(root)
-        os.rename(draft, root)
+        draft.rename(root)
     return root
 
 

@@ -1,0 +1,50 @@
+# Every target makes .venv on first use; nothing else needs to be installed but Python 3.11 and make.
+PYTHON ?= python3
+CORES ?= $(shell nproc)
+BIN = .venv/bin
+CONFIG ?= config/config.yaml
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export MLFLOW_DISABLE_TELEMETRY = true
+
+.PHONY: run test check setup bench mlflow clean schema lock
+
+run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
+	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
+	$(BIN)/snakemake --cores $(CORES) --configfile config/mimic_phantom.yaml -- data
+	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
+	@$(BIN)/python -c "from fdamed.config import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
+
+test: setup  ## all tests but the slow ones
+	$(BIN)/pytest -n $(CORES) --dist loadfile
+
+check: setup  ## style, types, layers, workflow
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+bench: setup  ## one JSON line a benchmark
+	$(BIN)/python -m benchmarks.gp
+	$(BIN)/python -m benchmarks.round
+	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.phantom
+
+mlflow: setup  ## serve the runs on http://127.0.0.1:5000
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
+		--backend-store-uri sqlite:///results/mlflow/mlflow.db --artifacts-destination results/mlflow/artifacts
+
+schema: setup  ## regenerate config/schema.json and the catalogue of methods
+	$(BIN)/fdamed schema
+
+setup: .venv/made
+
+.venv/made: envs/requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r envs/requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch .venv/made
+
+clean:  ## remove results, phantoms and caches; .venv stays
+	rm -rf results data/phantoms .snakemake .pytest_cache .mypy_cache .ruff_cache

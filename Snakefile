@@ -1,0 +1,36 @@
+# fdamed: from raw radiographs to a report on which method adapts best to the target hospital.
+#   snakemake --cores 2                                        the embedded demo, config/config.yaml
+#   snakemake --cores 8 --configfile config/chexpert.yaml      your data
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+# A file given with --configfile stands alone: merged over the demo it would inherit the demo's hospitals.
+if not config:
+
+    configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/federate.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    data,
+
+
+rule all:
+    default_target: True
+    input:
+        run_files(),
+        f"{ROOT}/tracked.json",
+        f"{ROOT}/report/index.html",
+
+
+rule data:
+    input:
+        expand(f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties),

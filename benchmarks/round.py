@@ -1,0 +1,99 @@
+"""A FedAvg round through the whole machinery against a bare PyTorch loop that takes the same steps.
+
+`python -m benchmarks.round` prints one JSON line; ratio = machinery / bare loop, both in the same run, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.federation.method import Model as Weights
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import Site
+from fdamed.methods.fedavg import FedAvg
+from fdamed.models.backbone import Net, build, initialise
+from fdamed.models.flat import FlatModel
+
+SOURCES, IMAGES, SIDE, BATCH, REPEATS = 4, 128, 64, 32, 5
+
+
+def fresh() -> Net:
+    net = build(Model())
+    initialise(net, torch.Generator().manual_seed(0))
+    return net
+
+
+def bare_round(net: Net, start: dict[str, torch.Tensor], sets: list[Labelled]) -> dict[str, torch.Tensor]:
+    """What somebody would write by hand: load, Adam, average."""
+    sums: dict[str, torch.Tensor] = {}
+    for data in sets:
+        net.load_state_dict(start)
+        net.train()
+        optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+        order = torch.randperm(len(data))
+        images, labels = torch.from_numpy(data.images), torch.from_numpy(data.y)
+        for at in range(0, len(data), BATCH):
+            rows = order[at : at + BATCH]
+            x = images[rows].unsqueeze(1).float().div_(255.0)
+            loss = F.cross_entropy(net(x), labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        for name, tensor in net.state_dict().items():
+            sums[name] = sums[name] + tensor / SOURCES if name in sums else tensor / SOURCES
+    return sums
+
+
+def main() -> None:
+    torch.set_num_threads(os.cpu_count() or 1)
+    rng = np.random.default_rng(0)
+    sets = [
+        Labelled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
+        for _ in range(SOURCES + 1)
+    ]
+    model = FlatModel(fresh())
+    names = [f"s{i}" for i in range(SOURCES)] + ["target"]
+    sites = {
+        name: Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, frozenset({"weights", "count", "scalar"}))
+        for name, data in zip(names, sets, strict=True)
+    }
+    net = InProcess(sites, "target", "fedavg")
+    by_hand = fresh().to(memory_format=torch.channels_last)
+    start = {k: v.clone() for k, v in by_hand.state_dict().items()}
+    state = Weights(x=model.read())
+    pairs = []
+    for repeat in range(REPEATS + 1):
+        net.begin(repeat + 1, REPEATS + 1)
+        begin = time.perf_counter()
+        FedAvg().round(state, net)
+        middle = time.perf_counter()
+        bare_round(by_hand, start, sets[:SOURCES])
+        pairs.append((middle - begin, time.perf_counter() - middle))
+    ours, theirs = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
+    print(
+        json.dumps(
+            {
+                "benchmark": "round",
+                "fdamed_s": round(ours, 3),
+                "bare_s": round(theirs, 3),
+                "ratio": round(ours / theirs, 4),
+                "images_per_s": round(SOURCES * IMAGES / ours, 1),
+                "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                "threads": torch.get_num_threads(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

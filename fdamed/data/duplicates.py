@@ -1,0 +1,130 @@
+"""Near-duplicates: the same exposure twice, as another file, another compression, another window or moved by a pixel.
+
+Three sieves, each finer and dearer: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of fine
+structure (ribs, vessels, noise) at the best small shift. The last tells a copy from another image of the same patient:
+the outline of a thorax is much the same every day, its fine structure never falls into the same place twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import dctn, irfft2, rfft2
+from scipy.ndimage import gaussian_filter
+
+BITS = 14
+"""Hash bits that may differ; copies moved by one pixel of 128 differ in at most 12 of 64."""
+COARSE = 0.90
+"""Least correlation of the 16 x 16 thumbnails."""
+FINE = 0.80
+"""Least correlation of fine structure after alignment; measured on 4,999 NIH images, see the tests."""
+SHIFT = 4
+"""Largest shift looked at, in pixels of the fine image."""
+SIDE = 128
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows that show the same exposure; `likeness` is the correlation of their fine structure."""
+
+    first: int
+    second: int
+    likeness: float
+
+
+def near_duplicates(thumbs: NDArray[np.uint8], groups: NDArray[Any]) -> list[Pair]:
+    """Pairs of near-duplicates among `thumbs` (n, S, S), S at least 32, whose `groups` (n,) differ; first < second."""
+    _, codes = np.unique(np.asarray(groups), return_inverse=True)
+    if len(thumbs) != len(codes):
+        raise ValueError(f"{len(thumbs)} images but {len(codes)} groups")
+    hashes, coarse = signatures(thumbs)
+    out: list[Pair] = []
+    for a, b in _candidates(hashes, coarse, codes):
+        for begin in range(0, len(a), 256):
+            part = slice(begin, begin + 256)
+            likeness = aligned_correlation(thumbs[a[part]], thumbs[b[part]])
+            out += [
+                Pair(int(i), int(j), float(c))
+                for i, j, c in zip(a[part], b[part], likeness, strict=True)
+                if c >= FINE
+            ]
+    return sorted(out, key=lambda p: (p.first, p.second))
+
+
+def signatures(thumbs: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    """Hash (n,) and unit vectors (n, 256) of the images."""
+    hashes = np.empty(len(thumbs), dtype=np.uint64)
+    coarse = np.empty((len(thumbs), 256), dtype=np.float32)
+    index = sorted(((i, j) for i in range(9) for j in range(9) if i + j > 0), key=lambda t: (t[0] + t[1], t))[:64]
+    rows, columns = np.array(index).T
+    for begin in range(0, len(thumbs), BLOCK):
+        small = block_mean(thumbs[begin : begin + BLOCK], 32)
+        lowest = dctn(small, axes=(1, 2), norm="ortho")[:, rows, columns]
+        bits = lowest > np.median(lowest, axis=1, keepdims=True)
+        hashes[begin : begin + BLOCK] = np.ascontiguousarray(np.packbits(bits, axis=1)).view(np.uint64)[:, 0]
+        flat = block_mean(small, 16).reshape(len(small), -1)
+        coarse[begin : begin + BLOCK] = _unit(flat)
+    return hashes, coarse
+
+
+def _candidates(
+    hashes: NDArray[np.uint64], coarse: NDArray[np.float32], codes: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Pairs in different groups that pass the first two sieves, block by block."""
+    for begin in range(0, len(hashes), BLOCK):
+        rest = slice(begin, len(hashes))
+        near = np.bitwise_count(hashes[begin : begin + BLOCK, None] ^ hashes[None, rest]) <= BITS
+        near &= codes[begin : begin + BLOCK, None] != codes[None, rest]
+        a, b = np.nonzero(near)
+        later = a < b
+        a, b = a[later] + begin, b[later] + begin
+        alike = np.zeros(len(a), dtype=bool)
+        for part in range(0, len(a), 65_536):
+            chosen = slice(part, part + 65_536)
+            alike[chosen] = np.einsum("ij,ij->i", coarse[a[chosen]], coarse[b[chosen]]) >= COARSE
+        yield a[alike], b[alike]
+
+
+def aligned_correlation(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Correlation (n,) of the fine structure of image pairs (n, S, S) at the best shift of up to SHIFT pixels."""
+    spectra = [rfft2(_fine(images), axes=(1, 2)) for images in (first, second)]
+    surface = irfft2(spectra[0] * np.conj(spectra[1]), s=_side(first), axes=(1, 2))
+    moves = np.arange(-SHIFT, SHIFT + 1)
+    best: NDArray[np.float32] = surface[:, moves[:, None], moves[None, :]].max(axis=(1, 2))
+    return best
+
+
+def _side(images: NDArray[np.uint8]) -> tuple[int, int]:
+    side = min(SIDE, images.shape[1])
+    return side, side
+
+
+def _fine(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What is left without the slow changes of grey, faded out towards the border, with norm 1."""
+    side, _ = _side(images)
+    small = block_mean(images, side)
+    fine = small - gaussian_filter(small, (0, side / 32, side / 32))
+    fade = np.hanning(side + 2)[1:-1].astype(np.float32) ** 0.5
+    return _unit((fine * fade[:, None] * fade).reshape(len(fine), -1)).reshape(fine.shape)
+
+
+def _unit(flat: NDArray[np.float32]) -> NDArray[np.float32]:
+    centred = flat - flat.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(centred, axis=1, keepdims=True)
+    return np.asarray(centred / np.maximum(norm, 1e-12), dtype=np.float32)
+
+
+def block_mean(images: NDArray[Any], side: int) -> NDArray[np.float32]:
+    """(n, S, S) -> (n, side, side) by area average; S need not be a multiple of `side`."""
+    size = images.shape[1]
+    if size < side:
+        raise ValueError(f"images of {size} pixels are too small for thumbnails of {side}")
+    edges = np.arange(side + 1) * size / side
+    cover = np.clip(np.minimum(np.arange(size) + 1, edges[1:, None]) - np.maximum(np.arange(size), edges[:-1, None]), 0, 1)
+    weight = (cover / cover.sum(axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(weight @ images.astype(np.float32) @ weight.T, dtype=np.float32)

@@ -1,0 +1,97 @@
+"""One phantom image as a DICOM file, with the variety that archives have: inversion, bit depth, windows, syntaxes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.uid import (
+    ComputedRadiographyImageStorage,
+    DigitalXRayImageStorageForPresentation,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    RLELossless,
+)
+
+BITS = (12, 12, 12, 12, 14, 10)
+SYNTAXES = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPEG2000Lossless, RLELossless)
+SYNTAX_SHARES = (0.80, 0.08, 0.08, 0.04)
+
+
+def uid(*names: object) -> str:
+    """A UID below 2.25 that is always the same for the same names."""
+    return f"2.25.{int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:15], 'big')}"
+
+
+def save(
+    path: Path, pixels: NDArray[np.uint16], header: Mapping[str, str], inverted: float, rng: np.random.Generator
+) -> None:
+    """Write 12-bit pixels (white = dense); `inverted` is the chance of MONOCHROME1."""
+    modality = header["Modality"]
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = (
+        ComputedRadiographyImageStorage if modality == "CR" else DigitalXRayImageStorageForPresentation
+    )
+    meta.MediaStorageSOPInstanceUID = header["SOPInstanceUID"]
+    meta.ImplementationClassUID = "2.25.4711"
+    syntax = SYNTAXES[int(rng.choice(len(SYNTAXES), p=SYNTAX_SHARES))]
+    meta.TransferSyntaxUID = syntax if syntax.is_implicit_VR or not syntax.is_compressed else ExplicitVRLittleEndian
+    image = FileDataset(None, {}, file_meta=meta, preamble=b"\0" * 128)
+    image.SOPClassUID = meta.MediaStorageSOPClassUID
+    for keyword, value in header.items():
+        setattr(image, keyword, value)
+    image.BodyPartExamined = "CHEST" if rng.random() < 0.9 else ""
+    if rng.random() < 0.6:
+        image.BurnedInAnnotation = "NO"
+    spacing = [round(700 / max(pixels.shape) / 2, 4)] * 2
+    image.ImagerPixelSpacing = spacing
+    if rng.random() < 0.65:
+        image.PixelSpacing = spacing
+    _pixels(image, pixels, rng.random() < inverted, BITS[int(rng.integers(len(BITS)))], rng)
+    if syntax.is_compressed:
+        image.compress(syntax, generate_instance_uid=False)
+    image.save_as(path, enforce_file_format=True)
+
+
+def _pixels(image: Dataset, pixels: NDArray[np.uint16], inverted: bool, bits: int, rng: np.random.Generator) -> None:
+    full = (1 << bits) - 1
+    stored = pixels << (bits - 12) if bits > 12 else pixels >> (12 - bits)
+    if inverted:
+        stored = (full - stored).astype(np.uint16)
+    image.Rows, image.Columns = stored.shape
+    image.SamplesPerPixel = 1
+    image.PhotometricInterpretation = "MONOCHROME1" if inverted else "MONOCHROME2"
+    if rng.random() < 0.4:
+        image.PresentationLUTShape = "INVERSE" if inverted else "IDENTITY"
+    image.BitsAllocated, image.BitsStored, image.HighBit, image.PixelRepresentation = 16, bits, bits - 1, 0
+    if rng.random() < 0.5:
+        image.RescaleIntercept, image.RescaleSlope, image.RescaleType = "0", "1", "US"
+    kind = rng.random()
+    if kind < 0.45:
+        image.WindowCenter, image.WindowWidth = str(full // 2), str(full)
+    elif kind < 0.52:
+        image.WindowCenter = [str(full // 2), str(full // 2)]
+        image.WindowWidth = [str(full), str(full // 2)]
+        image.WindowCenterWidthExplanation = ["NORMAL", "HARDER"]
+    elif kind < 0.65:
+        image.VOILUTSequence = [_table(full)]
+    image.PixelData = np.ascontiguousarray(stored).astype("<u2").tobytes()
+    image["PixelData"].VR = "OW"
+
+
+def _table(full: int) -> Dataset:
+    """A VOI table with a slight toe."""
+    steps = np.linspace(0, 1, full + 1)
+    table = np.rint((0.85 * steps + 0.15 * steps**2) * 4095).astype("<u2")
+    item = Dataset()
+    item.LUTDescriptor = [full + 1, 0, 12]
+    item.LUTExplanation = "NORMAL"
+    item.LUTData = table.tobytes()
+    item["LUTDescriptor"].VR = "US"
+    item["LUTData"].VR = "OW"
+    return item

@@ -1,0 +1,131 @@
+"""hosp/patients.csv.gz and hosp/admissions.csv.gz of MIMIC-IV for a phantom cohort."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fdamed.data.phantom.population import Flags, Numbers
+from fdamed.seeds import stream
+
+RACES: dict[str, tuple[tuple[str, float], ...]] = {
+    "White": (
+        ("WHITE", 0.88),
+        ("WHITE - OTHER EUROPEAN", 0.05),
+        ("WHITE - RUSSIAN", 0.03),
+        ("WHITE - EASTERN EUROPEAN", 0.01),
+        ("PORTUGUESE", 0.03),
+    ),
+    "Black": (
+        ("BLACK/AFRICAN AMERICAN", 0.80),
+        ("BLACK/CAPE VERDEAN", 0.10),
+        ("BLACK/AFRICAN", 0.05),
+        ("BLACK/CARIBBEAN ISLAND", 0.05),
+    ),
+    "Asian": (
+        ("ASIAN", 0.35),
+        ("ASIAN - CHINESE", 0.42),
+        ("ASIAN - SOUTH EAST ASIAN", 0.13),
+        ("ASIAN - ASIAN INDIAN", 0.08),
+        ("ASIAN - KOREAN", 0.02),
+    ),
+    "Hispanic/Latino": (
+        ("HISPANIC OR LATINO", 0.30),
+        ("HISPANIC/LATINO - PUERTO RICAN", 0.33),
+        ("HISPANIC/LATINO - DOMINICAN", 0.22),
+        ("HISPANIC/LATINO - SALVADORAN", 0.05),
+        ("HISPANIC/LATINO - GUATEMALAN", 0.05),
+        ("HISPANIC/LATINO - MEXICAN", 0.03),
+        ("SOUTH AMERICAN", 0.02),
+    ),
+}
+NO_RACE = ("OTHER", "UNKNOWN", "UNABLE TO OBTAIN", "PATIENT DECLINED TO ANSWER", "MULTIPLE RACE/ETHNICITY")
+CONTRADICTS = 0.04
+"""Share of the patients with two admissions or more whose admissions name two races."""
+UNSAID = 0.05
+"""Share of the patients of whom no admission names a race."""
+NEVER_ADMITTED = 0.03
+KINDS = ("EW EMER.", "URGENT", "OBSERVATION ADMIT", "ELECTIVE", "SURGICAL SAME DAY ADMISSION")
+
+
+def patients(seed: int, subject: Numbers, male: Flags, age: Numbers, year: Numbers) -> pd.DataFrame:
+    rng = stream(seed, "mimic_iv", "patients").numpy
+    back = rng.integers(0, 3, len(subject))
+    start = 2008 + 3 * rng.integers(0, 4, len(subject))
+    died = rng.random(len(subject)) < 0.1
+    return pd.DataFrame(
+        {
+            "subject_id": subject,
+            "gender": np.where(male, "M", "F"),
+            "anchor_age": np.where(age >= 90, 91, np.maximum(age - back, 18)),
+            "anchor_year": np.where(age >= 90, year, year - np.minimum(back, age - 18)),
+            "anchor_year_group": [f"{s} - {s + 2}" for s in start.tolist()],
+            "dod": [f"{y + 6}-03-01" if d else "" for y, d in zip(year.tolist(), died.tolist(), strict=True)],
+        }
+    )
+
+
+def admissions(seed: int, subject: Numbers, race: NDArray[np.object_], year: Numbers) -> pd.DataFrame:
+    """One row an admission, with the 16 columns of MIMIC-IV 2."""
+    rng = stream(seed, "mimic_iv", "admissions").numpy
+    people = len(subject)
+    count = np.where(rng.random(people) < NEVER_ADMITTED, 0, np.minimum(rng.geometric(0.5, people), 5))
+    owner = np.repeat(np.arange(people), count)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    words = _race_words(rng, race, owner, number)
+    month, day = 1 + number % 12, 1 + rng.integers(0, 20, len(owner))
+    admitted = [f"{y + n // 12}-{m:02d}-{d:02d} 10:00:00" for y, n, m, d in _rows(year[owner], number, month, day)]
+    left = [f"{y + n // 12}-{m:02d}-{d + 5:02d} 15:30:00" for y, n, m, d in _rows(year[owner], number, month, day)]
+    emergency = rng.random(len(owner)) < 0.6
+    return pd.DataFrame(
+        {
+            "subject_id": subject[owner],
+            "hadm_id": 20_000_000 + rng.choice(9_999_999, len(owner), replace=False),
+            "admittime": admitted,
+            "dischtime": left,
+            "deathtime": "",
+            "admission_type": np.array(KINDS, dtype=object)[rng.integers(0, len(KINDS), len(owner))],
+            "admit_provider_id": [f"P{n:05d}" for n in rng.integers(0, 100_000, len(owner)).tolist()],
+            "admission_location": np.where(emergency, "EMERGENCY ROOM", "PHYSICIAN REFERRAL"),
+            "discharge_location": np.where(rng.random(len(owner)) < 0.7, "HOME", "SKILLED NURSING FACILITY"),
+            "insurance": np.where(rng.random(len(owner)) < 0.5, "Medicare", "Other"),
+            "language": np.where(rng.random(len(owner)) < 0.9, "ENGLISH", "?"),
+            "marital_status": np.where(rng.random(len(owner)) < 0.5, "MARRIED", "SINGLE"),
+            "race": words,
+            "edregtime": "",
+            "edouttime": "",
+            "hospital_expire_flag": 0,
+        }
+    )
+
+
+def _rows(*columns: Numbers) -> list[tuple[int, ...]]:
+    return list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def _race_words(
+    rng: np.random.Generator, race: NDArray[np.object_], owner: Numbers, number: Numbers
+) -> NDArray[np.object_]:
+    """The word of each admission: mostly the patient's own, sometimes none, rarely another race's."""
+    people = len(race)
+    own = np.full(people, "", dtype=object)
+    for name, words in RACES.items():
+        rows = np.flatnonzero(race == name)
+        shares = np.array([share for _, share in words])
+        drawn = rng.choice(len(words), len(rows), p=shares / shares.sum())
+        own[rows] = np.array([w for w, _ in words], dtype=object)[drawn]
+    unsaid = rng.random(people) < UNSAID
+    own[unsaid] = np.array(NO_RACE, dtype=object)[rng.integers(0, len(NO_RACE), int(unsaid.sum()))]
+    out = own[owner]
+    several = np.flatnonzero(np.bincount(owner, minlength=people) > 1)
+    odd = several[rng.random(len(several)) < CONTRADICTS]
+    second = np.isin(owner, odd) & (number == 1)
+    others = [RACES[n][0][0] for n in RACES]
+    shift = {RACES[n][0][0]: n for n in RACES}
+    for row in np.flatnonzero(second):
+        different = [w for w in others if shift[w] != race[owner[row]]]
+        out[row] = different[int(owner[row]) % len(different)]
+    vague = (number > 0) & ~second & (rng.random(len(owner)) < 0.06)
+    out[vague] = "UNKNOWN"
+    return out

@@ -1,0 +1,229 @@
+"""`fdamed doctor`: what is wrong with the data and the machine, told before any job runs; nothing is written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config import Config
+from fdamed.errors import FdamedError
+from fdamed.stages.places import add_config, read_config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAMPLE = 200
+"""Files that are opened."""
+DECODED = {"dicom": 15.0, "picture": 80.0}
+"""Images a second and core that the cache makes, roughly."""
+TRAINED = 25.0
+"""Images a second and core that a full ResNet-18 trains on at 64 pixels, roughly; a GPU does the work of sixty cores."""
+GPU = 60.0
+SALT = "doctor"
+"""Pseudonyms here never leave this process."""
+
+
+@dataclass
+class Report:
+    """What was found; `ok` is False when the run could not succeed."""
+
+    checks: list[dict[str, str]] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    patients_shared: dict[str, str] = field(default_factory=dict)
+    cache_bytes: int = 0
+    cache_seconds: float = 0.0
+    training_seconds: float = 0.0
+
+    def say(self, status: str, check: str, detail: str) -> None:
+        self.checks.append({"status": status, "check": check, "detail": detail})
+
+    @property
+    def ok(self) -> bool:
+        return all(c["status"] != "fail" for c in self.checks)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    report = examine(config)
+    if arguments.json:
+        print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1, ensure_ascii=False))
+    else:
+        show(report)
+    if not report.ok:
+        faults = "; ".join(f"{c['check']}: {c['detail']}" for c in report.checks if c["status"] == "fail")
+        raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Mend the faults above.")
+
+
+def examine(config: Config) -> Report:
+    """All checks, in the order in which the stages would fail."""
+    report = Report(machine=machine(config))
+    index = _tables(config, report)
+    if index is None:
+        return report
+    _files(config, index, report)
+    _hospitals(config, index, report)
+    return report
+
+
+def machine(config: Config) -> dict[str, Any]:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    folder = Path(config.results).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(pages / 2**30, 1),
+        "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
+        "free_gb": round(shutil.disk_usage(folder).free / 2**30, 1),
+    }
+
+
+def _tables(config: Config, report: Report) -> pd.DataFrame | None:
+    from fdamed.data.adapters import ADAPTERS
+    from fdamed.data.intake import Rejects
+
+    rejects = Rejects()
+    try:
+        index = ADAPTERS[config.data.layout](config.data, SALT, False, rejects)
+    except FdamedError as error:
+        made = " The phantom is written by `fdamed phantom`." if config.phantom else ""
+        report.say("fail", "tables", f"{error.what} ({error.where}). {error.fix}{made}")
+        return None
+    report.refused = rejects.counts()
+    share = rejects.refused() / max(1, len(index) + rejects.refused())
+    detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused"
+    if not len(index) or share > config.data.reject_share:
+        report.say(
+            "fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {config.data.reject_share:g})"
+        )
+        return None
+    report.say("ok", "tables", detail + (f": {_listed(report.refused)}" if report.refused else ""))
+    return index
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {n}" for reason, n in counts.items())
+
+
+def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
+    from fdamed.data.intake import Rejects, inspect
+    from fdamed.seeds import stream
+
+    chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
+    rejects = Rejects()
+    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(config.data.root), rejects)
+    share = rejects.refused() / len(chosen)
+    detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
+    reasons = f": {_listed(rejects.counts())}" if share else ""
+    status = "fail" if share > config.data.reject_share else "warn" if share else "ok"
+    report.say(status, "files", detail + reasons)
+
+
+def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
+    from fdamed.data.cohort import build, truths, truths_per_patient
+    from fdamed.data.draw import Keys
+
+    cell = config.privacy.smallest_cell
+    try:
+        truth = truths(index, config.cut, cell)
+        fits = truths_per_patient(truth, Keys.of(index, config.cut.seed))
+        for (i, a), (j, b) in combinations(enumerate(sorted(truth)), 2):
+            report.patients_shared[f"{a} & {b}"] = _shown(int((fits[:, i] & fits[:, j]).sum()), cell)
+        several = int((fits.sum(axis=1) > 1).sum())
+        share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
+        detail = f"{_shown(several, cell)} patients ({share:.0%}) fit several hospitals"
+        leaks = config.cut.rule == "reference"
+        report.say(
+            "warn" if leaks else "ok", "patients", detail + ("; rule: reference lets them leak" if leaks else "")
+        )
+        cohort = build(index, config.cut, cell)
+    except FdamedError as error:
+        report.say("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
+        return
+    for party, frame in cohort.manifests.items():
+        y, split = frame["y"], frame["split"]
+        report.parties[party] = {
+            "images": len(frame),
+            "patients": int(frame["patient"].nunique()),
+            "positive": round(float(y.mean()), 3),
+            "candidates": {"positive": int((truth[party] == 1).sum()), "negative": int((truth[party] == 0).sum())},
+            "splits": {s: _shown(int((split == s).sum()), cell) for s in ("train", "adapt", "val", "test")},
+        }
+    for note in cohort.notes[1:]:
+        report.say("warn", "hospitals", note)
+    report.say("ok", "hospitals", f"{len(cohort.manifests)} hospitals can be cut by {config.cut.by}")
+    _costs(config, cohort.manifests, report)
+
+
+def _shown(count: int, cell: int) -> str:
+    return str(count) if count == 0 or count >= cell else f"under {cell}"
+
+
+def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
+    """Disk of the cache, time of the cache and of the training: orders of magnitude, not promises."""
+    cores = report.machine["cores"]
+    images = sum(len(f) for f in manifests.values())
+    pictures = sum(
+        int(f["image"].str.lower().str.endswith((".jpg", ".jpeg", ".png")).sum()) for f in manifests.values()
+    )
+    report.cache_bytes = images * config.image.size**2
+    report.cache_seconds = round((pictures / DECODED["picture"] + (images - pictures) / DECODED["dicom"]) / cores, 1)
+    power = GPU * 1.0 if report.machine["gpu"] and config.train.device != "cpu" else float(cores)
+    rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
+    trained = {p: int(f["split"].isin(("train", "adapt")).sum()) for p, f in manifests.items()}
+    rounds = config.train.rounds * len(config.seeds) * len(config.expanded_runs())
+    steps = sum(
+        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + config.cut.labelled
+        for target in config.cut.targets
+    )
+    report.training_seconds = round(rounds * steps / rate, 1)
+    room = report.machine["free_gb"] * 2**30 > 1.2 * report.cache_bytes
+    report.say("ok" if room else "fail", "disk", f"the cache needs {report.cache_bytes / 2**20:.0f} MB")
+    report.say(
+        "ok", "time", f"cache about {_time(report.cache_seconds)}, training about {_time(report.training_seconds)}"
+    )
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )
+
+
+def show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    table = Table("", "check", "what was found", title="fdamed doctor")
+    marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+    for check in report.checks:
+        table.add_row(marks[check["status"]], check["check"], check["detail"].replace("[", r"\["))
+    table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
+    console.print(table)
+    if report.parties:
+        sizes = Table("hospital", "images", "patients", "positive", "train", "adapt", "val", "test")
+        for party, entry in report.parties.items():
+            splits = [entry["splits"][s] for s in ("train", "adapt", "val", "test")]
+            sizes.add_row(party, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
+        console.print(sizes)
+    if report.patients_shared:
+        console.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))

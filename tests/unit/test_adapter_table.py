@@ -1,0 +1,97 @@
+"""Any table through a mapping in the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdamed.config import Table
+from fdamed.data.adapters import read
+from fdamed.data.intake import Rejects
+from fdamed.data.table import rows
+from fdamed.errors import FdamedError
+from tests.raw_trees import write_picture, write_table
+
+HEADER = ["Datei", "Kennung", "Geschlecht", "Alter", "Ebene", "Befund", "Haus"]
+ROWS = [
+    ["a/1.png", "007", "w", "41", "p.a.", "krank", "Nord"],
+    ["a/2.png", "7", "m", "95", "seitlich", "gesund", "Nord"],
+    ["b/3.png", "8", "", "", "", "unklar", ""],
+    ["b/4.png", "9", "w", "33", "p.a.", "", "Ost"],
+]
+
+
+def data(root: Path, **keys: Any) -> Table:
+    mapping = {
+        "layout": "table",
+        "root": str(root),
+        "table": "export.tsv",
+        "columns": {
+            "image": "Datei",
+            "patient": "Kennung",
+            "sex": "Geschlecht",
+            "age": "Alter",
+            "view": "Ebene",
+            "site": "Haus",
+        },
+        "labels": {"Disease": "Befund"},
+        "values": {
+            "sex": {"w": "F"},
+            "view": {"p.a.": "frontal", "seitlich": "lateral"},
+            "Disease": {"krank": 1, "gesund": 0, "unklar": -1},
+        },
+    }
+    return Table.model_validate({**mapping, **keys})
+
+
+def tree(root: Path, table_rows: list[list[str]] = ROWS) -> Path:
+    write_table(root / "export.tsv", HEADER, table_rows, "\t")
+    for row in table_rows:
+        write_picture(root / row[0])
+    return root
+
+
+def test_a_foreign_table_becomes_rows_of_the_contract(tmp_path: Path) -> None:
+    rejects = Rejects()
+    frame = read(data(tree(tmp_path)), "table", "s", False, rejects)
+    assert rejects.lines == []
+    assert frame["sex"].fillna("-").tolist() == ["F", "M", "-", "F"]
+    assert frame["age"].fillna(-1).tolist() == [41, 90, -1, 33]
+    assert frame["view"].fillna("-").tolist() == ["frontal", "lateral", "-", "frontal"]
+    assert frame["label.Disease"].fillna(-9).tolist() == [1, 0, -1, -9]
+    assert frame["site"].fillna("-").tolist() == ["Nord", "Nord", "-", "Ost"]
+    assert frame["patient"].nunique() == 4  # 007 is not 7
+
+
+def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
+    odd = [
+        ["a/5.png", "10", "x", "41", "", "krank", ""],
+        ["a/6.png", "11", "", "41", "schräg", "krank", ""],
+        ["a/7.png", "12", "", "41", "", "vielleicht", ""],
+        ["a/8.png", "", "", "41", "", "krank", ""],
+    ]
+    rejects = Rejects()
+    assert len(rows(data(tree(tmp_path, ROWS + odd)), "s", True, rejects)) == 4
+    assert rejects.counts() == {"BAD_LABEL": 1, "BAD_SEX": 1, "BAD_VIEW": 1, "BLANK_ID": 1}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"columns": {"image": "Datei"}}, "patient must be mapped"),
+        (
+            {"columns": {"image": "Datei", "patient": "Kennung", "gender": "Geschlecht"}, "values": {}},
+            "unknown: gender",
+        ),
+        ({"labels": {}, "values": {}}, "no label"),
+        ({"labels": {"Disease": "Befunde"}}, "nearest: Befund"),
+        ({"values": {"race": {}}}, "unknown: race"),
+        ({"table": "exports.tsv"}, "no such table"),
+    ],
+)
+def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(FdamedError) as error:
+        rows(data(tree(tmp_path), **keys), "s", True, Rejects())
+    assert message in str(error.value)

@@ -1,0 +1,326 @@
+"""Cutting the index into hospitals: classes, places, splits, and what cannot be cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fdamed.config import Cut
+from fdamed.data.cohort import build, one_place, truth_of, truths
+from fdamed.data.draw import Keys
+from fdamed.data.leakage import Leakage, check_manifests
+from fdamed.data.manifest import as_index, pseudonyms
+from fdamed.errors import FdamedError
+
+CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}
+
+
+def index_of(patients: int = 400, seed: int = 0, salt: str = "s") -> pd.DataFrame:
+    """Patients with one to four images and three conditions at 1, 0, -1 and blank."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(1, 5, patients)
+    patient = pd.Series([f"patient{p:05d}" for p in np.repeat(np.arange(patients), images)])
+    n = len(patient)
+    frame = pd.DataFrame({"image": patient + "/" + pd.Series([f"{i}.jpg" for i in range(n)])})
+    frame["patient"] = pseudonyms(salt, patient)
+    frame["study"] = pseudonyms(salt, frame["image"])
+    frame["race"] = np.repeat(rng.choice(["Asian", "White", "Black"], patients), images)
+    frame["sex"] = np.repeat(rng.choice(["F", "M"], patients), images)
+    frame["age"] = rng.integers(18, 90, n)
+    frame["view"] = rng.choice(["frontal", "lateral"], n)
+    for label in CONDITIONS.values():
+        frame[f"label.{label}"] = rng.choice([1, 0, -1, np.nan], n, p=[0.3, 0.3, 0.1, 0.3])
+    frame["label.No Finding"] = rng.choice([1, np.nan], n, p=[0.3, 0.7])
+    return as_index(frame)
+
+
+def cut_of(**keys: Any) -> Cut:
+    return Cut.model_validate({"by": "condition", "parties": CONDITIONS, "target": "Edema", "labelled": 20, **keys})
+
+
+def fate(manifests: dict[str, pd.DataFrame]) -> dict[str, tuple[str, int, str]]:
+    """Image -> (party, y, split)."""
+    rows = [
+        (i, (p, y, s)) for p, f in manifests.items() for i, y, s in zip(f["image"], f["y"], f["split"], strict=True)
+    ]
+    return dict(rows)
+
+
+# --- classes ---
+
+RAW = [1, 0, -1, np.nan]
+
+
+@pytest.mark.parametrize(
+    ("keys", "y"),
+    [
+        ({}, [1, 0, None, None]),
+        ({"uncertain": "ones"}, [1, 0, 1, None]),
+        ({"uncertain": "zeros"}, [1, 0, 0, None]),
+        ({"uncertain": "ones", "uncertain_by_label": {"Edema": "zeros"}}, [1, 0, 0, None]),
+        ({"negatives": "blank"}, [1, None, None, 0]),
+        ({"negatives": "blank", "uncertain": "zeros"}, [1, None, None, 0]),
+        ({"negatives": "no_finding"}, [1, 0, None, 0]),
+        ({"positive_is": 0}, [0, 1, None, None]),
+    ],
+)
+def test_classes_follow_the_rules_for_uncertain_and_negative(keys: dict[str, Any], y: list[int | None]) -> None:
+    frame = pd.DataFrame({"label.Edema": RAW, "label.No Finding": [1, 1, np.nan, 1]}, dtype="float32")
+    found = truth_of(frame, "Edema", cut_of(**keys), "Edema")
+    assert [None if np.isnan(v) else int(v) for v in found] == y
+
+
+def test_either_of_two_labels_makes_a_positive_and_both_zeros_a_negative() -> None:
+    frame = pd.DataFrame({"label.Mass": [1, 0, 0, np.nan, -1], "label.Nodule": [np.nan, 0, 1, 0, 0]}, dtype="float32")
+    found = truth_of(frame, "Nodule|Mass", cut_of(), "Lesion")
+    assert found.tolist()[:3] == [1, 0, 1]
+    assert np.isnan(found[3:]).all()
+
+
+def test_no_finding_turned_round_takes_blank_with_a_finding_as_finding() -> None:
+    frame = pd.DataFrame(
+        {
+            "label.No Finding": [1, np.nan, np.nan, np.nan],
+            "label.Edema": [np.nan, 1, np.nan, -1],
+            "label.Support Devices": [np.nan, np.nan, 1, np.nan],
+        },
+        dtype="float32",
+    )
+    cut = cut_of(by="race", label="No Finding", positive_is=0, parties={"A": "Asian", "W": "White"}, target="A")
+    found = truth_of(frame, "No Finding", cut, "A")
+    assert found.tolist()[:2] == [0, 1]
+    assert np.isnan(found[2:]).all()
+
+
+# --- places and splits ---
+
+
+def test_every_patient_has_one_hospital_and_one_split() -> None:
+    cohort = build(index_of(), cut_of())
+    assert check_manifests(cohort.manifests) == Leakage(0, 0, 0)
+    for frame in cohort.manifests.values():
+        assert len(frame) > 100
+        assert frame["y"].mean() == 0.5
+
+
+def test_the_order_of_rows_and_the_salt_change_nothing() -> None:
+    index = index_of()
+    expected = fate(build(index, cut_of(per_class=60)).manifests)
+    shuffled = index.sample(frac=1, random_state=3).reset_index(drop=True)
+    assert fate(build(shuffled, cut_of(per_class=60)).manifests) == expected
+    assert fate(build(index_of(salt="other"), cut_of(per_class=60)).manifests) == expected
+    turned = dict(reversed(CONDITIONS.items()))
+    assert fate(build(index, cut_of(per_class=60, parties=turned)).manifests) == expected
+    assert fate(build(index, cut_of(per_class=60, seed=1)).manifests) != expected
+
+
+def test_the_target_is_not_in_the_data() -> None:
+    one, two = (build(index_of(), cut_of(target=t)).manifests for t in ("Edema", "Lesion"))
+    assert fate(one) == fate(two)
+
+
+def test_a_known_cohort_stays_the_same_on_every_machine() -> None:
+    cohort = build(index_of(60), cut_of(labelled=4))
+    first = {p: (f["image"].iloc[0], f["split"].iloc[0], len(f)) for p, f in cohort.manifests.items()}
+    assert first == KNOWN
+
+
+KNOWN: dict[str, tuple[str, str, int]] = {}
+
+
+@pytest.mark.parametrize("per_class", [10, 50])
+def test_per_class_gives_that_many_images_of_each_class(per_class: int) -> None:
+    for frame in build(index_of(), cut_of(per_class=per_class, labelled=4, val=0)).manifests.values():
+        assert frame["y"].value_counts().to_dict() == {0: per_class, 1: per_class}
+
+
+def test_a_shortage_is_said_and_stays_balanced() -> None:
+    cohort = build(index_of(), cut_of(per_class=5000))
+    notes = [n for n in cohort.notes if "per_class asks for 5000" in n]
+    assert len(notes) == 3
+    for frame in cohort.manifests.values():
+        assert frame["y"].mean() == 0.5
+
+
+def test_unbalanced_keeps_every_image_of_its_patients() -> None:
+    index = index_of()
+    cut = cut_of(by="race", parties={"A": "Asian", "W": "White"}, target="A", label="Edema", balanced=False)
+    cohort = build(index, cut)
+    usable = index["label.Edema"].isin((0, 1))
+    for party, race in cut.parties.items():
+        assert len(cohort.manifests[party]) == int((usable & (index["race"] == race)).sum())
+
+
+def test_adapt_has_the_labelled_images_half_of_each_class() -> None:
+    frame = build(index_of(), cut_of(labelled=40)).manifests["Edema"]
+    adapt = frame[frame["split"] == "adapt"]
+    assert adapt["y"].value_counts().to_dict() == {0: 20, 1: 20}
+    assert set(adapt["patient"]).isdisjoint(frame.loc[frame["split"] != "adapt", "patient"])
+
+
+def test_adapt_takes_part_of_a_patient_only_when_no_whole_one_fits() -> None:
+    """Two patients with three positives each, many negatives: four labelled images are two of each class."""
+    rows = [(f"p{p}", 1) for p in (0, 1) for _ in range(3)] + [(f"n{i}", 0) for i in range(6)]
+    frame = pd.DataFrame(rows, columns=["patient", "label.Edema"])
+    frame["image"] = [f"{i}.jpg" for i in range(len(frame))]
+    frame["race"] = "A"
+    other = frame.assign(image="b" + frame["image"], patient="b" + frame["patient"], race="B")
+    both = pd.concat([frame, other], ignore_index=True)
+    cut = cut_of(
+        by="race", parties={"A": "A", "B": "B"}, target="A", label="Edema", labelled=4, val=0, test=0.2, seed=SEED
+    )
+    cohort = build(as_index(both.assign(study=both["image"])), cut)
+    adapt = cohort.manifests["A"].query("split == 'adapt'")
+    assert adapt["y"].tolist().count(1) == 2
+    assert len(adapt) == 4
+    assert any("1 images of one patient are left out" in n for n in cohort.notes)
+
+
+SEED = 0
+
+
+def test_shares_are_the_chances_of_patients_who_fit_everywhere() -> None:
+    n = 4000
+    keys = Keys(
+        0, np.arange(n), np.arange(n, dtype="uint64") * np.uint64(2654435761), np.array([str(i) for i in range(n)])
+    )
+    truth = {p: np.tile(np.array([1, 0], dtype="float32"), n // 2) for p in CONDITIONS}
+    placed = one_place(truth, keys, cut_of(shares={"Lesion": 3.0}, balanced=False))
+    share = {p: float((~np.isnan(y)).mean()) for p, y in placed.items()}
+    assert share["Lesion"] == pytest.approx(0.6, abs=0.03)
+    assert share["Edema"] == pytest.approx(0.2, abs=0.03)
+    assert sum(share.values()) == 1.0
+
+
+def test_a_share_of_zero_or_less_is_refused() -> None:
+    with pytest.raises(FdamedError, match="share"):
+        build(index_of(), cut_of(shares={"Edema": 0.0}))
+
+
+def test_patients_who_fit_one_hospital_go_there() -> None:
+    index = index_of()
+    cut = cut_of(by="race", parties={"A": "Asian", "W": "White"}, target="A", label="Edema")
+    for party, frame in build(index, cut).manifests.items():
+        assert set(frame["race"]) == {cut.parties[party]}
+
+
+def test_expressions_cut_and_where_filters() -> None:
+    parties = {"Young": "age < 50", "Old": "age >= 50 and sex == 'F'"}
+    cut = cut_of(by="expression", parties=parties, target="Old", label="Edema", where="view == 'frontal'", labelled=6)
+    manifests = build(index_of(), cut).manifests
+    assert manifests["Young"]["age"].max() < 50
+    assert manifests["Old"]["age"].min() >= 50
+    assert set(manifests["Old"]["sex"]) == {"F"}
+    assert set(manifests["Old"]["view"]) == {"frontal"}
+    assert check_manifests(manifests).patients_in_two_parties == 0
+
+
+def test_the_manifest_has_no_label_columns() -> None:
+    frame = build(index_of(), cut_of()).manifests["Edema"]
+    assert not [c for c in frame.columns if c.startswith("label.")]
+    assert str(frame["y"].dtype) == "int8"
+
+
+# --- what cannot be cut ---
+
+RACE = {"by": "race", "label": "Edema", "parties": {"A": "Asian", "W": "White"}, "target": "A"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"parties": {"A": "Edema", "B": "Oedema"}, "target": "A"}, "unknown label `Oedema` (nearest: Edema) for B"),
+        (
+            {**RACE, "parties": {"A": "Asiann", "W": "White"}},
+            "no row has race = 'Asiann' (nearest: Asian), which A asks",
+        ),
+        ({**RACE, "by": "rase"}, "cannot cut by `rase` (nearest: race)"),
+        ({**RACE, "by": "age"}, "cannot cut by `age`"),
+        ({**RACE, "by": "patient"}, "cannot cut by `patient`"),
+        ({**RACE, "label": "Oedema"}, "unknown label `Oedema`"),
+        ({"where": "age > 300"}, "no row fulfils"),
+        ({"labelled": 5000}, "Edema has"),
+        ({"where": "label['Edema'] == 1"}, "Edema has no negative row for Edema"),
+        ({"where": "isna(label['Edema'])"}, "Edema is empty"),
+        ({**RACE, "label": "No Finding"}, "A has no negative row for No Finding"),
+        ({**RACE, "rule": "reference"}, "defined for a cut by condition"),
+    ],
+)
+def test_what_cannot_be_cut_is_one_error_that_names_the_party(keys: dict[str, Any], message: str) -> None:
+    index = index_of()
+    if keys.get("label") == "No Finding":
+        labels = [c for c in index.columns if c.startswith("label.")]
+        index.loc[:, [c for c in labels if c != "label.No Finding"]] = np.nan
+        index = index.astype(dict.fromkeys(labels, "float32"))
+    with pytest.raises(FdamedError) as error:
+        build(index, cut_of(**keys))
+    assert message in error.value.what
+
+
+def test_small_counts_are_not_shown_when_a_value_is_unknown() -> None:
+    index = index_of()
+    index.loc[:4, "race"] = "Rare"
+    with pytest.raises(FdamedError) as error:
+        truths(index, cut_of(**{**RACE, "parties": {"A": "Asian", "W": "Wite"}}), 11)
+    assert "Rare (under 11)" in error.value.fix
+    assert f"Asian ({(index['race'] == 'Asian').sum()})" in error.value.fix
+
+
+def test_a_class_that_no_training_image_has_is_an_error() -> None:
+    frame = pd.DataFrame({"image": [f"{i}.jpg" for i in range(60)], "patient": [f"p{i}" for i in range(60)]})
+    frame["study"], frame["race"] = frame["image"], ["Asian", "White"] * 30
+    frame["label.Edema"] = [1, 1, 0, 0] + [0] * 56
+    cut = cut_of(**RACE, balanced=False, labelled=2, val=0.0, test=0.85)
+    with pytest.raises(FdamedError, match="no (positive|negative) image in its|has no image left|too few"):
+        build(as_index(frame), cut)
+
+
+# --- the published rule ---
+
+
+def test_the_reference_rule_takes_the_first_blank_rows_and_splits_by_image() -> None:
+    index = index_of()
+    cohort = build(index, cut_of(rule="reference", labelled=10))
+    for party, condition in CONDITIONS.items():
+        frame = cohort.manifests[party]
+        raw = index[f"label.{condition}"]
+        yes = index["image"][raw == 1]
+        no = index["image"][raw.isna()][: len(yes)]
+        assert set(frame.loc[frame["y"] == 1, "image"]) == set(yes)
+        assert set(frame.loc[frame["y"] == 0, "image"]) == set(no)
+        trained = int((frame["split"] != "test").sum())
+        assert trained == len(frame) * 4 // 5
+        assert (frame["split"] == "adapt").sum() == 10
+    leakage = check_manifests(cohort.manifests, "reference")
+    assert leakage.patients_in_two_splits > 0
+    assert leakage.patients_in_two_parties > 0
+    assert "LEAKS" in cohort.notes[0]
+    with pytest.raises(FdamedError):
+        check_manifests(cohort.manifests)
+
+
+def test_the_reference_rule_can_be_capped_as_in_its_runs() -> None:
+    frame = build(index_of(), cut_of(rule="reference", labelled=10, per_class=50, val=0)).manifests["Edema"]
+    assert (frame["split"] == "test").sum() == 20
+    assert (frame["split"] != "test").sum() == 80
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), patients=st.integers(2, 60), labelled=st.integers(2, 12))
+def test_any_index_gives_disjoint_hospitals_or_one_error(seed: int, patients: int, labelled: int) -> None:
+    index = index_of(patients, seed)
+    cut = cut_of(labelled=labelled, seed=seed)
+    try:
+        cohort = build(index, cut)
+    except FdamedError:
+        return
+    assert check_manifests(cohort.manifests) == Leakage(0, 0, 0)
+    target = cohort.manifests["Edema"]
+    assert (target["split"] == "adapt").sum() == labelled
+    shuffled = index.sample(frac=1, random_state=1).reset_index(drop=True)
+    assert fate(build(shuffled, cut).manifests) == fate(cohort.manifests)

@@ -1,0 +1,187 @@
+"""Reading tables: exact cells or one clear error, never a shifted column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fdamed.data import manifest
+from fdamed.data.intake import Rejects, leaves_root, view_of
+from fdamed.data.tables import age_value, content_hash, label_value, read_table
+from fdamed.errors import FdamedError
+
+
+def table(folder: Path, content: bytes, name: str = "t.csv") -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def cells(frame: pd.DataFrame) -> list[list[str]]:
+    return [list(row) for row in frame.itertuples(index=False, name=None)]
+
+
+def test_ids_that_look_like_numbers_or_nothing_stay_what_they_are(tmp_path: Path) -> None:
+    ids = ["00123", "123", "NA", "null", "1e3", "1000", "", "nan", " 7"]
+    frame = read_table(table(tmp_path, ("id,x\n" + "".join(f"{i},0\n" for i in ids)).encode()))
+    assert frame["id"].tolist() == ids
+    assert frame.index.tolist() == list(range(2, 11))
+
+
+def test_bom_crlf_quotes_and_gzip_are_read(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfa,b\r\n"1,""x""\n2",3\r\n'
+    assert cells(read_table(table(tmp_path, content))) == [['1,"x"\n2', "3"]]
+    assert cells(read_table(table(tmp_path, gzip.compress(content), "t.csv.gz"))) == [['1,"x"\n2', "3"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a,b\n1,2\n3\n", "row 3 has 1 fields, the header has 2"),
+        (b"a,b\n1,2,\n3,4,\n", "row 2 has 3 fields, the header has 2"),
+        (b"a,b\n1,2\n3,4,5\n", "row 3 has 3 fields"),
+        (b"a,b,a\n1,2,3\n", "`a` more than once"),
+        (b"a, a\n1,2\n", "`a` more than once"),
+        (b"a,b\n1,\xe4\n", "line 2 is not UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (b'a,b\n1,"2\n3,4\n', "never closed"),
+    ],
+)
+def test_a_broken_table_is_one_error_with_its_row(tmp_path: Path, content: bytes, message: str) -> None:
+    path = table(tmp_path, content)
+    with pytest.raises(FdamedError) as error:
+        read_table(path)
+    assert message in error.value.what
+    assert error.value.where == str(path)
+
+
+def test_a_damaged_gzip_and_a_missing_table_say_so(tmp_path: Path) -> None:
+    with pytest.raises(FdamedError, match="damaged gzip"):
+        read_table(table(tmp_path, gzip.compress(b"a,b\n1,2\n" * 50)[:-12], "t.csv.gz"))
+    with pytest.raises(FdamedError, match="no such table") as error:
+        read_table(tmp_path / "t.csv.g")
+    assert "t.csv.gz" in error.value.fix
+
+
+def test_an_error_never_quotes_a_cell(tmp_path: Path) -> None:
+    with pytest.raises(FdamedError) as error:
+        read_table(table(tmp_path, b"a,b\nDoe^Jane,2,3\n"))
+    assert "Doe" not in str(error.value)
+
+
+def test_a_workbook_gives_the_same_cells_as_text(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["id", "n", "note"], ["007", 12, None], ["x", 1.5, "NA"]):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    assert cells(read_table(tmp_path / "t.xlsx")) == [["007", "12", ""], ["x", "1.5", "NA"]]
+    with pytest.raises(FdamedError, match="cannot be read"):
+        read_table(table(tmp_path, b"no workbook", "u.xlsx"))
+
+
+CELL = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
+    ["00123", "NA", "1e3", '"', '""', ",", "\n", "\r\n", "\x00", "=1+1", "ä", " ", "\t", "'", "a\rb", "NULL", "-1.0"]
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(data=st.data(), width=st.integers(1, 4), tsv=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
+def test_a_generated_table_comes_back_as_it_was_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, width: int, tsv: bool, end: str
+) -> None:
+    header = [f"c{i}" for i in range(width)]
+    rows = data.draw(st.lists(st.lists(CELL, min_size=width, max_size=width), max_size=6))
+    fault = data.draw(st.sampled_from(["none", "none", "extra", "short", "extra in all", "duplicate"]))
+    broken = [list(row) for row in rows]
+    if fault == "duplicate":
+        header = [*header, header[0]]
+        broken = [[*row, "1"] for row in broken]
+    elif broken and fault == "extra":
+        broken[-1].append("1")
+    elif broken and fault == "extra in all":
+        broken = [[*row, "1"] for row in broken]
+    elif broken and fault == "short" and width > 1:
+        broken[0].pop()
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter="\t" if tsv else ",", lineterminator=end, quoting=csv.QUOTE_MINIMAL)
+    writer.writerows([header, *broken])
+    path = table(tmp_path_factory.mktemp("t"), out.getvalue().encode(), "t.tsv" if tsv else "t.csv")
+    damaged = broken != rows or len(header) != width
+    try:
+        frame = read_table(path)
+    except FdamedError:
+        assert damaged
+    else:
+        assert not damaged
+        assert cells(frame) == rows
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(content=st.binary(max_size=60) | st.text(alphabet='a,"\n\r\t', max_size=40).map(str.encode))
+def test_any_bytes_are_a_table_or_one_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = table(tmp_path_factory.mktemp("t"), content)
+    try:
+        read_table(path)
+    except FdamedError as error:
+        assert error.where == str(path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1.0", 1), ("1", 1), ("-1.0", -1), ("0", 0), ("2", None), ("x", None)])
+def test_labels_are_1_0_minus_1_or_nothing(text: str, value: float | None) -> None:
+    assert label_value(text) == value
+    assert np.isnan(label_value(" "))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "years"), [("62", 62), ("062Y", 62), ("018M", 1), ("62.0", 62), ("155", None), ("-3", None), ("1e1", None)]
+)
+def test_ages_are_whole_years_up_to_120(text: str, years: float | None) -> None:
+    assert age_value(text) == years
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("PA", ("frontal", "PA")),
+        ("anteroposterior", ("frontal", "AP")),
+        ("AP_horizontal", ("frontal", "AP")),
+        ("LL", ("lateral", "LL")),
+        ("LARGE LATERAL", ("lateral", "LATERAL")),
+        ("", (None, None)),
+        ("SWIMMERS", (None, "SWIMMERS")),
+    ],
+)
+def test_views_are_read_in_all_their_spellings(text: str, seen: tuple[str | None, str | None]) -> None:
+    assert view_of(text) == seen
+
+
+def test_no_cell_of_rejects_csv_can_start_a_formula() -> None:
+    rejects = Rejects()
+    rejects.add("=HYPERLINK(1)", 3, "BAD", '@x, "y"')
+    rejects.add("-a", None, "BAD", "+1")
+    lines = list(csv.reader(io.StringIO(rejects.as_csv())))
+    assert lines[1:] == [["'=HYPERLINK(1)", "3", "BAD", '\'@x, "y"'], ["'-a", "", "BAD", "'+1"]]
+
+
+def test_ordinary_paths_stay_inside() -> None:
+    paths = pd.Series(["a/b.png", "a..b/c.png", "x/..y", ".hidden/z", "ä b/c.png", "a/./b.png"])
+    assert not leaves_root(paths).any()
+
+
+def test_the_fast_content_hash_is_the_contract_s_digit_for_digit() -> None:
+    frame = pd.DataFrame({"b": ["x", "ä", None], "a": np.array([1, np.nan, 0.1], dtype="float32")})
+    frame["c"] = pd.array([True, None, False], dtype="boolean")
+    frame["y"] = np.array([1, 0, 1], dtype="int8")
+    assert content_hash(frame) == manifest.content_hash(frame)
+    assert content_hash(frame[::-1]) == content_hash(frame)
+    assert content_hash(frame.assign(y=1)) != content_hash(frame)

@@ -1,0 +1,59 @@
+"""The guard against patients who stand where they may not."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fdamed.data.leakage import Leakage, check_manifests
+from fdamed.errors import FdamedError
+
+
+def manifest(*rows: tuple[str, str, str]) -> pd.DataFrame:
+    """(image, patient, split)."""
+    frame = pd.DataFrame(rows, columns=["image", "patient", "split"])
+    return frame.assign(y=1)
+
+
+GOOD = {
+    "A": manifest(("1", "p", "train"), ("2", "p", "train"), ("3", "q", "test")),
+    "B": manifest(("4", "r", "adapt"), ("5", "s", "val")),
+}
+
+
+def test_clean_manifests_pass_with_three_zeros() -> None:
+    assert check_manifests(GOOD) == Leakage(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("party", "row", "message"),
+    [
+        ("A", ("6", "p", "test"), "1 patients stand in more than one split (at A)"),
+        ("A", ("6", "p", "adapt"), "more than one split"),
+        ("B", ("6", "p", "train"), "1 patients stand at more than one hospital"),
+        ("B", ("3", "t", "train"), "images stand in more than one split, under different patients"),
+        ("A", ("1", "p", "train"), "listed twice"),
+        ("A", ("6", "", "train"), "rows without patient"),
+        ("A", ("6", "t", "training"), "split holds values outside"),
+    ],
+)
+def test_a_hand_made_leak_stops_the_run(party: str, row: tuple[str, str, str], message: str) -> None:
+    leaking = {**GOOD, party: pd.concat([GOOD[party], manifest(row)], ignore_index=True)}
+    with pytest.raises(FdamedError) as error:
+        check_manifests(leaking)
+    assert message in error.value.what
+
+
+def test_a_manifest_without_the_columns_or_with_a_strange_class_is_refused() -> None:
+    with pytest.raises(FdamedError, match="missing column patient"):
+        check_manifests({"A": GOOD["A"].drop(columns="patient")})
+    with pytest.raises(FdamedError, match="y holds"):
+        check_manifests({"A": GOOD["A"].assign(y=2)})
+
+
+def test_the_reference_rule_counts_its_leaks_instead() -> None:
+    leaking = {
+        "A": manifest(("1", "p", "train"), ("2", "p", "test"), ("3", "q", "test")),
+        "B": manifest(("1", "p", "test"), ("5", "q", "test"), ("6", "s", "val")),
+    }
+    assert check_manifests(leaking, "reference") == Leakage(1, 2, 1)

@@ -1,0 +1,286 @@
+"""The report: says what was found, how sure it is, and shows nothing that must stay inside."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from run_folders import PARTIES, edit, write_run, write_study
+
+from fdamed.cli import main
+from fdamed.evaluate.intervals import Interval
+from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.report.answer import answer
+from fdamed.report.page import interval, megabytes
+from fdamed.report.svg import Line, curves, ticks
+
+STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+
+@pytest.fixture(autouse=True)
+def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as files are drawn only where a test looks at them: they take seconds."""
+    if "with_figures" not in request.fixturenames:
+        monkeypatch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+
+
+@pytest.fixture
+def with_figures() -> None:
+    """Asks for the figures."""
+
+
+def report(config: Path) -> str:
+    assert main(["report", "--config", str(config)]) == 0
+    page = (config.parent / "report/index.html").read_text(encoding="utf-8")
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    return page
+
+
+def visible(page: str) -> str:
+    """The page's words, without style, script and tags."""
+    bare = re.sub(r"(?s)<(style|script)>.*?</\1>|<[^>]+>", " ", page)
+    return " ".join(bare.replace("\xa0", " ").replace("&nbsp;", " ").split())
+
+
+def test_the_report_is_one_file_that_fetches_nothing(tmp_path: Path) -> None:
+    page = report(write_study(tmp_path, **STUDY))
+    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
+    assert not re.search(r"<(link|img|iframe)\b|\bsrc=|@import|url\(", page)
+    assert "default-src 'none'" in page
+
+
+def test_every_file_of_the_report_is_there_and_made_again_it_is_the_same(tmp_path: Path, with_figures: None) -> None:
+    config = write_study(tmp_path, **STUDY)
+    report(config)
+    folder = config.parent / "report"
+    for name in ("headline", "scores", "rounds", "bytes", "cohort"):
+        assert (folder / f"tables/{name}.csv").is_file() and (folder / f"tables/{name}.md").is_file()
+    for name in ("headline", "rounds_auc", "rounds_acc", "cost", "sent"):
+        assert (folder / f"figures/{name}.svg").is_file() and (folder / f"figures/{name}.png").is_file()
+    assert "hospital" in (folder / "what_left_each_hospital.csv").read_text().splitlines()[0]
+    assert not list(folder.rglob("*.part"))
+    first = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    report(config)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == first
+
+
+def test_phantoms_are_named_loudly_and_real_data_are_not(tmp_path: Path) -> None:
+    assert "Synthetic phantoms." in visible(report(write_study(tmp_path / "a", **STUDY)))
+    assert "Synthetic phantoms" not in visible(report(write_study(tmp_path / "b", **STUDY, phantom=None)))
+
+
+def test_names_and_texts_are_shown_not_run(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    config = write_study(tmp_path, **STUDY)
+    for seed in (0, 1, 2):
+        folder = config.parent / f"runs/gp/NC/{seed}"
+        edit(folder / "run.json", method=evil, versions={"torch": evil})
+        ledger = (folder / "ledger.jsonl").read_text().replace('"update"', '"\\"><script>x</script>"')
+        (folder / "ledger.jsonl").write_text(ledger)
+        layers = (folder / "layers.jsonl").read_text().replace("layer1.0.conv1", evil)
+        (folder / "layers.jsonl").write_text(layers)
+    edit(config.parent / "ingest.json", rejected={evil: 40})
+    page = report(config)
+    assert page.count("<script>") == 1
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_secrets_and_places_are_not_in_the_report(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    report(config)
+    for path in (config.parent / "report").rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        assert b"a-secret-salt" not in content and b"/secret/place" not in content, path
+        assert str(tmp_path).encode() not in content, path
+
+
+def test_missing_runs_are_said_and_counted(tmp_path: Path) -> None:
+    config = write_study(tmp_path, missing=(("gp", "NC", 1),), **STUDY)
+    text = visible(report(config))
+    assert "1 of 6 runs are missing" in text
+    assert "gp / NC / seed 1" in text
+
+
+def test_a_run_that_never_finished_has_its_line(tmp_path: Path) -> None:
+    config = write_study(tmp_path, missing=tuple(("gp", "NC", s) for s in (0, 1, 2)), **STUDY)
+    text = visible(report(config))
+    assert "3 of 6 runs are missing" in text
+    assert "gp gp not run" in text
+
+
+def test_one_seed_gives_no_interval_and_says_so(tmp_path: Path) -> None:
+    page = report(write_study(tmp_path, **STUDY | {"seeds": [0]}))
+    assert "One seed." in page
+    assert "from a single seed" in visible(page)
+    assert " ± 0." not in visible(page)
+    assert 'class="band"' not in page
+
+
+def test_undefined_scores_and_rounds_are_said_not_drawn_as_zero(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for seed in (0, 1, 2):
+        folder = config.parent / f"runs/gp/NC/{seed}"
+        edit(folder / "scores/NC.json", auc=None, why={"auc": "no positives"}, positives=0)
+        (folder / "metrics.jsonl").write_text('{"round": 1, "test/acc": 0.5, "test/auc": null}\n')
+    text = visible(report(config))
+    assert "no positives" in text
+    assert "fedavg reaches the highest AUC" in text
+
+
+def test_small_cells_show_nowhere(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for seed in (0, 1, 2):
+        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", n=60, positives=7)
+        edit(config.parent / f"runs/fedavg/NC/{seed}/scores/NC.json", n=60, positives=7)
+    text = visible(report(config))
+    assert "suppressed: fewer than 11 images of a class" in text
+    assert "No run has a defined AUC at NC" in text
+    assert "LABEL_OUT_OF_RANGE <11" in text.replace("&lt;", "<")
+    assert "1 to 10 near-duplicate images" in text
+
+
+def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> None:
+    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"cut": cut, "seeds": [0, 1]})
+    page = report(config)
+    tabs = re.findall(r'<button type="button" data-view="(\d)" aria-pressed="(\w+)">([^<]+)', page)
+    assert tabs == [("0", "true", ALL_TARGETS), ("1", "false", "LO"), ("2", "false", "CO"), ("3", "false", "ED")]
+    assert "on average over all targets" in visible(page)
+
+
+def test_bytes_are_a_mean_over_the_targets_that_ran(tmp_path: Path) -> None:
+    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
+    gone = tuple(("gp", "LO", s) for s in (0, 1, 2))
+    page = report(write_study(tmp_path, missing=gone, **STUDY | {"cut": cut}))
+    rows = re.findall(r'<tr><th scope="row" data-value="gp">gp</th><td data-value="update">update</td>.*?</tr>', page)
+    cells = re.findall(r'data-value="([\d.]+)"', rows[0])
+    # Targets CO and ED: LO sends in both, 4 rounds of 2.8 MB; CO and ED in one of the two.
+    assert [float(c) for c in cells] == pytest.approx([11_200_000, 5_600_000, 5_600_000, 5.6])
+
+
+def test_thirty_runs_start_with_the_best_eight_switched_on(tmp_path: Path) -> None:
+    runs = {f"run{i}": {"method": "fedavg"} for i in range(30)}
+    page = report(write_study(tmp_path, **STUDY | {"runs": runs, "seeds": [0, 1]}))
+    assert len(re.findall(r'data-toggle="\d+" aria-pressed="true"', page)) == 8
+    assert len(re.findall(r'data-toggle="\d+" aria-pressed="false"', page)) == 22
+
+
+def test_the_papers_figures_stand_beside_ours_for_its_cohorts_only(tmp_path: Path) -> None:
+    real = report(write_study(tmp_path / "a", **STUDY | {"cohort": "chexpert", "phantom": None}))
+    assert "72.63 ± 2.27" in visible(real) and "82.40 ± 2.17" in visible(real)
+    assert re.search(r"FedAvg_Finetune_GP</th><td>gp</td><td[^>]*>72\.63 ± 2\.27</td><td[^>]*>\d\d\.\d\d ± ", real)
+    assert re.search(r"FADA</th><td>–</td><td[^>]*>61\.83 ± 3\.33</td><td[^>]*>–</td>", real)
+    assert "72.63" not in visible(report(write_study(tmp_path / "b", **STUDY | {"cohort": "chexpert"})))
+
+
+def test_the_leaking_rule_is_said_loudly(tmp_path: Path) -> None:
+    cut = {"by": "condition", "parties": PARTIES, "target": "NC", "rule": "reference"}
+    assert "Leaking split rule." in visible(report(write_study(tmp_path, **STUDY | {"cut": cut})))
+
+
+def test_runs_that_send_nothing_are_reported_as_such(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY | {"runs": {"target_only": {"method": "fedavg"}}})
+    assert "Nothing left any hospital" in visible(report(config))
+
+
+@pytest.mark.parametrize("name", ["cohort.json", "ingest.json"])
+def test_a_missing_file_of_the_study_is_one_clear_error(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_study(tmp_path, **STUDY | {"seeds": [0]})
+    (config.parent / name).unlink()
+    assert main(["report", "--config", str(config)]) == 2
+    assert f"{name} is missing" in capsys.readouterr().err
+    assert not (config.parent / "report/index.html").exists()
+
+
+# --- the answer ------------------------------------------------------------------------------------------------------
+
+
+def said(**scores: Interval) -> str:
+    return " ".join(answer("NC", scores, {run: run for run in scores})).replace("\xa0", " ")
+
+
+def test_the_answer_says_when_the_lead_may_be_chance() -> None:
+    text = said(gp=Interval(0.8, 0.05, 3), fedda=Interval(0.77, 0.02, 3), fedavg=Interval(0.6, 0.02, 3))
+    assert text.startswith("gp reaches the highest AUC at NC: 0.800 ± 0.050 over 3 seeds.")
+    assert "overlaps with that of fedda: between these the order may be chance" in text
+
+
+def test_the_answer_says_when_the_lead_is_clear() -> None:
+    text = said(gp=Interval(0.8, 0.01, 3), fedavg=Interval(0.6, 0.02, 3))
+    assert "does not overlap with that of any other run" in text
+
+
+def test_the_oracle_is_no_competitor_and_the_target_alone_is_the_yardstick() -> None:
+    text = said(oracle=Interval(0.9, 0.01, 3), gp=Interval(0.8, 0.01, 3), target_only=Interval(0.7, 0.2, 3))
+    assert text.startswith("gp reaches")
+    assert (
+        "gp is 0.100 above training on the target’s own labels alone (target_only), but the intervals overlap" in text
+    )
+    assert "(oracle, not a competitor) the AUC is 0.900" in text
+
+
+def test_when_the_target_alone_is_best_the_others_did_not_help() -> None:
+    assert "did not help here" in said(target_only=Interval(0.8, 0.01, 3), gp=Interval(0.7, 0.01, 3))
+
+
+def test_without_intervals_nothing_is_said_about_chance() -> None:
+    assert "run at least 3 seeds" in said(gp=Interval(0.8, None, 1), fedavg=Interval(0.6, None, 1))
+    assert said(gp=Interval(None, None, 0)).startswith("No run has a defined AUC")
+
+
+# --- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_ticks_are_round_numbers_inside_the_range() -> None:
+    assert ticks(0.52, 0.91) == [0.6, 0.7, 0.8, 0.9]
+    assert ticks(0, 11.2) == [0, 2.5, 5, 7.5, 10]
+    assert ticks(1, 1) == [1]
+
+
+def test_a_curve_breaks_where_a_round_is_undefined() -> None:
+    none: list[float | None] = [None] * 4
+    drawn = curves([Line(0, "gp", [1, 2, 3, 4], [0.5, 0.6, None, 0.7], none, none)], "t", "AUC")
+    assert drawn.count("<polyline") == 2
+    assert curves([Line(0, "gp", [1], [None], [None], [None])], "t", "AUC") == ""
+
+
+def test_numbers_are_written_for_readers() -> None:
+    assert interval(Interval(0.8125, 0.0204, 3)) == "0.812 ± 0.020"
+    assert interval(Interval(0.8125, None, 1), percent=True) == "81.25"
+    assert interval(None) == "–"
+    assert [megabytes(v) for v in (11.2, 3.2e-5, 0.0045, 2500.0)] == ["11.2 MB", "32 B", "4.5 kB", "2.5 GB"]
+
+
+def test_a_second_study_folder_is_not_read(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    write_run(config.parent, "old_run", "fedavg", "NC", 0, list(PARTIES), 4)
+    assert "old_run" not in report(config)

@@ -1,0 +1,183 @@
+"""Runs in MLflow: once, whole, and without anything that points at a person or a machine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from run_folders import edit, write_run, write_study
+
+from fdamed.cli import main
+from fdamed.errors import FdamedError
+from fdamed.records import read
+from fdamed.stages.track import store_of
+from fdamed.tracking import Store, connect, params, place, points, tags
+
+STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}, "seeds": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that is in MLflow, below this folder; made once, for a new database takes seconds."""
+    folder = tmp_path_factory.mktemp("tracked")
+    assert main(["track", "--config", str(write_study(folder, **STUDY))]) == 0
+    return folder
+
+
+def runs_of(folder: Path) -> list[Any]:
+    client = connect(Store(f"sqlite:///{folder}/results/mlflow/mlflow.db"))
+    experiment = client.get_experiment_by_name("demo")
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_tracking_twice_changes_nothing_and_a_retrained_run_is_replaced(
+    tracked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "results/demo/config.json"
+    edit(config, results=str(tmp_path / "results"))  # results/ may be moved: nothing in the store knows its place
+    first = runs_of(tmp_path)
+    assert len(first) == 4
+    assert main(["track", "--config", str(config)]) == 0
+    assert "0 new, 0 replaced, 4 kept" in capsys.readouterr().err
+    assert {r.info.run_id for r in runs_of(tmp_path)} == {r.info.run_id for r in first}
+
+    write_run(config.parent, "gp", "gp", "NC", 1, ["LO", "CO", "ED", "AT", "NC"], 3, nudge=0.05)
+    assert main(["track", "--config", str(config)]) == 0
+    assert "0 new, 1 replaced, 3 kept" in capsys.readouterr().err
+    second = runs_of(tmp_path)
+    assert sorted(r.info.run_name for r in second) == ["fedavg-NC-s0", "fedavg-NC-s1", "gp-NC-s0", "gp-NC-s1"]
+    assert len({r.info.run_id for r in second} & {r.info.run_id for r in first}) == 3
+    assert len(list((tmp_path / "results/mlflow/artifacts/demo").iterdir())) == 4
+    summary = json.loads((config.parent / "tracked.json").read_text())
+    assert (summary["experiment"], summary["runs"], summary["missing"]) == ("demo", 4, 0)
+    assert "viewStateShareKey" in summary["open"]
+
+
+def test_nothing_in_the_store_names_a_login_a_place_or_a_secret(tracked: Path) -> None:
+    run = next(r for r in runs_of(tracked) if r.info.run_name == "gp-NC-s0")
+    assert run.info.user_id == "fdamed"
+    assert run.data.tags["mlflow.user"] == "fdamed"
+    assert run.info.status == "FINISHED"
+    everything = [p.read_bytes() for p in (tracked / "results/mlflow").rglob("*") if p.is_file()]
+    for secret in ("a-secret-salt", "/secret/place", str(tracked)):
+        assert not any(secret.encode() in content for content in everything), secret
+    if getpass.getuser() not in {"root", "fdamed"}:
+        assert getpass.getuser() not in json.dumps([run.data.tags, run.data.params])
+    kept = tracked / "results/mlflow/artifacts/demo" / run.info.run_id / "artifacts"
+    assert json.loads((kept / "config.json").read_text())["cohort"] == "demo"
+    assert (kept / "figures/rounds.svg").read_text().startswith("<svg xmlns=")
+
+
+def test_the_experiment_opens_as_a_table_of_results(tracked: Path) -> None:
+    client = connect(Store(f"sqlite:///{tracked}/results/mlflow/mlflow.db"))
+    experiment = client.get_experiment_by_name("demo")
+    assert experiment.artifact_location == "mlflow-artifacts:/demo"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "Synthetic phantoms" in experiment.tags["mlflow.note.content"]
+    assert json.loads(experiment.tags["mlflow.sharedViewState.fdamed"])["orderByKey"] == "metrics.`test/auc`"
+
+
+def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
+    edit(folder / "scores/NC.json", auc=0.9, acc=None, why={"acc": "x"})
+    record = read(folder)
+    assert record is not None
+    found = params(record)
+    assert (found["method"], found["beta"], found["lr_target"], found["sources"]) == (
+        "gp",
+        "0.5",
+        "0.0002",
+        "LO,CO,ED,AT",
+    )
+    assert tags(record)["run_key"] == "demo/gp/NC/0"
+    values = points(record, 11)
+    auc = [(step, value) for key, value, _, step in values if key == "test/auc"]
+    assert [step for step, _ in auc] == [1, 2, 3]
+    assert auc[-1][1] == 0.9  # the final score, in the place of the last round's
+    assert [key for key, *_ in values].count("test/acc") == 3  # an undefined score hides no round
+    assert {key.split("/")[0] for key, *_ in values} == {"train", "val", "test", "comm", "runtime"}
+    sent = {key: value for key, value, _, _ in values}["comm/mb_out"]
+    assert sent == pytest.approx(4 * 3 * 2_800_008 / 1e6)
+    assert min(when for *_, when, _ in values) > 1_700_000_000_000  # from the files, in milliseconds
+    assert len({(key, step) for key, _, _, step in values}) == len(values)
+
+
+def test_scores_over_few_images_do_not_reach_mlflow(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
+    edit(folder / "scores/NC.json", n=40, positives=4)
+    record = read(folder)
+    assert record is not None
+    keys = {key for key, *_ in points(record, 11)}
+    assert not {k for k in keys if k.startswith("test/") and k.count("/") == 1}
+    assert "test/LO/auc" in keys
+
+
+def test_paths_in_a_runs_options_stay_local(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
+    edit(folder / "run.json", options={"teacher": "/home/somebody/w.pth", "beta": 0.5})
+    record = read(folder)
+    assert record is not None
+    assert params(record)["teacher"] == "(kept local)"
+    assert params(record)["beta"] == "0.5"
+
+
+def test_a_server_that_is_away_is_an_error_within_ten_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    uri = f"http://user:password@127.0.0.1:{port}"
+    config = write_study(tmp_path, **STUDY, tracking={"uri": uri})
+    begin = time.monotonic()
+    assert main(["track", "--config", str(config)]) == 2
+    assert time.monotonic() - begin < 10
+    said = capsys.readouterr().err
+    assert "does not answer" in said
+    assert "safe in files" in said
+    assert "password" not in said
+    assert not (config.parent / "tracked.json").exists()
+
+
+def test_a_database_that_is_none_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_study(tmp_path, **STUDY)
+    (tmp_path / "results/mlflow").mkdir()
+    (tmp_path / "results/mlflow/mlflow.db").write_bytes(b"not a database" * 100)
+    assert main(["track", "--config", str(config)]) == 2
+    assert "safe in files" in capsys.readouterr().err
+
+
+def test_a_study_without_finished_runs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_study(tmp_path, **STUDY | {"seeds": [0]})
+    for done in config.parent.glob("runs/*/*/*/done"):
+        done.unlink()
+    assert main(["track", "--config", str(config)]) == 2
+    assert "no run of this study is finished" in capsys.readouterr().err
+
+
+def test_a_printed_address_has_no_password() -> None:
+    assert place("https://user:word@host:81/x?token=1") == "https://host:81/x"
+
+
+def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
+    from fdamed.config import load
+
+    store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
+    assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
+    assert store.artefacts == tmp_path.resolve() / "results/mlflow/artifacts"
+
+
+def test_errors_of_the_store_are_the_users_to_mend() -> None:
+    with pytest.raises(FdamedError):
+        connect(Store("http://127.0.0.1:9"))

@@ -1,0 +1,91 @@
+# Raw tree -> index -> one manifest a hospital -> one memory-mapped cache a hospital.
+
+if study.phantom:
+
+    rule phantom:
+        output:
+            f"{study.data.root}/.phantom.json",
+        log:
+            f"{ROOT}/logs/phantom.log",
+        benchmark:
+            f"{ROOT}/benchmarks/phantom.tsv"
+        conda:
+            "../../envs/fdamed.yaml"
+        threads: 2
+        resources:
+            mem_mb=2000,
+            runtime=30,
+        params:
+            config=CONFIG,
+            settings=settings("phantom", "data"),
+        shell:
+            "fdamed phantom --config {params.config:q} 2> {log:q}"
+
+
+rule ingest:
+    input:
+        raw_data,
+    output:
+        index=f"{ROOT}/parties/index.parquet",
+        rejects=f"{ROOT}/parties/rejects.csv",
+        summary=f"{ROOT}/ingest.json",
+    log:
+        f"{ROOT}/parties/logs/ingest.log",
+    benchmark:
+        f"{ROOT}/benchmarks/ingest.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: 2
+    resources:
+        mem_mb=2000,
+        runtime=120,
+    params:
+        config=CONFIG,
+        settings=settings("data"),
+    shell:
+        "fdamed ingest --config {params.config:q} 2> {log:q}"
+
+
+rule split:
+    input:
+        f"{ROOT}/parties/index.parquet",
+    output:
+        manifests=expand(f"{ROOT}/parties/{{party}}/manifest.parquet", party=study.cut.parties),
+        cohort=f"{ROOT}/cohort.json",
+    log:
+        f"{ROOT}/logs/split.log",
+    benchmark:
+        f"{ROOT}/benchmarks/split.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    resources:
+        mem_mb=1500,
+        runtime=20,
+    params:
+        config=CONFIG,
+        settings=settings("cut"),
+    shell:
+        "fdamed split --config {params.config:q} 2> {log:q}"
+
+
+rule cache:
+    input:
+        f"{ROOT}/parties/{{party}}/manifest.parquet",
+    output:
+        images=f"{ROOT}/parties/{{party}}/images.npy",
+        order=f"{ROOT}/parties/{{party}}/order.parquet",
+    log:
+        f"{ROOT}/parties/{{party}}/logs/cache.log",
+    benchmark:
+        f"{ROOT}/benchmarks/cache.{{party}}.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: 2
+    resources:
+        mem_mb=3000,
+        runtime=240,
+    params:
+        config=CONFIG,
+        settings=settings("image", "data"),
+    shell:
+        "fdamed cache --config {params.config:q} --party {wildcards.party} --workers {threads} 2> {log:q}"

@@ -1,0 +1,54 @@
+# Views of the files: MLflow and the HTML report. Both can be rebuilt without training again.
+
+
+localrules:
+    track,
+    report_page,
+
+
+rule track:
+    input:
+        run_files(),
+    output:
+        f"{ROOT}/tracked.json",
+    log:
+        f"{ROOT}/logs/track.log",
+    conda:
+        "../../envs/fdamed.yaml"
+    params:
+        config=CONFIG,
+        settings=settings("tracking", "privacy"),
+    shell:
+        "fdamed track --config {params.config:q} 2> {log:q}"
+
+
+rule report_page:
+    input:
+        run_files(),
+        f"{ROOT}/cohort.json",
+        f"{ROOT}/ingest.json",
+    output:
+        report(
+            f"{ROOT}/report/index.html",
+            caption="../report/page.rst",
+            category="Study",
+        ),
+        report(
+            f"{ROOT}/report/what_left_each_hospital.csv",
+            caption="../report/ledger.rst",
+            category="Privacy",
+        ),
+        report(
+            f"{ROOT}/report/tables/headline.csv",
+            caption="../report/headline.rst",
+            category="Study",
+        ),
+    log:
+        f"{ROOT}/logs/report.log",
+    conda:
+        "../../envs/fdamed.yaml"
+    params:
+        config=CONFIG,
+        settings=settings("cut", "privacy", "runs", "seeds"),
+    shell:
+        "fdamed report --config {params.config:q} 2> {log:q}"
