@@ -33,4 +33,4 @@ rule all:
 
 rule data:
     input:
-        expand(f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties),
+        f"{ROOT}/leakage.json",

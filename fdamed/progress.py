@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ EVERY = 10.0
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """Pass `items` on and tell how far they are."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     return _bar(items, what, total) if sys.stderr.isatty() else _lines(items, what, total)
 

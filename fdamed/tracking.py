@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 
 from fdamed.disclosure import hides, shareable
 from fdamed.errors import FdamedError
-from fdamed.files import write_text
 from fdamed.records import Record, millis
 
 USER = "fdamed"
@@ -195,7 +194,10 @@ def _bring(
         client.log_batch(identity, metrics[start : start + BATCH])
     for path, text in artefacts(record).items():
         if store.artefacts:
-            write_text(store.artefacts / record.facts["cohort"] / identity / "artifacts" / path, text)
+            # Plain, not synced: a run that was cut short is not FINISHED and is imported again.
+            file = store.artefacts / record.facts["cohort"] / identity / "artifacts" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
         else:
             client.log_text(identity, text, path)
     client.set_terminated(identity, "FINISHED", end_time=end)

@@ -55,8 +55,8 @@ def fit(
     if not isinstance(data, Labelled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
-    images = torch.from_numpy(np.ascontiguousarray(data.images)).to(device)
-    labels = torch.from_numpy(np.ascontiguousarray(data.y)).to(device)
+    images = torch.from_numpy(np.array(data.images)).to(device)
+    labels = torch.from_numpy(np.array(data.y)).to(device)
     side = _auxiliary_labels(auxiliary, data, device)
     optimiser = optimiser or Optimiser(model, recipe)
     head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
@@ -174,7 +174,7 @@ class Optimiser:
 def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: torch.device) -> dict[str, Tensor]:
     if auxiliary is None:
         return {}
-    return {k: torch.from_numpy(np.ascontiguousarray(data.auxiliary[k])).to(device) for k in auxiliary.names}
+    return {k: torch.from_numpy(np.array(data.auxiliary[k])).to(device) for k in auxiliary.names}
 
 
 @torch.inference_mode()
@@ -184,6 +184,6 @@ def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256) -> 
     device = model.theta.device
     parts = []
     for start in range(0, len(data), batch):
-        x = as_input(torch.from_numpy(np.ascontiguousarray(data.images[start : start + batch])).to(device))
+        x = as_input(torch.from_numpy(np.array(data.images[start : start + batch])).to(device))
         parts.append(torch.softmax(model.module(x).float(), dim=1)[:, 1].cpu())
     return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)

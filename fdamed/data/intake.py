@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fdamed.data.manifest import LABEL, OLDEST
 from fdamed.data.tables import age_value, by_value, label_value
@@ -69,13 +71,14 @@ def _harmless(cell: str) -> str:
     return "'" + cell if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
+WICKED = r"(^|/)\.\.(/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
+"""What makes a cell no path below the data root: climbing, absolute, of another system, NUL, empty."""
+
+
 def leaves_root(paths: pd.Series) -> np.ndarray[Any, Any]:
-    """Which cells cannot be a path below the data root: empty, absolute, climbing, or not a path at all."""
-    text = paths.astype("str")
-    climbs = text.str.contains(r"(?:^|/)\.\.(?:/|$)", regex=True)
-    absolute = text.str.startswith("/") | text.str.startswith("~") | text.str.contains(r"^[A-Za-z]:", regex=True)
-    odd = text.str.contains("\\", regex=False) | text.str.contains("\x00", regex=False) | (text.str.strip() == "")
-    return (climbs | absolute | odd).to_numpy(dtype=bool)
+    """Which cells cannot be a path below the data root."""
+    found = pc.match_substring_regex(pa.array(paths.astype("str"), pa.large_string()), WICKED)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def refuse_paths(frame: pd.DataFrame, column: str, table: str, rejects: Rejects) -> pd.DataFrame:

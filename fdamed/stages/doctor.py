@@ -24,8 +24,9 @@ SAMPLE = 200
 DECODED = {"dicom": 15.0, "picture": 80.0}
 """Images a second and core that the cache makes, roughly."""
 TRAINED = 25.0
-"""Images a second and core that a full ResNet-18 trains on at 64 pixels, roughly; a GPU does the work of sixty cores."""
+"""Images a second and core on which a full ResNet-18 trains at 64 pixels, roughly; a GPU does the work of 60 cores."""
 GPU = 60.0
+CLASSES = {"positive": 1, "negative": 0}
 SALT = "doctor"
 """Pseudonyms here never leave this process."""
 
@@ -86,7 +87,7 @@ def machine(config: Config) -> dict[str, Any]:
         folder = folder.parent
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(pages / 2**30, 1),
+        "memorsidegb": round(pages / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
         "free_gb": round(shutil.disk_usage(folder).free / 2**30, 1),
     }
@@ -160,7 +161,7 @@ def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
             "images": len(frame),
             "patients": int(frame["patient"].nunique()),
             "positive": round(float(y.mean()), 3),
-            "candidates": {"positive": int((truth[party] == 1).sum()), "negative": int((truth[party] == 0).sum())},
+            "candidates": {word: _shown(int((truth[party] == side).sum()), cell) for word, side in CLASSES.items()},
             "splits": {s: _shown(int((split == s).sum()), cell) for s in ("train", "adapt", "val", "test")},
         }
     for note in cohort.notes[1:]:
@@ -182,7 +183,7 @@ def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -
     )
     report.cache_bytes = images * config.image.size**2
     report.cache_seconds = round((pictures / DECODED["picture"] + (images - pictures) / DECODED["dicom"]) / cores, 1)
-    power = GPU * 1.0 if report.machine["gpu"] and config.train.device != "cpu" else float(cores)
+    power = GPU if report.machine["gpu"] and config.train.device != "cpu" else float(cores)
     rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
     trained = {p: int(f["split"].isin(("train", "adapt")).sum()) for p, f in manifests.items()}
     rounds = config.train.rounds * len(config.seeds) * len(config.expanded_runs())

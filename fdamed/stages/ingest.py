@@ -31,7 +31,7 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
     """Read the data set; rejects.csv is written whatever comes, index.parquet only if enough is left."""
     from fdamed.data.adapters import check_share, read
     from fdamed.data.intake import Rejects
-    from fdamed.data.tables import content_hash
+    from fdamed.data.tables import column_hash
 
     begin = time.monotonic()
     rejects = Rejects()
@@ -52,7 +52,7 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
             "patients": int(frame["patient"].nunique()),
             "rejected": rejects.counts(),
             "burned_in": int(frame["burned_in"].fillna(False).sum()),
-            "hash": content_hash(frame.drop(columns=["patient", "study"])),
+            "hash": column_hash(frame.drop(columns=["patient", "study"]), "image"),
             "seconds": round(time.monotonic() - begin, 3),
         },
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fdamed.data import manifest
 from fdamed.data.intake import Rejects, leaves_root, view_of
-from fdamed.data.tables import age_value, content_hash, label_value, read_table
+from fdamed.data.tables import age_value, column_hash, content_hash, label_value, read_table
 from fdamed.errors import FdamedError
 
 
@@ -185,3 +185,10 @@ def test_the_fast_content_hash_is_the_contract_s_digit_for_digit() -> None:
     assert content_hash(frame) == manifest.content_hash(frame)
     assert content_hash(frame[::-1]) == content_hash(frame)
     assert content_hash(frame.assign(y=1)) != content_hash(frame)
+
+
+def test_the_hash_of_an_index_knows_content_and_not_order() -> None:
+    frame = pd.DataFrame({"image": ["b", "a"], "age": np.array([1, np.nan], dtype="float32"), "race": [None, "x"]})
+    assert column_hash(frame[::-1], "image") == column_hash(frame, "image")
+    assert column_hash(frame.assign(age=np.float32(1)), "image") != column_hash(frame, "image")
+    assert column_hash(frame.assign(race=["x", None]), "image") != column_hash(frame, "image")

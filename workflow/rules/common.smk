@@ -2,17 +2,17 @@
 from snakemake.exceptions import WorkflowError
 
 from fdamed import __version__
-from fdamed.config import parse
+from fdamed.config import parse as checked
 from fdamed.errors import FdamedError
 from fdamed.files import digest, read_json, write_json
 
 try:
-    study = parse(dict(config), where=", ".join(map(str, workflow.configfiles)))
+    study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
 ROOT = f"{study.results}/{study.cohort}"
-CONFIG = f"{ROOT}/config.json"
+CONFIG = f"{ROOT}/parties/config.json"
 SECTIONS = study.model_dump(mode="json")
 RUNS = study.expanded_runs()
 
@@ -37,7 +37,12 @@ def settings(*sections):
 
 
 def run_settings(wildcards):
-    return digest([settings("model", "train", "privacy"), RUNS[wildcards.run].model_dump(mode="json")])
+    return digest(
+        [
+            settings("model", "train", "privacy"),
+            RUNS[wildcards.run].model_dump(mode="json"),
+        ]
+    )
 
 
 def raw_data(wildcards):
@@ -45,10 +50,18 @@ def raw_data(wildcards):
     return [f"{study.data.root}/.phantom.json"] if study.phantom else []
 
 
+def train_memory(wildcards, attempt):
+    """Megabytes: models, cache and libraries, and half as much again after each failure."""
+    return int(3000 * (1 + 0.5 * (attempt - 1)))
+
+
 def run_files():
     """The files of every run of the study."""
     return expand(
-        [f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done", f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json"],
+        [
+            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
+        ],
         run=RUNS,
         target=study.cut.targets,
         seed=study.seeds,

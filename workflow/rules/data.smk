@@ -50,7 +50,9 @@ rule split:
     input:
         f"{ROOT}/parties/index.parquet",
     output:
-        manifests=expand(f"{ROOT}/parties/{{party}}/manifest.parquet", party=study.cut.parties),
+        manifests=expand(
+            f"{ROOT}/parties/{{party}}/manifest.parquet", party=study.cut.parties
+        ),
         cohort=f"{ROOT}/cohort.json",
     log:
         f"{ROOT}/logs/split.log",
@@ -89,3 +91,23 @@ rule cache:
         settings=settings("image", "data"),
     shell:
         "fdamed cache --config {params.config:q} --party {wildcards.party} --workers {threads} 2> {log:q}"
+
+
+rule guard:
+    input:
+        expand(f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties),
+    output:
+        f"{ROOT}/leakage.json",
+    log:
+        f"{ROOT}/logs/guard.log",
+    benchmark:
+        f"{ROOT}/benchmarks/guard.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    params:
+        config=CONFIG,
+    shell:
+        "fdamed guard --config {params.config:q} 2> {log:q}"

@@ -1,11 +1,6 @@
 # Starting weights -> one training job for each run, target and seed -> scores at the target.
 
 
-def train_memory(wildcards, attempt):
-    """Megabytes: models, cache and libraries, and half as much again after each failure."""
-    return int(3000 * (1 + 0.5 * (attempt - 1)))
-
-
 rule init:
     output:
         theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
@@ -28,7 +23,10 @@ rule init:
 
 rule federate:
     input:
-        caches=expand(f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties),
+        caches=expand(
+            f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties
+        ),
+        guard=f"{ROOT}/leakage.json",
         theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
     output:
         multiext(
@@ -62,9 +60,14 @@ rule federate:
 
 rule evaluate:
     input:
-        expand(f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/done", seed=study.seeds),
+        expand(
+            f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/done", seed=study.seeds
+        ),
     output:
-        expand(f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/scores/{{{{target}}}}.json", seed=study.seeds),
+        expand(
+            f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/scores/{{{{target}}}}.json",
+            seed=study.seeds,
+        ),
     log:
         f"{ROOT}/logs/evaluate.{{run}}.{{target}}.log",
     benchmark:

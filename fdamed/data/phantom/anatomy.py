@@ -82,7 +82,7 @@ def grid(chest: Chest, size: int) -> tuple[Field, Field, Field]:
     return across, across + chest.tilt[:, None, None] * y, y
 
 
-def frontal(chest: Chest, size: int, seed: int) -> Scene:
+def frontal(chest: Chest, size: int) -> Scene:
     """The frontal projection (b, size, size)."""
     across, x, y = grid(chest, size)
     c = {f.name: getattr(chest, f.name)[:, None, None] for f in fields(chest)}
@@ -134,7 +134,7 @@ def frontal(chest: Chest, size: int, seed: int) -> Scene:
     # Vessels and hila.
     tree = np.stack(
         [
-            vessels(seed, int(n), size, float(z), (float(sx), float(sy)))
+            vessels(int(n), size, float(z), (float(sx), float(sy)))
             for n, z, sx, sy in zip(chest.number, chest.zoom, chest.shift_x, chest.shift_y, strict=True)
         ]
     )

@@ -46,8 +46,9 @@ def save(
     for keyword, value in header.items():
         setattr(image, keyword, value)
     image.BodyPartExamined = "CHEST" if rng.random() < 0.9 else ""
-    if rng.random() < 0.6:
-        image.BurnedInAnnotation = "NO"
+    burned = rng.random()
+    if burned < 0.6:
+        image.BurnedInAnnotation = "YES" if burned < 0.01 else "NO"
     spacing = [round(700 / max(pixels.shape) / 2, 4)] * 2
     image.ImagerPixelSpacing = spacing
     if rng.random() < 0.65:

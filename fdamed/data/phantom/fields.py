@@ -82,9 +82,10 @@ def mottle(rng: np.random.Generator, size: int, grain: int, batch: int = 1) -> F
 
 
 @cache
-def _tree(seed: int, number: int) -> Image.Image:
+def _tree(number: int) -> Image.Image:
     """Pulmonary vessels of both lungs on the square -1..1, 255 = thick."""
-    rng = stream(seed, "vessels", number).numpy
+    # The bank of trees is the same for every cohort; zoom, shift and mirror make them different.
+    rng = stream(0, "vessels", number).numpy
     scale = TREE_SIZE / 2
     image = Image.new("L", (TREE_SIZE, TREE_SIZE))
     draw = ImageDraw.Draw(image)
@@ -108,19 +109,25 @@ def _tree(seed: int, number: int) -> Image.Image:
     return wide
 
 
+def grow_trees() -> None:
+    """Draw all trees, so that processes that start afterwards have them already."""
+    for number in range(TREES):
+        _tree(number)
+
+
 @cache
-def _small_tree(seed: int, number: int, shrink: int) -> Image.Image:
+def _small_tree(number: int, shrink: int) -> Image.Image:
     """The tree on the square -2..2 at a resolution that suits the wanted size, mirrored for odd numbers."""
-    tree = _tree(seed, number // 2 % TREES)
+    tree = _tree(number // 2 % TREES)
     if number % 2:
         tree = tree.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return tree.reduce(shrink) if shrink > 1 else tree
 
 
-def vessels(seed: int, number: int, size: int, zoom: float, shift: tuple[float, float]) -> Field:
+def vessels(number: int, size: int, zoom: float, shift: tuple[float, float]) -> Field:
     """Vessels (size, size) in 0..1, zoomed and shifted as the patient is; an odd `number` is a mirrored tree."""
     shrink = max(1, TREE_SIZE // size)
-    tree = _small_tree(seed, number % (2 * TREES), shrink)
+    tree = _small_tree(number % (2 * TREES), shrink)
     quarter = TREE_SIZE / 2 / shrink
     scale, offset = 2 / size / zoom * quarter, 2 * quarter
     x, y = ((-1 - s) / zoom * quarter + offset for s in shift)

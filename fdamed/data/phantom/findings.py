@@ -160,7 +160,7 @@ def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
             np.maximum(total, patch, out=total)
     grain = mottle(rng, image.x.shape[-1], 26)[0]
     total *= np.clip(0.9 + 0.3 * grain, 0.2, 1.5)
-    image.density[...] += 0.34 * strength * total * image.lung
+    image.density[...] += 0.20 * strength * total * image.lung
 
 
 def _nothing(image: View, rng: np.random.Generator, strength: float) -> None:

@@ -10,7 +10,7 @@ from fdamed.data.phantom.anatomy import Chest, Scene, grid
 from fdamed.data.phantom.fields import ellipsoid, path_length, step, tilted, vessels
 
 
-def lateral(chest: Chest, size: int, seed: int) -> Scene:
+def lateral(chest: Chest, size: int) -> Scene:
     """The lateral projection (b, size, size)."""
     across, x, y = grid(chest, size)
     c = {f.name: getattr(chest, f.name)[:, None, None] for f in fields(chest)}
@@ -45,7 +45,7 @@ def lateral(chest: Chest, size: int, seed: int) -> Scene:
 
     tree = np.stack(
         [
-            vessels(seed, int(n), size, float(0.8 * z), (float(sx), float(sy)))
+            vessels(int(n), size, float(0.8 * z), (float(sx), float(sy)))
             for n, z, sx, sy in zip(chest.number, chest.zoom, chest.shift_x, chest.shift_y, strict=True)
         ]
     )

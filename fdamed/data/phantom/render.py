@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fdamed.data.phantom import findings
 from fdamed.data.phantom.anatomy import frontal
+from fdamed.data.phantom.fields import grow_trees
 from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import Cohort
 from fdamed.data.phantom.scanner import expose
@@ -29,7 +30,7 @@ def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixel
     work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
     for row in rows.tolist():
         project = lateral if cohort.lateral[row] else frontal
-        scene = project(cohort.chest.at(slice(row, row + 1)), work, cohort.seed)
+        scene = project(cohort.chest.at(slice(row, row + 1)), work)
         for kind, shown in zip(findings.KINDS, cohort.shows[row], strict=True):
             if shown:
                 place = findings.place(cohort.seed, int(cohort.patient[row]), kind)
@@ -74,6 +75,7 @@ def save_all(cohort: Cohort, save: Save, processes: int | None = None) -> None:
         for _ in track(map(_work, chunks), "phantom", total=len(chunks)):
             pass
         return
+    grow_trees()  # once, before the processes part
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save)) as pool:
         for _ in track(pool.map(_work, chunks), "phantom", total=len(chunks)):
             pass

@@ -42,13 +42,13 @@ def draw_sheet(phantom: Phantom, cohort: Cohort, path: Path) -> None:
                 picture.thumbnail((cell, cell))
                 left, top = column * step_x, line * step_y
                 sheet.paste(picture, (left + (cell - picture.width) // 2, top + CAPTION))
-                pen.text((left + 3, top + 2), _caption(cohort, row, name), fill=230, font=font)
+                pen.text((left + 3, top + 2), _caption(cohort, row, name)[: cell // 6], fill=230, font=font)
     with atomic(path) as draft:
         sheet.save(draft, "PNG")
 
 
 def _caption(cohort: Cohort, row: int, name: str) -> str:
     sign = "+" if cohort.positive[row] else "-"
-    shown = [k for k, there in zip(f.KINDS, cohort.shows[row], strict=True) if there and k != name]
+    shown = [k for k, there in zip(f.KINDS, cohort.shows[row], strict=True) if there and k not in (name, f.COVID)]
     who = f"{'M' if cohort.male[row] else 'F'}{cohort.age[row]}"
-    return f"{name} {sign} {who} {', '.join(shown)}"[:44]
+    return f"{name} {sign} {who} {', '.join(shown)}"

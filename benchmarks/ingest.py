@@ -1,0 +1,187 @@
+"""Files to the image cache against `cores` x one bare process that only decodes and resizes with the same libraries.
+
+`python -m benchmarks.ingest [--files N] [--kinds ...]` prints one JSON line. Both sides are timed from the moment their
+libraries are imported, in turns, and the best of each counts. Peak memory is that of a worker, for n and for 3n files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fdamed.data.cache import PRELOAD, Task, build, place
+from fdamed.data.decode import guarded
+from fdamed.data.store import reserve
+
+SIDE = 2000
+SIZE = 224
+KINDS = ("dicom", "dicom_jpeg_lossless", "jpeg")
+
+
+def bare(path: str) -> int:
+    """What any script would do: pydicom or Pillow, float, MONAI's Resize, uint8."""
+    import torch
+    from monai.data.meta_obj import set_track_meta
+    from monai.transforms.spatial.array import Resize
+
+    set_track_meta(False)
+    with open(path, "rb") as file:
+        head = file.read(132)
+    if head[128:] == b"DICM":
+        import pydicom
+
+        pixels = pydicom.dcmread(path).pixel_array
+    else:
+        from PIL import Image
+
+        pixels = np.asarray(Image.open(path))
+    picture = torch.from_numpy(pixels.astype(np.float32))[None]
+    small = Resize((SIZE, SIZE), mode="area")(picture)
+    top = float(small.max())
+    return int((small[0] * (255 / top)).to(torch.uint8).numpy().sum())
+
+
+def decode_all(paths: list[str]) -> float:
+    """In a process of its own: seconds that `bare` takes for all files, libraries warm."""
+    bare(paths[0])
+    begin = time.perf_counter()
+    for path in paths:
+        bare(path)
+    return time.perf_counter() - begin
+
+
+def cached(task: Task, draft: str) -> tuple[int, int]:
+    """In a worker: the real work, and the worker's peak memory in kB so far."""
+    place(task, draft=draft, size=SIZE, equalise=False)
+    return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def through_the_cache(paths: list[str], folder: Path, workers: int) -> tuple[float, int]:
+    """Seconds for all files with the workers warm, and the largest worker's peak memory in kB."""
+    draft = folder / "draft.npy"
+    warm = workers * 8
+    reserve(draft, len(paths) + warm, SIZE)
+    tasks = [Task(row, path) for row, path in enumerate(paths[:1] * warm + paths)]
+    peak = 0
+    begin = last = 0.0
+    work = partial(cached, draft=str(draft))
+    for done, (_, result) in enumerate(guarded(tasks, work, workers, preload=(*PRELOAD, "benchmarks.ingest")), start=1):
+        last = time.perf_counter()
+        if done == warm:
+            begin = last
+        if isinstance(result, tuple):
+            peak = max(peak, result[1])
+        else:
+            raise SystemExit(f"a benchmark file was refused: {result}")
+    return last - begin, peak
+
+
+def make_files(folder: Path, kind: str, count: int) -> list[str]:
+    """`count` files of one kind: three different images, linked to many names."""
+    from scipy.ndimage import zoom
+
+    rng = np.random.default_rng(0)
+    made = []
+    for number in range(3):
+        shape = zoom(rng.random((12, 12)), SIDE / 12, order=3)
+        image = np.clip((0.1 + 0.8 * shape + 0.01 * rng.standard_normal(shape.shape)) * 4095, 0, 4095).astype(np.uint16)
+        path = folder / f"{kind}{number}"
+        if kind == "jpeg":
+            from PIL import Image
+
+            Image.fromarray((image >> 4).astype(np.uint8)).save(path, "JPEG", quality=90)
+        else:
+            from pydicom.uid import JPEGLosslessSV1
+
+            from tests.dicom_files import compressed, dataset, write
+
+            window = {"WindowCenter": 2048, "WindowWidth": 4096}
+            lossless = kind == "dicom_jpeg_lossless"
+            write(path, compressed(image, JPEGLosslessSV1, **window) if lossless else dataset(image, **window))
+        made.append(path)
+    names = []
+    for number in range(count):
+        name = folder / f"{kind}-{number:05}"
+        os.link(made[number % 3], name)
+        names.append(str(name))
+    return names
+
+
+def measure(kind: str, files: int, cores: int, turns: int, folder: Path) -> dict[str, Any]:
+    paths = make_files(folder, kind, files)
+    alone: list[float] = []
+    ours: list[float] = []
+    for _ in range(turns):
+        alone += [
+            r
+            for _, r in guarded([paths], decode_all, 1, 3600, preload=(*PRELOAD, "benchmarks.ingest"))
+            if isinstance(r, float)
+        ]
+        ours.append(through_the_cache(paths, folder, cores)[0])
+    bare_rate, our_rate = files / min(alone), files / min(ours)
+    return {
+        "bare_per_second": round(bare_rate, 1),
+        "cache_per_second": round(our_rate, 1),
+        "ratio": round(our_rate / (cores * bare_rate), 3),
+    }
+
+
+def peak_memory(files: int, cores: int, folder: Path) -> dict[str, float]:
+    """Peak of a worker (MB) for n and 3n files, and what the calling process gained by building 3n instead of n."""
+    out: dict[str, float] = {}
+    for name, count in (("n", files), ("3n", 3 * files)):
+        sub = folder / name
+        sub.mkdir()
+        paths = make_files(sub, "dicom", count)
+        out[f"worker_mb_{name}"] = round(through_the_cache(paths, sub, cores)[1] / 1024, 1)
+        rows = pd.DataFrame({"image": [Path(p).name for p in paths], "y": np.arange(count) % 2, "split": "train"})
+        build(
+            rows,
+            sub,
+            SIZE,
+            False,
+            sub / "o" / "images.npy",
+            sub / "o" / "order.parquet",
+            sub / "o" / "r.csv",
+            cores,
+            0.0,
+        )
+        out[f"parent_mb_{name}"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+        shutil.rmtree(sub)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=120)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    options = parser.parse_args()
+    result: dict[str, Any] = {"benchmark": "ingest", "cores": options.cores, "files": options.files}
+    with tempfile.TemporaryDirectory() as name:
+        for kind in options.kinds:
+            folder = Path(name) / kind
+            folder.mkdir()
+            result[kind] = measure(kind, options.files, options.cores, options.turns, folder)
+            shutil.rmtree(folder)
+        memory = Path(name) / "memory"
+        memory.mkdir()
+        result["memory"] = peak_memory(max(30, options.files // 2), options.cores, memory)
+    result["ratio"] = min(result[kind]["ratio"] for kind in options.kinds)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""`fdamed ingest` and `fdamed split` from a raw tree to manifests, through the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from fdamed.cli import main
+from fdamed.config import Config
+from fdamed.data.leakage import check_manifests
+from fdamed.data.manifest import content_hash
+from tests.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table
+
+RELEASE = "CheXpert-v1.0-small"
+CONDITIONS = {"Lesion": "Lung_Lesion", "Edema": "Edema"}
+CANARY = "patient90"
+
+
+def rows_of(patients: int) -> list[list[str]]:
+    out = []
+    for p in range(patients):
+        for view in range(1 + p % 3):
+            labels = {"Edema": "1.0" if p % 2 else "0.0", "Lung_Lesion": "0.0" if (p // 2) % 2 else "1.0"}
+            path = f"{RELEASE}/train/{CANARY}{p:03d}/study1/view{view}_frontal.jpg"
+            out.append(chexpert_row(path, "Male" if p % 3 else "Female", str(20 + p % 60), **labels))
+    return out
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A configuration beside a tree of 90 patients."""
+    rows = rows_of(90)
+    write_table(tmp_path / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, rows)
+    for row in rows:
+        write_picture(tmp_path / "raw" / row[0])
+    return configure(tmp_path)
+
+
+def configure(folder: Path, **keys: Any) -> Path:
+    content: dict[str, Any] = {
+        "cohort": "small",
+        "results": str(folder / "results"),
+        "data": {"layout": "chexpert", "root": str(folder / "raw"), **keys.pop("data", {})},
+        "cut": {
+            "by": "condition",
+            "parties": {"Lesion": "Lung Lesion", "Edema": "Edema"},
+            "target": "Edema",
+            "labelled": 8,
+            **keys.pop("cut", {}),
+        },
+        "runs": {"fedavg": {}},
+        **keys,
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["ingest", "--config", str(study)]) == 0
+    assert main(["split", "--config", str(study)]) == 0
+    root = study.parent / "results/small"
+    told = json.loads((root / "ingest.json").read_text())
+    assert (told["rows"], told["patients"], told["rejected"]) == (180, 90, {})
+    cohort = json.loads((root / "cohort.json").read_text())
+    manifests = {p: pd.read_parquet(root / f"parties/{p}/manifest.parquet") for p in CONDITIONS}
+    check_manifests(manifests)
+    for party, frame in manifests.items():
+        entry = cohort["parties"][party]
+        assert entry["hash"] == content_hash(frame)
+        assert sum(entry["images"].values()) == len(frame)
+        assert sum(entry["positives"].values()) == int(frame["y"].sum())
+        assert entry["images"]["adapt"] == 8
+    assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_parties"] == 0
+    assert "drawn by a hash" in cohort["notes"][0]
+    shared = capfd.readouterr().err + (root / "cohort.json").read_text() + (root / "ingest.json").read_text()
+    assert CANARY not in shared
+
+
+def test_the_salt_is_made_once_for_its_owner_only_and_the_cohort_does_not_depend_on_it(study: Path) -> None:
+    root = study.parent / "results/small"
+    hashes = []
+    for _ in range(2):
+        assert main(["ingest", "--config", str(study), "--tables-only"]) == 0
+        salt = (root / "parties/salt").read_text()
+        assert main(["split", "--config", str(study)]) == 0
+        hashes.append(json.loads((root / "cohort.json").read_text()))
+    assert stat.S_IMODE((root / "parties/salt").stat().st_mode) == 0o600
+    assert hashes[0] == hashes[1]
+    (root / "parties/salt").unlink()
+    main(["ingest", "--config", str(study), "--tables-only"])
+    main(["split", "--config", str(study)])
+    other = json.loads((root / "cohort.json").read_text())
+    assert (root / "parties/salt").read_text() != salt
+    assert other["hash"] == hashes[0]["hash"]
+    assert other["parties"]["Edema"]["hash"] != hashes[0]["parties"]["Edema"]["hash"]
+
+
+def test_refused_rows_and_files_are_listed_and_good_ones_stay(study: Path) -> None:
+    folder = study.parent
+    rows = rows_of(90)
+    rows[0][0] = "=../../etc/passwd"
+    rows[1][10] = "7"
+    write_table(folder / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, [*rows, rows[5]])
+    (folder / "raw" / rows[2][0]).unlink()
+    assert main(["ingest", "--config", str(study)]) == 0
+    listed = list(csv.DictReader((folder / "results/small/parties/rejects.csv").open()))
+    assert [(r["row"], r["reason"]) for r in listed] == [
+        ("2", "PATH_OUTSIDE_ROOT"),
+        ("182", "DUPLICATE_ROW"),
+        ("3", "BAD_LABEL"),
+        ("", "MISSING"),
+    ]
+    assert json.loads((folder / "results/small/ingest.json").read_text())["rows"] == 177
+
+
+def test_too_many_refusals_stop_with_exit_2_after_they_were_listed(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = study.parent
+    for row in rows_of(90)[:30]:
+        (folder / "raw" / row[0]).write_bytes(b"no picture")
+    assert main(["ingest", "--config", str(study)]) == 2
+    error = capfd.readouterr().err
+    assert "16.7% of the rows and files were refused" in error
+    assert CANARY not in error
+    root = folder / "results/small"
+    assert len((root / "parties/rejects.csv").read_text().splitlines()) == 31
+    assert not (root / "parties/index.parquet").exists()
+    assert not (root / "ingest.json").exists()
+
+
+def test_split_without_an_index_names_the_stage_that_makes_it(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["split", "--config", str(study)]) == 2
+    assert "fdamed ingest" in capfd.readouterr().err
+
+
+def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
+    main(["ingest", "--config", str(study), "--tables-only"])
+    path = configure(study.parent, cut={"labelled": 5000})
+    assert main(["split", "--config", str(path)]) == 2
+    root = study.parent / "results/small"
+    assert not (root / "cohort.json").exists()
+    assert not list(root.glob("parties/*/manifest.parquet"))
+
+
+def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["ingest", "--config", str(study), "--tables-only"])
+    path = configure(study.parent, cut={"rule": "reference", "where": "not isna(view)"})
+    rows = rows_of(90)
+    for row in rows[100:]:
+        row[9] = row[10] = ""
+    write_table(study.parent / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, rows)
+    main(["ingest", "--config", str(study), "--tables-only"])
+    assert main(["split", "--config", str(path)]) == 0
+    assert "WARNING: rule: reference" in capfd.readouterr().err
+    cohort = json.loads((study.parent / "results/small/cohort.json").read_text())
+    assert cohort["rule"] == "reference"
+    assert "LEAKS" in cohort["notes"][0]
+    assert cohort["leakage"]["patients_in_two_splits"] > 0
+
+
+@pytest.mark.parametrize("name", ["chexpert", "mimic", "midrc", "nih"])
+def test_the_shipped_configurations_are_valid_and_have_the_paper_s_figures(name: str) -> None:
+    path = Path(__file__).parents[2] / f"config/{name}.yaml"
+    config = Config.model_validate(yaml.safe_load(path.read_text()))
+    figures = (config.cut.per_class, config.cut.labelled, config.train.rounds, config.image.size)
+    published = {"chexpert": (2000, 1000, 50, 224), "mimic": (250, 100, 80, 224), "midrc": ("all", 2000, 50, 224)}
+    if name in published:
+        assert figures == published[name]
+    assert (config.train.source.lr, config.train.target.lr) == (1e-3, 2e-4)
+    assert {"fedavg", "finetune", "gp", "fedgp", "fedda", "oracle", "gp_auxinfo"} <= set(config.runs)

@@ -1,0 +1,248 @@
+"""The image cache: what a cached image is, what is decoded again and what is not, and what stops a build."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from fdamed.data.cache import Report, build, locate
+from fdamed.data.image import Unreadable, read
+from fdamed.data.loader import load
+from fdamed.errors import FdamedError
+from tests.dicom_files import dataset, thorax, write
+
+SIZE = 32
+
+
+def picture(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (40, 32), dtype=np.uint8)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "deep").mkdir(parents=True)
+    for number in range(24):
+        Image.fromarray(picture(number)).save(folder / "deep" / f"{number:02}.png")
+    return folder
+
+
+def manifest(count: int = 24) -> pd.DataFrame:
+    numbers = np.arange(count)
+    return pd.DataFrame(
+        {
+            "image": [f"deep/{n:02}.png" for n in numbers],
+            "patient": [f"p{n}" for n in numbers],
+            "y": (numbers // 2 % 2).astype(np.int8),
+            "split": np.array(["test", "train", "adapt", "val"])[(numbers // 4) % 4],
+        }
+    )
+
+
+def make(rows: pd.DataFrame, root: Path, size: int = SIZE, share: float = 0.5, equalise: bool = False) -> Report:
+    out = root.parent / "party"
+    names = (out / "images.npy", out / "order.parquet", out / "rejects.csv")
+    return build(rows, root, size, equalise, *names, workers=2, reject_share=share)
+
+
+def cached(root: Path) -> dict[str, np.ndarray]:
+    images = np.load(root.parent / "party" / "images.npy")
+    order = pd.read_parquet(root.parent / "party" / "order.parquet")
+    return dict(zip(order["image"], images, strict=True))
+
+
+def rejects(root: Path) -> list[dict[str, str]]:
+    with open(root.parent / "party" / "rejects.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- one image
+
+
+def test_a_tall_image_is_shrunk_whole_by_area_and_padded_with_black() -> None:
+    from fdamed.data.transforms import transform
+
+    tall = np.zeros((64, 32), np.float32)
+    tall[0, 0], tall[0, 1], tall[1, 0], tall[1, 1] = 0.2, 0.4, 0.6, 0.8
+    tall[-2:, -2:] = 1
+    out = transform(tall, 32, False)
+    assert out.shape == (32, 32)
+    assert out.dtype == np.uint8
+    assert out[0, 8] == round(255 * 0.5)
+    assert out[31, 23] == 255
+    assert out[:, :8].max() == 0
+    assert out[:, 24:].max() == 0
+
+
+def test_a_small_image_grows_without_blocks() -> None:
+    from fdamed.data.transforms import transform
+
+    ramp = np.tile(np.linspace(0, 1, 16, dtype=np.float32), (16, 1))
+    assert len(np.unique(transform(ramp, 64, False))) > 40
+
+
+def test_equalisation_uses_all_greys_and_leaves_the_border_out() -> None:
+    from fdamed.data.transforms import transform
+
+    rng = np.random.default_rng(0)
+    dark = (0.1 * rng.random((64, 32), dtype=np.float32)) ** 2
+    out = transform(dark, 64, True)
+    inside = out[:, 16:48]
+    assert out[:, :16].max() == 0
+    assert abs(float(np.median(inside)) - 127) < 8
+    assert abs((inside < 64).mean() - 0.25) < 0.05
+
+
+def test_what_is_flat_after_shrinking_or_too_narrow_is_refused() -> None:
+    from fdamed.data.transforms import transform
+
+    speck = np.zeros((512, 512), np.float32)
+    speck[0, 0] = 1
+    with pytest.raises(Unreadable, match="CONSTANT"):
+        transform(speck, 16, False)
+    with pytest.raises(Unreadable, match="UNSUPPORTED"):
+        transform(np.random.default_rng(0).random((4, 900), dtype=np.float32), 16, False)
+
+
+# --- many images
+
+
+def test_images_stand_in_the_order_of_splits_and_are_what_one_process_makes(root: Path) -> None:
+    from fdamed.data.transforms import transform
+
+    report = make(manifest(), root)
+    assert report == Report(24, 24, {})
+    order = pd.read_parquet(root.parent / "party" / "order.parquet")
+    assert order["split"].tolist() == ["train"] * 8 + ["adapt"] * 4 + ["val"] * 4 + ["test"] * 8
+    assert order["image"].tolist()[:2] == ["deep/04.png", "deep/05.png"]
+    assert "manifest_row" not in order
+    for name, image in cached(root).items():
+        alone = transform(read(root / name), SIZE, False)
+        assert np.array_equal(image, alone), name
+    assert isinstance(load(root.parent / "party", ("train", "adapt")).images, np.memmap)
+    assert rejects(root) == []
+
+
+def test_only_new_and_changed_files_are_decoded_again_even_after_the_outputs_were_deleted(root: Path) -> None:
+    assert make(manifest(20), root).decoded == 20
+    first = cached(root)
+    for name in ("images.npy", "order.parquet", "rejects.csv"):
+        (root.parent / "party" / name).unlink()
+    assert make(manifest(), root).decoded == 4
+    assert all(np.array_equal(cached(root)[n], i) for n, i in first.items())
+    Image.fromarray(picture(99)).save(root / "deep" / "03.png")
+    assert make(manifest(), root).decoded == 1
+    assert not np.array_equal(cached(root)["deep/03.png"], first["deep/03.png"])
+    assert make(manifest(), root).decoded == 0
+    assert make(manifest().iloc[::-1], root).decoded == 0
+    assert np.array_equal(cached(root)["deep/05.png"], first["deep/05.png"])
+    assert make(manifest(), root, size=16).decoded == 24
+    assert make(manifest(), root, size=16, equalise=True).decoded == 24
+
+
+def test_a_damaged_store_is_noticed_row_by_row_and_a_foreign_one_as_a_whole(root: Path) -> None:
+    make(manifest(), root)
+    good = cached(root)
+    store = root.parent / "party" / ".cache" / "store.npy"
+    raw = bytearray(store.read_bytes())
+    for row in (0, 7, 13):
+        raw[128 + row * SIZE * SIZE + 5] ^= 0x10
+    store.write_bytes(raw)
+    assert make(manifest(), root).decoded == 3
+    assert all(np.array_equal(cached(root)[n], i) for n, i in good.items())
+    store.write_bytes(b"not an array")
+    assert make(manifest(), root).decoded == 24
+    (store.with_suffix(".jsonl")).write_text('"other"\n[1, 2\n')
+    assert make(manifest(), root).decoded == 24
+    assert all(np.array_equal(cached(root)[n], i) for n, i in good.items())
+
+
+def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) -> None:
+    (root / "deep" / "01.png").write_bytes(b"")
+    (root / "deep" / "06.png").write_text("no image")
+    (root / "deep" / "13.png").unlink()
+    whole = (root / "deep" / "20.png").read_bytes()
+    (root / "deep" / "20.png").write_bytes(whole[: len(whole) // 2])
+    write(root / "deep" / "22.png", dataset(thorax(), Modality="CT"))
+    report = make(manifest(), root)
+    assert report.images == 19
+    found = {r["file"]: (r["row"], r["reason"]) for r in rejects(root)}
+    assert found == {
+        "deep/01.png": ("1", "EMPTY"),
+        "deep/06.png": ("6", "NOT_AN_IMAGE"),
+        "deep/13.png": ("13", "MISSING"),
+        "deep/20.png": ("20", "TRUNCATED"),
+        "deep/22.png": ("22", "NOT_A_RADIOGRAPH"),
+    }
+    assert len(load(root.parent / "party", ("train", "adapt", "val", "test"))) == 19
+    again = make(manifest(), root)
+    assert again.decoded == 0
+    assert again.refused == report.refused
+
+
+def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: Path) -> None:
+    for number in range(3):
+        (root / "deep" / f"{number:02}.png").write_text("no image")
+    with pytest.raises(FdamedError, match=r"3 of 24 images were refused \(NOT_AN_IMAGE 3\)") as caught:
+        make(manifest(), root, share=0.05)
+    assert not (root.parent / "party" / "images.npy").exists()
+    assert Path(caught.value.where).read_text().count("NOT_AN_IMAGE") == 3
+    for number in range(3):
+        Image.fromarray(picture(number)).save(root / "deep" / f"{number:02}.png")
+    assert make(manifest(), root, share=0.05) == Report(24, 3, {})
+
+
+def test_a_class_that_vanishes_from_a_split_stops_the_build(root: Path) -> None:
+    for number in (10, 11):
+        (root / "deep" / f"{number}.png").write_text("no image")
+    with pytest.raises(FdamedError, match="all 2 images with y = 1 in split adapt were refused"):
+        make(manifest(), root)
+
+
+def test_a_full_disk_is_known_before_the_first_image(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FdamedError, match="no room"):
+        make(manifest(), root)
+    assert not (root.parent / "party" / "images.npy").exists()
+    assert not (root.parent / "party" / ".cache" / "draft.npy").exists()
+
+
+def test_paths_never_leave_the_root(root: Path) -> None:
+    secret = root.parent / "secret.png"
+    Image.fromarray(picture(0)).save(secret)
+    (root / "link.png").symlink_to(secret)
+    (root / "out").symlink_to(root.parent)
+    (root / "loop").symlink_to(root / "loop")
+    (root / "inside.png").symlink_to(root / "deep" / "00.png")
+    folders: dict[str, Path] = {}
+    bad = [
+        "../secret.png",
+        "/etc/passwd",
+        str(secret),
+        "deep/../../secret.png",
+        "link.png",
+        "out/secret.png",
+        "",
+        "..",
+        ".",
+    ]
+    for image in [*bad, "deep/..", "a\0b.png", "deep/", "out/../../x", "//etc/passwd", "./../secret.png"]:
+        with pytest.raises(Unreadable, match=r"PATH_OUTSIDE_ROOT|UNREADABLE"):
+            locate(root, image, folders)
+    assert locate(root, "inside.png", folders) == (root / "deep" / "00.png").resolve()
+    assert locate(root, "deep/../deep/00.png", folders) == (root / "deep" / "00.png").resolve()
+    rows = manifest()
+    rows.loc[3, "image"] = "../secret.png"
+    rows.loc[7, "image"] = "loop"
+    make(rows, root)
+    assert {r["row"]: r["reason"] for r in rejects(root)} == {"3": "PATH_OUTSIDE_ROOT", "7": "UNREADABLE"}

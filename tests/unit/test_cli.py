@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fdamed import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from fdamed import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(out.splitlines()[-1].split())
+    assert not loaded & {"torch", "pandas", "numpy", "mlflow", "monai", "pydantic", "rich"}
+    assert all(f"\n    {name} " in out for name in cli.COMMANDS)
+
+
+def test_a_users_mistake_is_three_lines_and_exit_code_2(tmp_path: Path, capsys) -> None:
+    assert cli.main(["params", "--config", str(tmp_path / "none.yaml")]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "where", "to do"]
+
+
+def test_the_healthcare_papers_parameter_counts(capsys) -> None:
+    assert cli.main(["params", "--config", str(ROOT / "config" / "chexpert.yaml")]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts["total"] == 56_212_170
+    assert counts["total_with_auxiliary"] == 56_221_200
+
+
+def test_the_methods_are_listed_with_what_crosses_the_wire(capsys) -> None:
+    assert cli.main(["methods", "--json"]) == 0
+    listed = {m["name"]: m for m in json.loads(capsys.readouterr().out)}
+    assert {"fedavg", "finetune", "finetune_offline", "target_only", "oracle", "gp", "fedda", "fedgp"} <= set(listed)
+    assert listed["fedavg"]["target_labels"] is False
+    kinds = {k for step in listed["gp"]["wire"] for k in step["from_hospital"].values()}
+    assert kinds == {"weights", "update", "count", "scalar"}
+
+
+def test_the_methods_table_prints(capsys) -> None:
+    assert cli.main(["methods"]) == 0
+    assert "fedgp" in capsys.readouterr().out
+
+
+def test_every_command_is_a_stage() -> None:
+    for name in cli.COMMANDS:
+        assert (ROOT / "fdamed" / "stages" / f"{name}.py").is_file(), name
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_explains_itself(name, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    assert "usage: fdamed" in capsys.readouterr().out

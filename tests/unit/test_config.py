@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fdamed import config
+from fdamed.errors import FdamedError
+from fdamed.stages import schema
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = {
+    "cohort": "demo",
+    "data": {"layout": "chexpert", "root": "data/x"},
+    "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
+    "runs": {"gp": {"beta": 0.4}, "fedavg": {}},
+}
+
+
+def changed(**paths: object) -> dict:
+    raw = copy.deepcopy(BASE)
+    for path, value in paths.items():
+        node = raw
+        *way, last = path.split("__")
+        for step in way:
+            node = node.setdefault(step, {})
+        node[last] = value
+    return raw
+
+
+def refused(raw: dict) -> str:
+    with pytest.raises(FdamedError) as caught:
+        config.parse(raw, "study.yaml")
+    assert caught.value.where == "study.yaml"
+    assert "nothing was started" in caught.value.fix
+    return caught.value.what
+
+
+def test_a_misspelt_option_of_a_method_is_named_with_what_is_allowed() -> None:
+    what = refused(changed(runs__gp__bta=0.5))
+    assert "`runs.gp.bta`" in what and "did you mean `beta`?" in what and "warmup" in what
+
+
+def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
+    what = refused(changed(runs__fedavgg={}))
+    assert "unknown method `fedavgg` (did you mean `fedavg`?)" in what and "oracle" in what
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (changed(sead=3), "unknown key `sead` (did you mean `seeds`?)"),
+        (changed(data__rot="x"), "unknown key `data.rot` (did you mean `root`?)"),
+        (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
+        (changed(cut__target="c"), "is not one of the parties: a, b, each"),
+        (changed(cut__parties={"a": "Edema"}), "at least two parties"),
+        (changed(cut__by="race"), "`label` must say what is to be predicted"),
+        (changed(runs={}), "`runs` is empty"),
+        (changed(seeds=[1, 1]), "a seed is listed twice"),
+        (changed(runs__gp__beta=1.5), "`runs.gp.beta`: should lie between 0.0 and 1.0"),
+        (changed(runs__gp__beta="much"), "`runs.gp.beta`: should be a number"),
+        (changed(runs__gp__warmup=1.5), "`runs.gp.warmup`: should be a whole number"),
+        (changed(runs__gp__align="yes"), "`runs.gp.align`: should be true or false"),
+        (changed(runs__gp__granularity="tensor"), "should be one of layer, model"),
+        (changed(runs__gp__auxiliary={"heads": ["sex"]}), "not in model.heads"),
+        (changed(runs__gp__labelled=500), "cut.labelled only 100"),
+        (changed(model={"heads": ["race"]}), "the race head needs `races`"),
+        (changed(data__layout="chexprt"), "chexpert"),
+        (changed(cohort="a/b"), "`cohort`"),
+    ],
+)
+def test_each_mistake_is_one_clear_line(raw, told) -> None:
+    what = refused(raw)
+    assert told in what
+    assert "\n" not in what
+
+
+def test_a_sweep_becomes_one_run_for_each_value() -> None:
+    study = config.parse(changed(runs__gp={"sweep": {"beta": [0, 0.5], "warmup": [1]}}), "x")
+    runs = study.expanded_runs()
+    assert list(runs) == ["gp-beta-0-warmup-1", "gp-beta-0.5-warmup-1", "fedavg"]
+    assert runs["gp-beta-0.5-warmup-1"].options == {"beta": 0.5, "warmup": 1}
+    assert runs["fedavg"].method == "fedavg"
+
+
+def test_a_swept_value_is_checked_too() -> None:
+    assert "should lie between" in refused(changed(runs__gp={"sweep": {"beta": [0.5, 2]}}))
+
+
+def test_later_files_win_key_by_key(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(yaml.safe_dump(BASE))
+    second.write_text("cut: {target: b}\nseeds: [4]\n")
+    study = config.load(first, second)
+    assert study.cut.target == "b" and study.seeds == (4,) and study.cut.by == "condition"
+
+
+def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(FdamedError, match="no such configuration file"):
+        config.load(tmp_path / "absent.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1, 2")
+    with pytest.raises(FdamedError, match="not readable as YAML"):
+        config.load(broken)
+
+
+def test_every_target_in_turn() -> None:
+    assert config.parse(changed(cut__target="each"), "x").cut.targets == ("a", "b")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_configuration_is_valid(path: Path) -> None:
+    study = config.load(path)
+    assert len(study.seeds) >= 3
+    assert study.runs
+
+
+def test_the_generated_files_are_not_stale() -> None:
+    assert config.CATALOGUE.read_text() == schema.catalogue_text(), "run `make schema`"
+    assert (ROOT / "config" / "schema.json").read_text() == schema.schema_text(), "run `make schema`"

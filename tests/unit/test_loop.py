@@ -1,0 +1,112 @@
+"""Checkpoints that are damaged, foreign or absent; policies; messages of a dying hospital."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fdamed.config import Recipe
+from fdamed.errors import FdamedError
+from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.method import Model, OneModel
+from fdamed.federation.site import Site, at_site, open_door, pack, unpack
+from fdamed.federation.wire import Features, encode, message
+from fdamed.methods.fedavg import FedAvg
+from fdamed.seeds import stream
+from tests import hospitals
+
+
+@message
+class Rows:
+    f: Features
+
+
+@at_site
+def leak(site: Site, ask: Model) -> Rows:
+    return Rows(f=torch.zeros(len(site.data), 4))
+
+
+class Nosy(OneModel):
+    title = "Nosy"
+    steps = (leak,)
+
+    def round(self, state, net):
+        net.ask_all(net.sources, leak, state)
+        return state
+
+
+def keep(folder: Path, **conditions: object) -> Checkpoints:
+    return Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1, **conditions})
+
+
+def fedavg(checkpoints: Checkpoints, rounds: int):
+    return run(FedAvg(), hospitals.in_process(), hospitals.theta(), rounds, hospitals.no_judge, checkpoints)
+
+
+def test_features_leave_a_hospital_only_if_its_policy_says_so() -> None:
+    net = hospitals.in_process()
+    with pytest.raises(FdamedError) as refused:
+        run(Nosy(), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert "features" in refused.value.what and "leak" in refused.value.what and "east" in refused.value.what
+    assert net.ledger.lines() == []
+
+
+def test_the_door_itself_refuses_what_the_policy_withholds() -> None:
+    door = open_door(hospitals.hospital("north"), "nosy")
+    request = pack({"step": leak.name, "round": 1, "nth": 0}, encode(Model(x=hospitals.theta())))
+    reply, body = unpack(door(request))
+    assert reply["ok"] is False and "features" in reply["error"][0] and len(body) == 0
+
+
+def test_a_hospital_answers_in_bytes_what_it_answers_in_person() -> None:
+    from fdamed.federation.steps import Trained, train_locally
+    from fdamed.federation.wire import decode
+
+    ask = Model(x=hospitals.theta())
+    net = hospitals.in_process()
+    net.begin(3, 3)
+    expected = net.ask("north", train_locally, ask)
+    request = pack({"step": train_locally.name, "round": 3, "nth": 0}, encode(ask))
+    _, body = unpack(open_door(hospitals.hospital("north"), "test")(request))
+    assert torch.equal(decode(Trained, body, len(ask.x)).x, expected.x)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:80] + b"?" + b[81:]])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, damage, capsys) -> None:
+    expected, _ = fedavg(keep(tmp_path / "whole"), 4)
+    fedavg(keep(tmp_path / "hurt"), 3)
+    newest = tmp_path / "hurt" / "checkpoint.bin"
+    newest.write_bytes(damage(newest.read_bytes()))
+    capsys.readouterr()
+    theta, record = fedavg(keep(tmp_path / "hurt"), 4)
+    told = capsys.readouterr().err
+    assert "damaged" in told and "going on after round 2" in told
+    assert torch.equal(theta, expected)
+    assert [m["round"] for m in record.metrics] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_other_conditions_is_refused_with_the_reason(tmp_path: Path) -> None:
+    fedavg(keep(tmp_path, torch="2.12"), 1)
+    with pytest.raises(FdamedError, match=r"torch: 2\.12 then, 2\.13 now"):
+        fedavg(keep(tmp_path, torch="2.13"), 2)
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    fedavg(keep(tmp_path), 1)
+    before = (tmp_path / "checkpoint.bin").read_bytes()
+    net = hospitals.in_process()
+    for site in net._sites.values():
+        site.recipe = Recipe(lr=1e30, batch=4, optimiser="sgd", epochs=3)
+    with pytest.raises(FdamedError, match="not finite"):
+        run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+    assert (tmp_path / "checkpoint.bin").read_bytes() == before
+
+
+def test_streams_are_named_counted_and_independent() -> None:
+    assert stream(1, "a", 2).key == stream(1, "a", 2).key
+    assert len({stream(s, n, r).key for s in range(3) for n in ("a", "b") for r in range(4)}) == 24
+    one = stream(1, "a")
+    assert one.numpy.integers(0, 1000) == one.numpy.integers(0, 1000)
+    assert stream(1, "x").key == 11964883694390915837  # the same on every machine

@@ -1,0 +1,129 @@
+"""The whole workflow through Snakemake, on the smallest study: one run, then what must hold of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+TINY = REPO / "tests" / "workflow" / "tiny.yaml"
+
+
+def snakemake(folder: Path, *arguments: str, config: Path = TINY) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["snakemake", "--snakefile", str(REPO / "Snakefile"), "--directory", str(folder), "--cores", "2"]
+    return subprocess.run(
+        [*command, "--configfile", str(config), *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"},
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    done = snakemake(folder)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+def runs(study: Path) -> list[Path]:
+    return sorted((study / "results" / "tiny" / "runs").glob("*/*/*/done"))
+
+
+def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
+    root = study / "results" / "tiny"
+    for name in ("ingest.json", "cohort.json", "leakage.json", "tracked.json", "report/index.html"):
+        assert (root / name).stat().st_size > 0, name
+    for name in ("report/tables/headline.csv", "report/tables/headline.md", "report/what_left_each_hospital.csv"):
+        assert (root / name).stat().st_size > 0, name
+    assert len(runs(study)) == 4
+    for done in runs(study):
+        lines = (done.parent / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["round"] for line in lines] == [1, 2]
+        assert (done.parent / "scores" / "edema.json").is_file()
+
+
+def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for party in ("lesion", "edema", "consolidation"):
+        rows = pd.read_parquet(study / "results" / "tiny" / "parties" / party / "manifest.parquet")
+        for patient, split in zip(rows["patient"], rows["split"], strict=True):
+            assert seen.setdefault(patient, (party, split)) == (party, split)
+    assert len(seen) > 20
+
+
+def test_a_second_run_has_nothing_to_do(study: Path) -> None:
+    again = snakemake(study)
+    assert again.returncode == 0
+    assert "Nothing to be done" in again.stderr
+
+
+def test_a_changed_beta_runs_again_what_it_affects_and_nothing_else(study: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("beta: 0.5", "beta: 0.25"))
+    dry = snakemake(study, "-n", config=other)
+    assert dry.returncode == 0
+    counts = {
+        line.split()[0]: line.split()[1]
+        for line in dry.stdout.splitlines()
+        if line.count(" ") and len(line.split()) == 2
+    }
+    assert counts["federate"] == "2"
+    assert "ingest" not in counts and "cache" not in counts
+    snakemake(study, "-n")
+
+
+def test_mlflow_has_each_run_once_even_after_a_second_import(study: Path) -> None:
+    def active() -> list[str]:
+        with sqlite3.connect(study / "results" / "mlflow" / "mlflow.db") as db:
+            rows = db.execute("select name from runs where lifecycle_stage = 'active' order by name").fetchall()
+        return [name for (name,) in rows]
+
+    before = active()
+    assert len(before) == len(set(before)) == 4
+    (study / "results" / "tiny" / "tracked.json").unlink()
+    assert snakemake(study).returncode == 0
+    assert active() == before
+
+
+def test_snakemakes_own_report_and_graph_work(study: Path) -> None:
+    assert snakemake(study, "--report", "report.html").returncode == 0
+    assert (study / "report.html").stat().st_size > 10_000
+    graph = snakemake(study, "--rulegraph")
+    assert graph.returncode == 0 and "federate" in graph.stdout
+
+
+def test_a_misspelt_key_stops_before_anything_starts(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(TINY.read_text().replace("beta:", "bta:"))
+    stopped = snakemake(tmp_path, config=wrong)
+    assert stopped.returncode != 0
+    assert "runs.gp_auxinfo.bta" in stopped.stderr and "did you mean `beta`" in stopped.stderr
+    assert "wrong.yaml" in stopped.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) -> None:
+    folder = study / "results" / "tiny" / "runs" / "gp_auxinfo" / "edema" / "0"
+    digest = (folder / "done").read_text()
+    metrics = (folder / "metrics.jsonl").read_text()
+    (folder / "state" / "checkpoint.bin").unlink()  # as if killed between the two rounds
+    for name in ("done", "metrics.jsonl", "theta.safetensors"):
+        (folder / name).unlink()
+    again = snakemake(study)
+    assert again.returncode == 0, again.stderr[-3000:]
+    log = (study / "results" / "tiny" / "logs" / "federate.gp_auxinfo.edema.0.log").read_text()
+    assert "going on after round 1 of 2" in log
+    assert (folder / "done").read_text() == digest
+    assert (folder / "metrics.jsonl").read_text() == metrics
