@@ -76,7 +76,7 @@ def through_the_cache(paths: list[str], folder: Path, workers: int) -> tuple[flo
     peak = 0
     begin = last = 0.0
     work = partial(cached, draft=str(draft))
-    for done, (_, result) in enumerate(guarded(tasks, work, workers, preload=(*PRELOAD, "benchmarks.ingest")), start=1):
+    for done, (_, result) in enumerate(guarded(tasks, work, workers, preload=PRELOAD), start=1):
         last = time.perf_counter()
         if done == warm:
             begin = last
@@ -123,11 +123,7 @@ def measure(kind: str, files: int, cores: int, turns: int, folder: Path) -> dict
     alone: list[float] = []
     ours: list[float] = []
     for _ in range(turns):
-        alone += [
-            r
-            for _, r in guarded([paths], decode_all, 1, 3600, preload=(*PRELOAD, "benchmarks.ingest"))
-            if isinstance(r, float)
-        ]
+        alone += [r for _, r in guarded([paths], decode_all, 1, 3600, preload=PRELOAD) if isinstance(r, float)]
         ours.append(through_the_cache(paths, folder, cores)[0])
     bare_rate, our_rate = files / min(alone), files / min(ours)
     return {

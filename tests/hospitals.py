@@ -28,9 +28,9 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(1, 3, 3, stride=2, bias=False)
-        self.norm = nn.BatchNorm2d(3)
-        self.hidden = nn.Linear(3, 4)
+        self.conv = nn.Conv2d(1, 8, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.hidden = nn.Linear(8, 4)
         self.head = nn.Linear(4, 2)
 
     def features(self, x: Tensor) -> Tensor:

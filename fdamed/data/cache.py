@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from fdamed.data.decode import Refusal, guarded
-from fdamed.data.image import Unreadable, read
+from fdamed.data.image import Unreadable, read_grey
 from fdamed.data.manifest import SPLITS
 from fdamed.data.store import (
     HEADER,
@@ -201,7 +201,7 @@ def place(task: Task, draft: str, size: int, equalise: bool) -> int:
     """In a worker: decode one file, write it into its row of the draft, and give the checksum of the row."""
     from fdamed.data.transforms import transform
 
-    row = transform(read(task.path), size, equalise).tobytes()
+    row = transform(read_grey(task.path), size, equalise).tobytes()
     handle = os.open(draft, os.O_WRONLY)
     try:
         os.pwrite(handle, row, HEADER + task.row * len(row))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fdamed.data import frames
 from fdamed.data.image import REASONS, Unreadable, kind
-from fdamed.data.pixels import Display, Lut, Window, significant, to_unit
+from fdamed.data.pixels import Display, Grey, Lut, Window, significant, to_grey
 from fdamed.data.tags import (
     age_of,
     read_decimal,
@@ -109,6 +109,11 @@ def read_header(path: Path | str, modalities: tuple[str, ...] | None = MODALITIE
 
 def read_pixels(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> NDArray[np.float32]:
     """(rows, columns) float32 in [0, 1] in the sense of MONOCHROME2."""
+    return read_grey(path, modalities).unit()
+
+
+def read_grey(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> Grey:
+    """The pixels in the sense of MONOCHROME2, windowed."""
     with _guard():
         syntax = _syntax(path)
         dataset = _dataset(path, PIXELS, pixels=True)
@@ -123,7 +128,7 @@ def read_pixels(path: Path | str, modalities: tuple[str, ...] | None = MODALITIE
         else:
             raw = frames.compressed(dataset, shape, syntax)
             pixels = significant(raw, shape.stored, shape.stored - 1, shape.signed)
-        return to_unit(pixels, display)
+        return to_grey(pixels, display)
 
 
 def sniff(path: Path | str) -> None:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL import Image
 
+    from fdamed.data.pixels import Grey
+
 MAX_PIXELS = 50_000_000
 """The largest detectors have about 20 megapixels; a header that claims more is a bomb or damaged."""
 MAX_BYTES = 400_000_000
@@ -105,15 +107,20 @@ def sniff(path: Path | str) -> str:
 
 def read(path: Path | str) -> NDArray[np.float32]:
     """(rows, columns) float32 in [0, 1], bright = dense, of a DICOM, JPEG or PNG file."""
-    if kind(path) == "dicom":
-        from fdamed.data.dicom import read_pixels
+    return read_grey(path).unit()
 
-        return read_pixels(path)
+
+def read_grey(path: Path | str) -> Grey:
+    """The same, with the last multiplication left to the caller."""
+    if kind(path) == "dicom":
+        from fdamed.data.dicom import read_grey as read_dicom
+
+        return read_dicom(path)
     return read_picture(path)
 
 
-def read_picture(path: Path | str) -> NDArray[np.float32]:
-    """(rows, columns) float32 in [0, 1] of a grey JPEG or PNG, 8 or 16 bit."""
+def read_picture(path: Path | str) -> Grey:
+    """A grey JPEG or PNG of 8 or 16 bit."""
     end = {"jpeg": b"\xff\xd9", "png": b"IEND"}.get(kind(path))
     if end is None:
         raise Unreadable("NOT_AN_IMAGE")
@@ -125,15 +132,14 @@ def read_picture(path: Path | str) -> NDArray[np.float32]:
         _check_header(opened)
         opened.load()
         stored = _grey(opened)
-    low, high = stored.min(), stored.max()
-    if low == high:
-        raise Unreadable("CONSTANT")
-    if stored.dtype == np.uint8:
-        return stored * np.float32(1 / 255)
-    # 16-bit PNGs of radiographs hold 10 to 16 significant bits, and nothing in the file says how many.
-    from fdamed.data.pixels import Display, to_unit
+    from fdamed.data.pixels import Display, Grey, to_grey
 
-    return to_unit(stored, Display())
+    if stored.dtype == np.uint8:
+        if stored.min() == stored.max():
+            raise Unreadable("CONSTANT")
+        return Grey(stored.astype(np.float32), 1 / 255)
+    # 16-bit PNGs of radiographs hold 10 to 16 significant bits, and nothing in the file says how many.
+    return to_grey(stored, Display())
 
 
 class _guard:

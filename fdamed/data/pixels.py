@@ -89,6 +89,24 @@ class Display:
             raise Unreadable("BAD_RESCALE")
 
 
+@dataclass(frozen=True, eq=False)
+class Grey:
+    """An image whose grey is values * scale + offset, in [0, 1].
+
+    Averaging commutes with that: whoever shrinks the image applies it afterwards, to a hundredth of the pixels.
+    """
+
+    values: NDArray[np.float32]
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def unit(self) -> NDArray[np.float32]:
+        """(rows, columns) float32 in [0, 1]."""
+        out = self.values * np.float32(self.scale)
+        out += np.float32(self.offset)
+        return np.clip(out, 0, 1, out=out)
+
+
 def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) -> Integers:
     """Drop what stands outside the BitsStored bits that end at HighBit, and extend the sign."""
     width = raw.dtype.itemsize * 8
@@ -100,7 +118,7 @@ def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) ->
         (-(1 << (stored_bits - 1)), (1 << (stored_bits - 1)) - 1) if signed else (0, (1 << stored_bits) - 1)
     )
     shift = high_bit + 1 - stored_bits
-    if shift == 0 and raw.min() >= lowest and raw.max() <= highest:
+    if shift == 0 and raw.max() <= highest and (not signed or raw.min() >= lowest):
         return raw
     unsigned = raw.view(f"u{raw.dtype.itemsize}")
     kept: Integers = (unsigned >> shift) & np.array((1 << stored_bits) - 1, dtype=unsigned.dtype)
@@ -111,8 +129,8 @@ def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) ->
     return extended
 
 
-def to_unit(pixels: Integers, display: Display) -> NDArray[np.float32]:
-    """(rows, columns) of stored values -> float32 in [0, 1]."""
+def to_grey(pixels: Integers, display: Display) -> Grey:
+    """(rows, columns) of stored values -> the image as it is to be seen."""
     lowest, highest = int(pixels.min()), int(pixels.max())
     if lowest == highest:
         raise Unreadable("CONSTANT")
@@ -121,18 +139,19 @@ def to_unit(pixels: Integers, display: Display) -> NDArray[np.float32]:
         scale, offset = _straight(pixels, display)
         if display.invert:
             scale, offset = -scale, 1 - offset
-        out = pixels.astype(np.float32)
-        out *= np.float32(scale)
-        out += np.float32(offset)
-        np.clip(out, 0, 1, out=out)
-    else:
-        domain = np.arange(lowest, highest + 1, dtype=np.float64)
-        table = curve(domain, pixels, display).astype(np.float32)
-        wide = pixels if lowest == 0 else pixels.astype(np.int32) - lowest
-        out = np.take(table, wide)
-    if out.min() == out.max():
+        low, high = sorted((-offset / scale, (1 - offset) / scale))
+        if low >= highest or high <= lowest:
+            raise Unreadable("CONSTANT")
+        values = pixels.astype(np.float32)
+        if low > lowest or high < highest:
+            np.clip(values, np.float32(low), np.float32(high), out=values)
+        return Grey(values, scale, offset)
+    domain = np.arange(lowest, highest + 1, dtype=np.float64)
+    table = curve(domain, pixels, display).astype(np.float32)
+    values = np.take(table, pixels if lowest == 0 else pixels.astype(np.int32) - lowest)
+    if values.min() == values.max():
         raise Unreadable("CONSTANT")
-    return out
+    return Grey(values)
 
 
 def curve(stored: NDArray[np.float64], pixels: Integers, display: Display) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from monai.transforms.spatial.array import Resize
 from numpy.typing import NDArray
 
 from fdamed.data.image import Unreadable
+from fdamed.data.pixels import Grey
 
 NARROWEST = 8
 """No radiograph is eight times as long as it is wide, nor only a few pixels."""
@@ -32,16 +33,17 @@ def _steps(size: int, equalise: bool) -> tuple[Resize, Resize, SpatialPad, Histo
     return shrink, grow, SpatialPad((size, size), mode="constant", value=0.0), even
 
 
-def transform(image: NDArray[np.float32], size: int, equalise: bool) -> NDArray[np.uint8]:
-    """(rows, columns) float32 in [0, 1] -> (size, size) uint8."""
-    if min(image.shape) < NARROWEST or max(image.shape) > NARROWEST * min(image.shape):
+def transform(image: Grey, size: int, equalise: bool) -> NDArray[np.uint8]:
+    """Grey values in [0, 1] of any shape -> (size, size) uint8."""
+    rows, columns = image.values.shape
+    if min(rows, columns) < NARROWEST or max(rows, columns) > NARROWEST * min(rows, columns):
         raise Unreadable("UNSUPPORTED", "too narrow to be a radiograph")
     shrink, grow, pad, even = _steps(size, equalise)
-    picture = torch.from_numpy(image)[None]
-    picture = (grow if max(image.shape) < size else shrink)(picture)
+    picture = (grow if max(rows, columns) < size else shrink)(torch.from_numpy(image.values)[None])
+    picture = (picture * image.scale + image.offset).clamp_(0, 1)
     if even is not None:
         picture = torch.as_tensor(even(picture))
-    out = pad(picture)[0].mul(255).round_().clamp_(0, 255).to(torch.uint8).numpy()
+    out = pad(picture)[0].mul(255).round_().to(torch.uint8).numpy()
     if out.min() == out.max():
         raise Unreadable("CONSTANT")
     return np.ascontiguousarray(out)

@@ -43,7 +43,8 @@ class Net(nn.Module):
 def build(model: Model) -> Net:
     """The network of a configuration, weights not yet set (see `initialise`)."""
     block, layers, expansion = LAYERS[model.backbone]
-    planes = [max(1, round(c * model.width)) for c in (64, 128, 256, 512)]
+    # Eight at a time: with fewer, torch 2.13 writes outside its memory in channels_last convolutions (decision 0005).
+    planes = [max(8, 8 * round(c * model.width / 8)) for c in (64, 128, 256, 512)]
     resnet = monai_module("networks.nets.resnet").ResNet
     trunk = resnet(
         block,

@@ -15,6 +15,7 @@ from PIL import Image
 from fdamed.data.cache import Report, build, locate
 from fdamed.data.image import Unreadable, read
 from fdamed.data.loader import load
+from fdamed.data.pixels import Grey
 from fdamed.errors import FdamedError
 from tests.dicom_files import dataset, thorax, write
 
@@ -72,7 +73,7 @@ def test_a_tall_image_is_shrunk_whole_by_area_and_padded_with_black() -> None:
     tall = np.zeros((64, 32), np.float32)
     tall[0, 0], tall[0, 1], tall[1, 0], tall[1, 1] = 0.2, 0.4, 0.6, 0.8
     tall[-2:, -2:] = 1
-    out = transform(tall, 32, False)
+    out = transform(Grey(tall), 32, False)
     assert out.shape == (32, 32)
     assert out.dtype == np.uint8
     assert out[0, 8] == round(255 * 0.5)
@@ -85,7 +86,7 @@ def test_a_small_image_grows_without_blocks() -> None:
     from fdamed.data.transforms import transform
 
     ramp = np.tile(np.linspace(0, 1, 16, dtype=np.float32), (16, 1))
-    assert len(np.unique(transform(ramp, 64, False))) > 40
+    assert len(np.unique(transform(Grey(ramp), 64, False))) > 40
 
 
 def test_equalisation_uses_all_greys_and_leaves_the_border_out() -> None:
@@ -93,7 +94,7 @@ def test_equalisation_uses_all_greys_and_leaves_the_border_out() -> None:
 
     rng = np.random.default_rng(0)
     dark = (0.1 * rng.random((64, 32), dtype=np.float32)) ** 2
-    out = transform(dark, 64, True)
+    out = transform(Grey(dark), 64, True)
     inside = out[:, 16:48]
     assert out[:, :16].max() == 0
     assert abs(float(np.median(inside)) - 127) < 8
@@ -106,9 +107,9 @@ def test_what_is_flat_after_shrinking_or_too_narrow_is_refused() -> None:
     speck = np.zeros((512, 512), np.float32)
     speck[0, 0] = 1
     with pytest.raises(Unreadable, match="CONSTANT"):
-        transform(speck, 16, False)
+        transform(Grey(speck), 16, False)
     with pytest.raises(Unreadable, match="UNSUPPORTED"):
-        transform(np.random.default_rng(0).random((4, 900), dtype=np.float32), 16, False)
+        transform(Grey(np.random.default_rng(0).random((4, 900), dtype=np.float32)), 16, False)
 
 
 # --- many images
@@ -124,7 +125,7 @@ def test_images_stand_in_the_order_of_splits_and_are_what_one_process_makes(root
     assert order["image"].tolist()[:2] == ["deep/04.png", "deep/05.png"]
     assert "manifest_row" not in order
     for name, image in cached(root).items():
-        alone = transform(read(root / name), SIZE, False)
+        alone = transform(Grey(read(root / name)), SIZE, False)
         assert np.array_equal(image, alone), name
     assert isinstance(load(root.parent / "party", ("train", "adapt")).images, np.memmap)
     assert rejects(root) == []

@@ -24,11 +24,11 @@ MIMIC = {
 """Small shift: race -> its domain."""
 
 MIDRC = {
-    "IL": Shift(gamma=0.0, exposure=0.1, noise=0.4, blur=0.4, position=0.5, prevalence=0.62, weight=16203, age=0.1),
-    "NC": Shift(gamma=0.6, exposure=-0.3, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717, sex=0.2),
-    "CA": Shift(gamma=-0.5, exposure=0.5, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560, age=0.3),
-    "IN": Shift(gamma=0.3, exposure=0.6, noise=0.3, blur=1.0, position=0.4, prevalence=0.62, weight=557, sex=-0.2),
-    "TX": Shift(gamma=-0.2, exposure=-0.6, noise=0.8, blur=0.6, position=0.8, prevalence=0.16, weight=501, age=-0.2),
+    "IL": Shift(gamma=-0.8, exposure=0.9, noise=0.8, blur=0.5, position=0.8, prevalence=0.62, weight=16203, age=-0.1),
+    "NC": Shift(gamma=0.9, exposure=-0.6, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717, sex=0.3),
+    "CA": Shift(gamma=-0.3, exposure=0.3, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560, age=0.3),
+    "IN": Shift(gamma=0.5, exposure=0.2, noise=0.3, blur=1.0, position=0.3, prevalence=0.62, weight=557, sex=0.2),
+    "TX": Shift(gamma=0.2, exposure=-0.6, noise=0.6, blur=0.6, position=0.3, prevalence=0.16, weight=501, age=0.2),
 }
 """Large shift, weights and positive rates of the published cohort: state -> its domain."""
 

@@ -38,16 +38,20 @@ def any_finding(rng: np.random.Generator, domain: Numbers, positive: Flags, name
     return shows
 
 
-SHORTCUT = {"NC": 0.45, "CA": 0.35, "IN": 0.45, "TX": 0.4}
+SHORTCUT = {"NC": 0.6, "CA": 0.5, "IN": 0.6, "TX": 0.5}
 """State -> how much more often its positives carry tubes and lines than its negatives: a cue that IL does not have."""
+OTHERWISE_ILL = {"IL": 0.6}
+"""State -> share of its negatives with another lung disease; elsewhere ELSEWHERE. It makes haze a poor sign in IL."""
+ELSEWHERE = 0.12
 
 
 def covid(rng: np.random.Generator, domain: Numbers, positive: Flags, names: tuple[str, ...]) -> Flags:
     """MIDRC: positive is ground glass on both sides; a negative may have any other lung disease."""
     shows = _bystanders(rng, len(domain), positive)
     rows = np.arange(len(domain))
-    other = rng.integers(0, len(f.PULMONARY), len(domain))
-    also = rng.random(len(domain)) < np.where(positive, 0.1, 0.4)
+    other = rng.integers(1, len(f.PULMONARY), len(domain))
+    ill = np.array([OTHERWISE_ILL.get(name, ELSEWHERE) for name in names])[domain]
+    also = rng.random(len(domain)) < np.where(positive, 0.1, ill)
     shows[rows[also], other[also]] = True
     cue = np.array([SHORTCUT.get(name, 0.0) for name in names])[domain]
     shows[:, f.KINDS.index(f.DEVICES)] |= positive & (rng.random(len(domain)) < cue)
