@@ -1,7 +1,9 @@
 """Files to the image cache against `cores` x one bare process that only decodes and resizes with the same libraries.
 
 `python -m benchmarks.ingest [--files N] [--kinds ...]` prints one JSON line. Both sides are timed from the moment their
-libraries are imported, in turns, and the best of each counts. Peak memory is that of a worker, for n and for 3n files.
+libraries are imported, in turns, and the best of each counts. `ratio_side_by_side` compares with `cores` bare processes
+running at once, which share memory and caches as the workers do; `ratio_cpu` compares CPU seconds a file, which busy
+neighbours disturb least. Peak memory is that of a worker, for n and 3n files.
 """
 
 from __future__ import annotations
@@ -52,39 +54,41 @@ def bare(path: str) -> int:
     return int((small[0] * (255 / top)).to(torch.uint8).numpy().sum())
 
 
-def decode_all(paths: list[str]) -> float:
-    """In a process of its own: seconds that `bare` takes for all files, libraries warm."""
+def decode_all(paths: list[str]) -> tuple[float, float]:
+    """In a process of its own: seconds and CPU seconds that `bare` takes for all files, libraries warm."""
     bare(paths[0])
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     for path in paths:
         bare(path)
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - used
 
 
-def cached(task: Task, draft: str) -> tuple[int, int]:
-    """In a worker: the real work, and the worker's peak memory in kB so far."""
+def cached(task: Task, draft: str) -> tuple[float, int]:
+    """In a worker: the real work; its CPU seconds and the worker's peak memory in kB so far."""
+    used = time.process_time()
     place(task, draft=draft, size=SIZE, equalise=False)
-    return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return time.process_time() - used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def through_the_cache(paths: list[str], folder: Path, workers: int) -> tuple[float, int]:
-    """Seconds for all files with the workers warm, and the largest worker's peak memory in kB."""
+def through_the_cache(paths: list[str], folder: Path, workers: int) -> tuple[float, float, int]:
+    """Seconds and CPU seconds (this process's too) for all files, workers warm; a worker's peak memory in kB."""
     draft = folder / "draft.npy"
     warm = workers * 8
     reserve(draft, len(paths) + warm, SIZE)
     tasks = [Task(row, path) for row, path in enumerate(paths[:1] * warm + paths)]
-    peak = 0
-    begin = last = 0.0
+    peak, cpu = 0, 0.0
+    begin = own = 0.0
     work = partial(cached, draft=str(draft))
     for done, (_, result) in enumerate(guarded(tasks, work, workers, preload=PRELOAD), start=1):
-        last = time.perf_counter()
-        if done == warm:
-            begin = last
-        if isinstance(result, tuple):
-            peak = max(peak, result[1])
-        else:
+        if not isinstance(result, tuple):
             raise SystemExit(f"a benchmark file was refused: {result}")
-    return last - begin, peak
+        peak = max(peak, result[1])
+        if done > warm:
+            cpu += result[0]
+        elif done == warm:
+            begin, own = time.perf_counter(), time.process_time()
+        last, end = time.perf_counter(), time.process_time()
+    return last - begin, cpu + end - own, peak
 
 
 def make_files(folder: Path, kind: str, count: int) -> list[str]:
@@ -118,18 +122,28 @@ def make_files(folder: Path, kind: str, count: int) -> list[str]:
     return names
 
 
+def bare_processes(paths: list[str], count: int) -> tuple[float, float]:
+    """Files a second of `count` bare processes at once, and CPU seconds a file."""
+    results = [r for _, r in guarded([paths] * count, decode_all, count, 3600, preload=PRELOAD) if isinstance(r, tuple)]
+    return sum(len(paths) / seconds for seconds, _ in results), sum(cpu for _, cpu in results) / (count * len(paths))
+
+
 def measure(kind: str, files: int, cores: int, turns: int, folder: Path) -> dict[str, Any]:
     paths = make_files(folder, kind, files)
-    alone: list[float] = []
-    ours: list[float] = []
+    alone, together, ours = [], [], []
     for _ in range(turns):
-        alone += [r for _, r in guarded([paths], decode_all, 1, 3600, preload=PRELOAD) if isinstance(r, float)]
-        ours.append(through_the_cache(paths, folder, cores)[0])
-    bare_rate, our_rate = files / min(alone), files / min(ours)
+        alone.append(bare_processes(paths, 1))
+        seconds, cpu, _ = through_the_cache(paths, folder, cores)
+        ours.append((files / seconds, cpu / files))
+        together.append(bare_processes(paths, cores))
+    rates = [max(rate for rate, _ in side) for side in (alone, together, ours)]
     return {
-        "bare_per_second": round(bare_rate, 1),
-        "cache_per_second": round(our_rate, 1),
-        "ratio": round(our_rate / (cores * bare_rate), 3),
+        "bare_per_second": round(rates[0], 1),
+        "bare_side_by_side": round(rates[1], 1),
+        "cache_per_second": round(rates[2], 1),
+        "ratio": round(rates[2] / (cores * rates[0]), 3),
+        "ratio_side_by_side": round(rates[2] / rates[1], 3),
+        "ratio_cpu": round(min(cpu for _, cpu in alone) / min(cpu for _, cpu in ours), 3),
     }
 
 
@@ -140,7 +154,7 @@ def peak_memory(files: int, cores: int, folder: Path) -> dict[str, float]:
         sub = folder / name
         sub.mkdir()
         paths = make_files(sub, "dicom", count)
-        out[f"worker_mb_{name}"] = round(through_the_cache(paths, sub, cores)[1] / 1024, 1)
+        out[f"worker_mb_{name}"] = round(through_the_cache(paths, sub, cores)[2] / 1024, 1)
         rows = pd.DataFrame({"image": [Path(p).name for p in paths], "y": np.arange(count) % 2, "split": "train"})
         build(
             rows,
@@ -160,8 +174,8 @@ def peak_memory(files: int, cores: int, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=120)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--files", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fdamed.data.cache import Report, build, locate
-from fdamed.data.image import Unreadable, read
+from fdamed.data.image import Unreadable, read_grey
 from fdamed.data.loader import load
 from fdamed.data.pixels import Grey
 from fdamed.errors import FdamedError
@@ -125,7 +125,7 @@ def test_images_stand_in_the_order_of_splits_and_are_what_one_process_makes(root
     assert order["image"].tolist()[:2] == ["deep/04.png", "deep/05.png"]
     assert "manifest_row" not in order
     for name, image in cached(root).items():
-        alone = transform(Grey(read(root / name)), SIZE, False)
+        alone = transform(read_grey(root / name), SIZE, False)
         assert np.array_equal(image, alone), name
     assert isinstance(load(root.parent / "party", ("train", "adapt")).images, np.memmap)
     assert rejects(root) == []

@@ -82,7 +82,7 @@ rule cache:
         f"{ROOT}/benchmarks/cache.{{party}}.tsv"
     conda:
         "../../envs/fdamed.yaml"
-    threads: 2
+    threads: 1 if study.phantom else 8
     resources:
         mem_mb=3000,
         runtime=240,
