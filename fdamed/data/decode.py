@@ -25,8 +25,8 @@ from fdamed.errors import FdamedError
 
 T = TypeVar("T")
 R = TypeVar("R")
-AHEAD = 4
-"""Files that a worker has in hand, so that it never waits for the next one."""
+AHEAD = 2
+"""Files that a worker has in hand: one more than it works on, so that it never waits for the next one."""
 SECONDS = 30.0
 MEMORY = 2 << 30
 """Address space that a worker may take beyond what it starts with: fifty megapixels need less than half of it."""

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config, Run
+from fdamed.errors import FdamedError
 from fdamed.files import atomic, read_json, write_json
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config
 
@@ -30,11 +31,14 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.stages.federate import chosen, resident
 
     config = read_config(arguments)
+    if arguments.party not in config.cut.parties:
+        fix = f"Choose one of: {', '.join(config.cut.parties)}."
+        raise FdamedError(f"the configuration has no hospital {arguments.party!r}", "command line", fix)
+    specs = {s: chosen(config, arguments.run_name, arguments.target, s) for s in arguments.seeds}
     torch.set_num_threads(arguments.threads)
     model = resident(config)
     data = load(Places.of(config).party(arguments.party), splits=("test",))
-    for seed in arguments.seeds:
-        spec = chosen(config, arguments.run_name, arguments.target, seed)
+    for seed, spec in specs.items():
         _score(config, arguments.run_name, spec, arguments.target, seed, arguments.party, model, data)
 
 

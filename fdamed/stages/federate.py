@@ -66,6 +66,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     folder = places.run(name, target, seed)
     method = REGISTRY[spec.method](**spec.options)
     model = resident(config)
+    needed(places.root / "cohort.json", "split")
     theta_file = needed(places.init(seed) / "theta.safetensors", "init")
     theta = vector_from(load_file(theta_file), model.layout)
     conditions = fingerprint(config, name, spec, target, seed, threads, places)
@@ -201,7 +202,7 @@ def fingerprint(
     """What must be the same when a checkpoint is taken up again."""
     import torch
 
-    data = {p: digest_file(places.party(p) / "order.parquet") for p in sorted(config.cut.parties)}
+    data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
         "settings": digest(
             [config.model.model_dump(mode="json"), config.train.model_dump(mode="json"), spec.model_dump(mode="json")]

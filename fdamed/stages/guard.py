@@ -38,7 +38,8 @@ def guard(config: Config, places: Places) -> None:
     orders = {p: pd.read_parquet(needed(places.party(p) / "order.parquet", "cache")) for p in config.cut.parties}
     leakage = check_manifests(orders, config.cut.rule)
     rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
-    thumbs = np.concatenate([np.load(places.party(p) / "images.npy", mmap_mode="r") for p in orders])
+    stores = [needed(places.party(p) / "images.npy", "cache") for p in orders]
+    thumbs = np.concatenate([np.load(store, mmap_mode="r") for store in stores])
     roles = rows["split"].map(ROLES).to_numpy(dtype=object)
     pairs = near_duplicates(thumbs, roles)
     found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)

@@ -88,7 +88,7 @@ def test_plain_sgd_takes_the_step_of_the_textbook() -> None:
     model.trainable.fill_(2.0)
     model.grad.fill_(0.5)
     Optimiser(model, Recipe(lr=0.1, optimiser="sgd", weight_decay=0.25)).step()
-    assert float(layer.weight) == torch.tensor(2.0 - 0.1 * (0.5 + 0.25 * 2.0)).item()
+    assert layer.weight.item() == torch.tensor(2.0 - 0.1 * (0.5 + 0.25 * 2.0)).item()
 
 
 def test_initialisation_is_seeded() -> None:
