@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 
+from fdamed.algebra.kernel import BUILD
 from fdamed.algebra.vector import gp
 from fdamed.config import Model
 from fdamed.models.backbone import build
@@ -61,6 +62,7 @@ def main() -> None:
                 "floor_ms": round(floor_ms, 2),
                 "ratio": round(rule_ms / floor_ms, 3),
                 "extra_kb": grown,
+                "sums": BUILD,
                 "threads": torch.get_num_threads(),
                 "sources": SOURCES,
                 "numbers": layout.size,

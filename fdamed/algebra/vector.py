@@ -15,11 +15,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from fdamed.algebra import kernel
+from fdamed.algebra.kernel import Block
 from fdamed.models.flat import Layout
 
 T = TypeVar("T")
-Block = tuple[int, int, int]
-"""(layer, start, stop): a stretch of the vector inside one layer."""
 BLOCK = 1 << 17
 """Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
 
@@ -109,21 +109,24 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
     work = blocks(layout, per_layer)
     layers = 1 + work[-1][0]
 
-    def sums(part: Sequence[Block]) -> list[tuple[int, Tensor, Tensor, Tensor]]:
-        out = []
-        for layer, start, stop in part:
-            t, s = g_t[start:stop], g_s[:, start:stop]
-            out.append((layer, torch.mv(s, t), torch.linalg.vector_norm(s, dim=1), torch.dot(t, t)))
-        return out
+    def sums(part: Sequence[Block]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        if kernel.serves(g_t, g_s):
+            return [kernel.inner(g_t, g_s, part)]
+        pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in part]
+        return [
+            (
+                torch.stack([torch.mv(s, t) for t, s in pieces]).double(),
+                torch.stack([torch.linalg.vector_norm(s, dim=1) for _, s in pieces]).double().square(),
+                torch.stack([torch.dot(t, t) for t, _ in pieces]).double(),
+            )
+        ]
 
-    done = side_by_side(sums, work)
-    index = torch.tensor([layer for layer, *_ in done])
-    stacked = (torch.stack(column).double() for column in list(zip(*done, strict=True))[1:])
-    dot, length, tt = stacked
+    dot, ss, tt = (torch.cat(column) for column in zip(*side_by_side(sums, work), strict=True))
+    index = torch.tensor([layer for layer, *_ in work])
     shape = (layers, len(g_s))
     return (
         torch.zeros(shape, dtype=torch.float64).index_add_(0, index, dot).t(),
-        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, length.square()).t(),
+        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, ss).t(),
         torch.zeros(layers, dtype=torch.float64).index_add_(0, index, tt),
     )
 
@@ -134,6 +137,9 @@ def combine(g_t: Tensor, g_s: Tensor, layout: Layout, own: float, shares: Tensor
     factors = shares.t().to(g_t.dtype).contiguous()
 
     def add(part: Sequence[Block]) -> list[None]:
+        if kernel.serves(g_t, g_s):
+            kernel.combine(g_t, g_s, part, own, factors, out)
+            return []
         for layer, start, stop in part:
             torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
         return []

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fdamed.data.tables import read_table
+from fdamed.data.tables import read_table, shown_header
 from fdamed.errors import FdamedError
 
 Record = Mapping[str, Sequence[str]]
@@ -147,8 +147,9 @@ def _require(records: list[Record], fields: Sequence[str], path: Path) -> None:
     known = {field for record in records[:1000] for field in record}
     absent = [f for f in fields if f not in known]
     if records and absent:
-        has = ", ".join(sorted(k for k in known if not k.startswith("_")))[:500]
-        raise FdamedError(f"missing column {', '.join(f'`{f}`' for f in absent)}", str(path), f"The table has: {has}.")
+        has = sorted(k for k in known if not k.startswith("_"))
+        fix = shown_header(has, (*fields, "type", "project_id", "submitter_id"))
+        raise FdamedError(f"missing column {', '.join(f'`{f}`' for f in absent)}", str(path), fix)
 
 
 def _check(tables: dict[str, list[Record]], root: Path) -> None:

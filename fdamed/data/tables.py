@@ -24,6 +24,7 @@ from fdamed.errors import FdamedError
 
 LARGEST = 4 << 30
 """Bytes that a table may have after unpacking: a bomb is refused, MIMIC-IV's largest table is not."""
+TABLES = {".csv", ".tsv", ".txt", ".xlsx"}
 FIRST_ROW = 2
 """Row of a table's first record, as a spreadsheet counts; a frame's index holds these numbers."""
 
@@ -56,10 +57,19 @@ def require(header: Sequence[str], columns: Sequence[str], path: Path) -> list[s
     if absent:
         near = {c: difflib.get_close_matches(c, [h for h in header if h], n=2, cutoff=0.5) for c in absent}
         hints = "; ".join(f"`{c}`" + (f" (nearest: {', '.join(near[c])})" if near[c] else "") for c in absent)
-        raise FdamedError(
-            f"missing column {hints}", str(path), f"The table has: {', '.join(h for h in header if h)[:500]}."
-        )
+        if len(absent) == len(columns):
+            hints = ", ".join(f"`{c}`" for c in absent)
+        raise FdamedError(f"missing column {hints}", str(path), shown_header(header, columns))
     return list(columns)
+
+
+def shown_header(header: Sequence[str], columns: Sequence[str]) -> str:
+    """The names of a table's columns for a message, if its first row is a header: else it is a patient's."""
+    if not set(header).intersection(columns):
+        return (
+            f"Does the first row hold the names of the {len(header)} columns? None of them is one that was asked for."
+        )
+    return f"The table has: {', '.join(h for h in header if h)[:500]}."
 
 
 def existing(folder: Path, *names: str) -> Path | None:
@@ -107,7 +117,9 @@ def age_value(text: str) -> float | None:
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*")][:1000], n=3, cutoff=0.5)
+        # Only tables: an image may bear its patient's name.
+        beside = [p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))]
+        near = difflib.get_close_matches(path.name, beside[:1000], n=3, cutoff=0.5)
         hint = f"Nearest names there: {', '.join(near)}." if near else "Check data.root and the names of the tables."
         raise FdamedError("there is no such table", str(path), hint)
     try:
@@ -146,10 +158,11 @@ def _header(data: bytes, separator: str, path: Path) -> list[str]:
 
 
 def _check_header(header: list[str], path: Path) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
+    # By number: without a header the first row is a patient's.
+    twice = [str(place) for place, name in enumerate(header, start=1) if header.count(name) > 1]
     if twice:
-        shown = ", ".join(f"`{name}`" if name else "an empty name" for name in twice)
-        raise FdamedError(f"the header names {shown} more than once", str(path), "Rename or remove the duplicate.")
+        what = f"columns {', '.join(twice[:6])} of the first row share a name or have none"
+        raise FdamedError(what, str(path), "Name every column once, in the first row.")
 
 
 def _parse(data: bytes, separator: str, header: list[str], wanted: list[str], path: Path) -> pd.DataFrame:

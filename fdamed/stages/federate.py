@@ -202,6 +202,8 @@ def fingerprint(
     """What must be the same when a checkpoint is taken up again."""
     import torch
 
+    from fdamed.algebra.kernel import BUILD
+
     data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
         "settings": digest(
@@ -214,6 +216,7 @@ def fingerprint(
         "torch": torch.__version__,
         "fdamed": __version__,
         "device": device(config),
+        "sums": BUILD,
     }
 
 

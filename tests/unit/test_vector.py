@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fdamed.algebra import vector
+from fdamed.algebra import kernel, vector
 from fdamed.models.flat import Layout, layout_of
 
 
@@ -138,9 +138,16 @@ def test_buffers_are_never_projected(rule) -> None:
     close(out[4:], 0.5, -0.25)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rule", "factor"), [(vector.gp, "cos"), (vector.fedgp, "proj")])
-def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(rule, factor, threads) -> None:
+def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(
+    rule, factor, threads, compiled, monkeypatch
+) -> None:
+    if compiled and kernel.BUILD != "compiled":
+        pytest.skip("this installation had no C compiler")
+    if not compiled:
+        monkeypatch.setattr(kernel, "serves", lambda g_t, g_s: False)
     module = nn.Sequential(nn.Linear(700, 600), nn.Linear(600, 3), nn.Linear(3, 500_000))
     layout = layout_of(module)
     g = torch.Generator().manual_seed(1)
