@@ -1,6 +1,6 @@
 """The compiled loops of kernel.c, where the installation could build them.
 
-They are optional: a machine without a C compiler uses torch, which reads memory twice. The rounding of the two differs, so
+They are optional: a machine without a C compiler uses torch, which reads memory twice. Their rounding differs, so
 `BUILD` is part of a run's conditions, and a checkpoint made with one is not taken up with the other.
 """
 

@@ -66,9 +66,7 @@ def require(header: Sequence[str], columns: Sequence[str], path: Path) -> list[s
 def shown_header(header: Sequence[str], columns: Sequence[str]) -> str:
     """The names of a table's columns for a message, if its first row is a header: else it is a patient's."""
     if not set(header).intersection(columns):
-        return (
-            f"Does the first row hold the names of the {len(header)} columns? None of them is one that was asked for."
-        )
+        return f"Is the first row the header? None of its {len(header)} cells is the name of a column asked for."
     return f"The table has: {', '.join(h for h in header if h)[:500]}."
 
 

@@ -136,12 +136,7 @@ def configure(folder: Path, tree: Tree, **data: Any) -> Path:
         "image": {"size": 32},
         "privacy": {"smallest_cell": 1},
         "model": {"width": 0.0625, "heads": ["sex", "age"]},
-        "train": {
-            "rounds": 1,
-            "source": {"lr": 0.001, "batch": 8},
-            "target": {"lr": 0.001, "batch": 4},
-            "device": "cpu",
-        },
+        "train": {"rounds": 1, "source": {"lr": 0.001, "batch": 8}, "device": "cpu"},
         "seeds": [0],
         "runs": {"fedavg": {}, "gp": {"auxiliary": {"heads": ["sex", "age"]}}},
     }
