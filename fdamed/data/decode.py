@@ -70,9 +70,9 @@ def guarded(
     crew: list[_Worker[T]] = []
     exhausted = False
 
-    def feed(worker: _Worker[T]) -> None:
+    def feed(worker: _Worker[T], ahead: int = AHEAD) -> None:
         nonlocal exhausted
-        while len(worker.in_hand) < AHEAD:
+        while len(worker.in_hand) < ahead:
             if again:
                 item = again.popleft()
             elif exhausted:
@@ -93,8 +93,9 @@ def guarded(
     try:
         for _ in range(max(1, workers)):
             crew.append(_hire(context, work, memory))
-        for worker in crew:
-            feed(worker)
+        for ahead in range(1, AHEAD + 1):
+            for worker in crew:
+                feed(worker, ahead)
         while any(worker.in_hand for worker in crew) or again:
             now = time.monotonic()
             limits = [w.started + (seconds if w.ready else STARTING) for w in crew if w.in_hand]

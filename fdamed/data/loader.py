@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fdamed.data.manifest import SEXES, VIEWS
@@ -105,7 +106,10 @@ def _open(folder: Path) -> tuple[NDArray[np.uint8], pd.DataFrame]:
     for name in ("images.npy", "order.parquet"):
         if not (folder / name).is_file():
             raise FdamedError(f"{name} is missing", str(folder), "Run `fdamed cache` for this hospital.")
-    order = pd.read_parquet(folder / "order.parquet")
+    try:
+        order = pd.read_parquet(folder / "order.parquet")
+    except (pa.ArrowInvalid, OSError):
+        raise _damaged(folder, "order.parquet is not readable") from None
     try:
         images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError):

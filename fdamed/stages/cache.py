@@ -18,10 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import pandas as pd
-
     from fdamed.config import load
     from fdamed.data.cache import build
+    from fdamed.stages.places import rows_in
 
     config = load(*arguments.config)
     if arguments.party not in config.cut.parties:
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not root.is_dir():
         raise FdamedError("the data root is not a folder", str(root), "Set data.root to where the images lie.")
     report = build(
-        pd.read_parquet(manifest),
+        rows_in(manifest, "split"),
         root,
         config.image.size,
         config.image.equalise,

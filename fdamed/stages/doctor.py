@@ -87,7 +87,7 @@ def machine(config: Config) -> dict[str, Any]:
         folder = folder.parent
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "memorsidegb": round(pages / 2**30, 1),
+        "memory_gb": round(pages / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
         "free_gb": round(shutil.disk_usage(folder).free / 2**30, 1),
     }

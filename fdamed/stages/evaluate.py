@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.config import Config, Run
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, read_json, write_json
-from fdamed.stages.places import Places, add_config, add_run, needed, read_config
+from fdamed.stages.places import Places, add_config, add_run, read_config, weights_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,15 +45,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _score(
     config: Config, name: str, spec: Run, target: str, seed: int, party: str, model: FlatModel, data: Labelled
 ) -> None:
-    from safetensors.torch import load_file
-
     from fdamed.evaluate.metrics import scores
-    from fdamed.models.flat import vector_from
     from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
-    model.load(vector_from(load_file(needed(folder / "theta.safetensors", "federate")), model.layout))
+    model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
     p = predict(model, data)
     _keep_predictions(places, party, name, target, seed, data, p)
     record: dict[str, Any] = {

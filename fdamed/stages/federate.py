@@ -12,7 +12,7 @@ from fdamed import __version__
 from fdamed.config import Config, Run
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
-from fdamed.stages.places import Places, add_config, add_run, needed, read_config
+from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 if TYPE_CHECKING:
     from fdamed.federation.loop import Judge
@@ -52,13 +52,13 @@ def chosen(config: Config, run: str, target: str, seed: int) -> Run:
 def federate(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:
     """Train, and write the run's folder."""
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.federation.loop import Checkpoints
     from fdamed.federation.loop import run as run_rounds
     from fdamed.federation.method import REGISTRY
-    from fdamed.models.flat import named_tensors, vector_from
+    from fdamed.models.flat import named_tensors
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -67,8 +67,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     method = REGISTRY[spec.method](**spec.options)
     model = resident(config)
     needed(places.root / "cohort.json", "split")
-    theta_file = needed(places.init(seed) / "theta.safetensors", "init")
-    theta = vector_from(load_file(theta_file), model.layout)
+    theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     conditions = fingerprint(config, name, spec, target, seed, threads, places)
     net = network(config, spec, method, target, seed, model, threads)
     checkpoints = Checkpoints(
@@ -146,6 +145,9 @@ def hospital(
         data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
     else:
         data = read(splits=("train", "adapt")).without_labels()
+    if data.images.shape[-1] != config.image.size:
+        what = f"the cache holds images of {data.images.shape[-1]} pixels, image.size is {config.image.size}"
+        raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
     return Site(
         name=party,
         data=data,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fdamed.config import Config
 from fdamed.files import atomic, write_json
-from fdamed.stages.places import Places, add_config, needed, read_config
+from fdamed.stages.places import Places, add_config, read_config, rows_in
 
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 """Split -> what its images are for; a copy in two roles is a leak."""
@@ -34,12 +34,13 @@ def guard(config: Config, places: Places) -> None:
 
     from fdamed.data.duplicates import near_duplicates
     from fdamed.data.leakage import check_manifests
+    from fdamed.data.loader import load
+    from fdamed.data.manifest import SPLITS
 
-    orders = {p: pd.read_parquet(needed(places.party(p) / "order.parquet", "cache")) for p in config.cut.parties}
+    orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in config.cut.parties}
     leakage = check_manifests(orders, config.cut.rule)
     rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
-    stores = [needed(places.party(p) / "images.npy", "cache") for p in orders]
-    thumbs = np.concatenate([np.load(store, mmap_mode="r") for store in stores])
+    thumbs = np.concatenate([load(places.party(p), SPLITS).images for p in orders])
     roles = rows["split"].map(ROLES).to_numpy(dtype=object)
     pairs = near_duplicates(thumbs, roles)
     found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)

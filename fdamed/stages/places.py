@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdamed.config import Config, load
 from fdamed.errors import FdamedError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from fdamed.models.flat import Layout
 
 
 @dataclass(frozen=True)
@@ -64,3 +71,28 @@ def needed(path: Path, made_by: str) -> Path:
     if not path.exists():
         raise FdamedError("a file of an earlier stage is missing", str(path), f"Run `fdamed {made_by}` first.")
     return path
+
+
+def rows_in(path: Path, made_by: str) -> pd.DataFrame:
+    """The rows of an earlier stage's parquet file."""
+    import pandas as pd
+    from pyarrow import ArrowInvalid
+
+    try:
+        return pd.read_parquet(needed(path, made_by))
+    except (ArrowInvalid, OSError):
+        raise FdamedError("the file is damaged", str(path), f"Remove it and run `fdamed {made_by}` again.") from None
+
+
+def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
+    """The weights of an earlier stage as one vector, if they are this configuration's model's."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from fdamed.models.flat import vector_from
+
+    try:
+        return vector_from(load_file(needed(path, made_by)), layout)
+    except (SafetensorError, KeyError, ValueError):
+        what = "the weights are damaged, or those of another model"
+        raise FdamedError(what, str(path), f"Run `fdamed {made_by}` again with this configuration.") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
 from fdamed.files import atomic, digest, write_json
-from fdamed.stages.places import Places, add_config, needed, read_config
+from fdamed.stages.places import Places, add_config, read_config, rows_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +26,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def split(config: Config, places: Places) -> None:
     """Cut the index; nothing is written unless every hospital came out well."""
-    import pandas as pd
-
     from fdamed.data.cohort import build
     from fdamed.data.leakage import check_manifests
 
-    index = pd.read_parquet(needed(places.parties / "index.parquet", "ingest"))
+    index = rows_in(places.parties / "index.parquet", "ingest")
     cohort = build(index, config.cut, config.privacy.smallest_cell)
     leakage = check_manifests(cohort.manifests, config.cut.rule)
     summary = {

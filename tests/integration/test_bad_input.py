@@ -128,7 +128,7 @@ def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path,
         ({"parties": {"North": "north", "West": "west"}}, "no row has site = 'west'"),
         ({"by": "expression", "parties": {"North": "site == 'north'", "Young": "age < 1"}}, "Young is empty"),
         ({"where": "label['Edema'] == 1"}, "North has no negative row for Edema"),
-        ({"labelled": 29}, "North"),
+        ({"labelled": 29}, "too few for 29 labelled ones"),
     ],
 )
 def test_an_empty_domain_or_an_absent_class_leaves_the_earlier_cohort_as_it_was(
@@ -189,6 +189,48 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     assert stage(study, *command) == 2
     assert maker in told()[2]
     assert files(root) == before
+
+
+@pytest.mark.parametrize(
+    ("damaged", "command", "maker"),
+    [
+        ("parties/index.parquet", ["split"], "fdamed ingest"),
+        ("parties/North/manifest.parquet", ["cache", "--party", "North"], "fdamed split"),
+        ("parties/East/order.parquet", ["guard"], "fdamed cache"),
+        ("parties/East/images.npy", ["guard"], "fdamed cache"),
+        ("parties/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
+        ("parties/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
+        ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),
+    ],
+)
+def test_a_file_that_was_cut_short_names_the_stage_to_run_again(
+    study: Path, told, damaged: str, command: list[str], maker: str
+) -> None:
+    root = study.parent / "results" / "small"
+    content = (root / damaged).read_bytes()
+    (root / damaged).write_bytes(content[: len(content) // 2])
+    before = files(root)
+    assert stage(study, *command) == 2
+    assert maker in told()[2]
+    assert files(root) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "maker"),
+    [
+        ({"image": {"size": 64}}, "images of 32 pixels, image.size is 64", "fdamed cache"),
+        ({"model": {"width": 0.125}}, "those of another model", "fdamed init"),
+    ],
+)
+def test_what_was_made_with_other_settings_is_not_trained_on(
+    study: Path, told, changes: dict[str, Any], message: str, maker: str
+) -> None:
+    config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), **changes)
+    before = files(study.parent / "results")
+    assert stage(config, "federate", *FEDERATE) == 2
+    what, _, fix = told()
+    assert message in what and maker in fix
+    assert files(study.parent / "results") == before
 
 
 # --- folders that another run holds ---
