@@ -87,8 +87,9 @@ def write_ingest_and_cohort(root: Path, parties: list[str], rule: str = "disjoin
             "positives": {s: n // 2 for s, n in images.items()},
         }
     leakage = {"patients_in_two_splits": 0, "patients_in_two_parties": 0, "near_duplicates": 3}
-    cohort = {"by": "condition", "rule": rule, "hash": digest(parties), "parties": sizes, "leakage": leakage}
+    cohort = {"by": "condition", "rule": rule, "hash": digest(parties), "parties": sizes}
     write_json(root / "cohort.json", cohort)
+    write_json(root / "leakage.json", leakage)
 
 
 def write_run(

@@ -29,10 +29,10 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
-    for name in ("cohort.json", "ingest.json"):
+    for name in ("cohort.json", "ingest.json", "leakage.json"):
         if not (folder / name).is_file():
             raise FdamedError(f"{name} is missing", str(folder), "Run `snakemake --cores 2`: it makes what is missing.")
-    cohort, ingest = read_json(folder / "cohort.json"), read_json(folder / "ingest.json")
+    cohort, ingest, leakage = (read_json(folder / f"{name}.json") for name in ("cohort", "ingest", "leakage"))
     smallest = config.privacy.smallest_cell
 
     scores = tables.tidy(records, smallest)
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> None:
         write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))
         for name, figure in contents.pictures(known, frames):
             figures.save(figure, folder / "report" / "figures", name)
-        content = contents.page(config, known, frames, records, missing, cohort, ingest, left_out)
+        content = contents.page(
+            config, known, frames, records, missing, cohort | {"leakage": leakage}, ingest, left_out
+        )
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""
     print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)

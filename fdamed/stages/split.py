@@ -37,7 +37,7 @@ def split(config: Config, places: Places) -> None:
         "rule": config.cut.rule,
         "seed": config.cut.seed,
         "parties": {party: describe(frame) for party, frame in cohort.manifests.items()},
-        "leakage": {**dataclasses.asdict(leakage), "near_duplicates": None},
+        "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
         "notes": cohort.notes,
     }

@@ -27,6 +27,7 @@ rule report_page:
         run_files(),
         f"{ROOT}/cohort.json",
         f"{ROOT}/ingest.json",
+        f"{ROOT}/leakage.json",
     output:
         report(
             f"{ROOT}/report/index.html",
