@@ -7,7 +7,7 @@ setup(
         Extension(
             "fdamed.algebra._kernel",
             ["fdamed/algebra/kernel.c"],
-            extra_compile_args=["-O3", "-fopenmp-simd"],
+            extra_compile_args=["-O3", "-fopenmp"],
             optional=True,
         )
     ]

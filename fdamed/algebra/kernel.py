@@ -18,8 +18,13 @@ Block = tuple[int, int, int]
 
 
 def _library() -> ctypes.CDLL | None:
-    found = sorted(Path(__file__).parent.glob("_kernel*.so"))
-    return ctypes.CDLL(str(found[0])) if found else None
+    """The loops, with torch's own OpenMP: a second team of threads would wait for the first one's to stop spinning."""
+    built = sorted(Path(__file__).parent.glob("_kernel*.so"))
+    threads = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    if not built or not threads:
+        return None
+    ctypes.CDLL(str(threads[0]), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(built[0]))
 
 
 _LIBRARY = _library()
@@ -50,7 +55,6 @@ def combine(g_t: Tensor, g_s: Tensor, part: Sequence[Block], own: float, shares:
 
 
 def _call(name: str, g_t: Tensor, g_s: Tensor, blocks: Tensor, *rest: object) -> None:
-    """Call through ctypes, which lets other threads run meanwhile."""
     row = ctypes.c_ssize_t(g_s.stride(0))
     n, count = ctypes.c_int64(len(g_s)), ctypes.c_int64(len(blocks))
     getattr(_LIBRARY, name)(_pointer(g_t), _pointer(g_s), row, n, _pointer(blocks), count, *rest)

@@ -20,7 +20,7 @@ from fdamed.algebra.kernel import Block
 from fdamed.models.flat import Layout
 
 T = TypeVar("T")
-BLOCK = 1 << 17
+BLOCK = 1 << 16
 """Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
 
 
@@ -68,10 +68,11 @@ def gp(
     align: Sequence[float] | Tensor | None = None,
     per_layer: bool = True,
     keep_negative: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si."""
     cos = cosines(*inner_products(g_t, g_s, layout, per_layer))
-    return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer)
+    return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
 
 
 def gp_shares(
@@ -110,8 +111,6 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
     layers = 1 + work[-1][0]
 
     def sums(part: Sequence[Block]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        if kernel.serves(g_t, g_s):
-            return [kernel.inner(g_t, g_s, part)]
         pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in part]
         return [
             (
@@ -121,7 +120,8 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
             )
         ]
 
-    dot, ss, tt = (torch.cat(column) for column in zip(*side_by_side(sums, work), strict=True))
+    done = [kernel.inner(g_t, g_s, work)] if kernel.serves(g_t, g_s) else side_by_side(sums, work)
+    dot, ss, tt = (torch.cat(column) for column in zip(*done, strict=True))
     index = torch.tensor([layer for layer, *_ in work])
     shape = (layers, len(g_s))
     return (
@@ -131,20 +131,28 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
     )
 
 
-def combine(g_t: Tensor, g_s: Tensor, layout: Layout, own: float, shares: Tensor, per_layer: bool = True) -> Tensor:
-    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,)."""
-    out = torch.empty_like(g_t)
+def combine(
+    g_t: Tensor,
+    g_s: Tensor,
+    layout: Layout,
+    own: float,
+    shares: Tensor,
+    per_layer: bool = True,
+    out: Tensor | None = None,
+) -> Tensor:
+    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,); in `out` if it is given."""
+    out = torch.empty_like(g_t) if out is None else out
     factors = shares.t().to(g_t.dtype).contiguous()
 
     def add(part: Sequence[Block]) -> list[None]:
-        if kernel.serves(g_t, g_s):
-            kernel.combine(g_t, g_s, part, own, factors, out)
-            return []
         for layer, start, stop in part:
             torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
         return []
 
-    side_by_side(add, blocks(layout, per_layer))
+    if kernel.serves(g_t, g_s):
+        kernel.combine(g_t, g_s, blocks(layout, per_layer), own, factors, out)
+    else:
+        side_by_side(add, blocks(layout, per_layer))
     out[layout.trainable :] = g_t[layout.trainable :]
     return out
 

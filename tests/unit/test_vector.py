@@ -138,11 +138,12 @@ def test_buffers_are_never_projected(rule) -> None:
     close(out[4:], 0.5, -0.25)
 
 
+@pytest.mark.parametrize("sources", [3, 5])
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rule", "factor"), [(vector.gp, "cos"), (vector.fedgp, "proj")])
 def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(
-    rule, factor, threads, compiled, monkeypatch
+    rule, factor, threads, compiled, sources, monkeypatch
 ) -> None:
     if compiled and kernel.BUILD != "compiled":
         pytest.skip("this installation had no C compiler")
@@ -152,14 +153,15 @@ def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(
     layout = layout_of(module)
     g = torch.Generator().manual_seed(1)
     t = torch.randn(layout.size, generator=g)
-    s = torch.randn(3, layout.size, generator=g) + 0.3 * t
+    s = torch.randn(sources, layout.size, generator=g) + 0.3 * t
+    n = [1, 2, 5, 8, 16][:sources]
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        got = rule(t, s, layout, 0.4, [1, 2, 5])
+        got = rule(t, s, layout, 0.4, n)
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(got, reference(t, s, layout, factor, 0.4, [0.125, 0.25, 0.625]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got, reference(t, s, layout, factor, 0.4, [k / sum(n) for k in n]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_huge_source_is_bounded_by_the_target_in_the_true_projection() -> None:
