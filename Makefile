@@ -12,7 +12,7 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/mimic_phantom.yaml -- data
 	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
-	@$(BIN)/python -c "from fdamed.config import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
+	@$(BIN)/python -c "from fdamed.configfile import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
 
 test: setup  ## all tests but the slow ones
 	$(BIN)/pytest -n $(CORES) --dist loadfile

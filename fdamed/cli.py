@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from fdamed import __version__
@@ -29,6 +31,10 @@ COMMANDS: dict[str, str] = {
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard"}
+"""Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="fdamed",
@@ -51,6 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FdamedError as error:
         print(f"error: {error.what}\nwhere: {error.where}\nto do: {error.fix}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if arguments.command not in AT_HOSPITALS or os.environ.get("FDAMED_SHOW_ERRORS"):
+            raise
+        print("".join(traceback.format_tb(error.__traceback__)), file=sys.stderr, end="")
+        told = "its text may quote patient data and is withheld; FDAMED_SHOW_ERRORS=1 shows it"
+        print(f"{type(error).__name__}: this is a fault of fdamed ({told})", file=sys.stderr)
+        return 70
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept, start again to go on", file=sys.stderr)
         return 130

@@ -1,23 +1,11 @@
-"""The configuration: frozen, complete, and refused with one clear line where it is wrong.
-
-`config/schema.json` is generated from here (`fdamed schema`); a test fails if it is stale.
-What a method's own options are is known to `methods/`; `methods/catalogue.json`, generated from them,
-lets this file check a run's options without importing torch.
-"""
+"""The configuration: frozen and complete. How it is read, and refused where it is wrong: configfile.py."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
-import json
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-
-from fdamed.errors import FdamedError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Names become folders and wildcards."""
@@ -196,7 +184,7 @@ class Model(Strict):
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Scales the block widths; 1 is the papers' network."""
     hidden: Annotated[int, Field(ge=1)] = 128
-    classes: Annotated[int, Field(ge=2)] = 2
+    classes: Literal[2] = 2
     heads: tuple[Head, ...] = ()
     """Auxiliary heads that the sources may train (see `auxiliary` of a run)."""
     races: tuple[str, ...] = ()
@@ -214,8 +202,9 @@ class Model(Strict):
 class Recipe(Strict):
     """How one hospital trains in one round."""
 
-    lr: Annotated[float, Field(ge=0)]
-    batch: Annotated[int, Field(ge=1)] = 32
+    lr: Annotated[float, Field(gt=0)]
+    batch: Annotated[int, Field(ge=2)] = 32
+    """At least two: BatchNorm cannot train on one image."""
     epochs: Annotated[int, Field(ge=1)] = 1
     optimiser: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -227,7 +216,10 @@ class Train(Strict):
     source: Recipe = Recipe(lr=1e-3, batch=32)
     target: Recipe = Recipe(lr=2e-4, batch=16)
     checkpoint_every: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1)] = 1
+    """Threads of a training job on the CPU; part of the result's bits."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`cuda` also makes Snakemake count the GPU: one training job on each."""
     precision: Literal["float32", "bfloat16"] = "float32"
     network: Literal["in_process", "processes"] = "in_process"
     evaluate_every: Annotated[int, Field(ge=1)] = 1
@@ -284,6 +276,14 @@ class Config(Strict):
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("a seed is listed twice")
         for name, run in self.runs.items():
+            for key, values in (run.sweep or {}).items():
+                if key in ("method", "sweep", "auxiliary"):
+                    raise ValueError(f"runs.{name}.sweep cannot go over `{key}`: write one run for each")
+                if not values or len({str(v) for v in values}) != len(values):
+                    raise ValueError(f"runs.{name}.sweep.{key} needs values, each of them once")
+        for name, run in self.expanded_runs().items():
+            if float(run.options.get("warmup", 0)) >= self.train.rounds:
+                raise ValueError(f"runs.{name}.warmup leaves none of the {self.train.rounds} rounds to the method")
             if run.auxiliary:
                 absent = [h for h in run.auxiliary.heads if h not in self.model.heads]
                 if absent:
@@ -305,160 +305,3 @@ class Config(Strict):
                 fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
                 out[name + suffix] = Run.model_validate(fields)
         return out
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-CATALOGUE = Path(__file__).parent / "methods" / "catalogue.json"
-
-
-@cache
-def catalogue() -> dict[str, dict[str, Any]]:
-    """Method -> {title, paper, target_labels, options: {name: {type, default}}, wire}; see `fdamed schema`."""
-    content: dict[str, dict[str, Any]] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
-    return content
-
-
-def load(*paths: Path | str) -> Config:
-    """Read configuration files, later ones over earlier ones, and check everything."""
-    raw: dict[str, Any] = {}
-    for path in paths:
-        raw = _merge(raw, _read(Path(path)))
-    return parse(raw, where=", ".join(str(p) for p in paths))
-
-
-def parse(raw: dict[str, Any], where: str) -> Config:
-    """Check a configuration that is already in memory; `where` names it in messages."""
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        raise FdamedError(_explain(error, raw), where, "Mend the key and start again; nothing was started.") from None
-    for name, run in config.expanded_runs().items():
-        _check_method(name, run, where)
-    return config
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FdamedError("there is no such configuration file", str(path), "Check the path; config/ has examples.")
-    try:
-        content = (
-            json.loads(path.read_text(encoding="utf-8"))
-            if path.suffix == ".json"
-            else yaml.safe_load(path.read_text(encoding="utf-8"))
-        )
-    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split())
-        raise FdamedError(f"not readable as YAML: {told}", str(path), "Mend the file.") from None
-    if not isinstance(content, dict):
-        raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
-    return content
-
-
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = _merge(out[key], value) if both else value
-    return out
-
-
-def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
-    """One line for each fault: key, what is wrong, what is allowed."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        path = [str(p) for p in fault["loc"] if p not in {"chexpert", "mimic", "midrc", "nih", "table"}]
-        key = ".".join(path) or "configuration"
-        if fault["type"] == "extra_forbidden":
-            allowed = _allowed(tuple(fault["loc"][:-1]))
-            lines.append(f"unknown key `{key}`{_nearest(path[-1], allowed)}; allowed here: {', '.join(allowed)}")
-        elif fault["type"] == "missing":
-            lines.append(f"missing key `{key}`")
-        else:
-            shown = f" (given: {fault['input']!r})" if not isinstance(fault["input"], dict) else ""
-            lines.append(f"`{key}`: {fault['msg'].removeprefix('Value error, ')}{shown}")
-    return "; ".join(lines)
-
-
-def _allowed(location: tuple[int | str, ...]) -> list[str]:
-    """Keys that the model at `location` knows."""
-    variants = {"chexpert": Chexpert, "mimic": Mimic, "midrc": Midrc, "nih": Nih, "table": Table}
-    model: Any = Config
-    for step in location:
-        if step in variants:
-            model = variants[str(step)]
-            continue
-        fields = getattr(model, "model_fields", {})
-        if step in fields:
-            model = _model_in(fields[step].annotation)
-    return sorted(getattr(model, "model_fields", {}))
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _model_in(argument)
-        if found is not None:
-            return found
-    return None
-
-
-def _nearest(word: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(word, allowed, n=1)
-    return f" (did you mean `{near[0]}`?)" if near else ""
-
-
-def _check_method(name: str, run: Run, where: str) -> None:
-    known = catalogue()
-    fix = "Mend the key and start again; nothing was started. `fdamed methods` lists methods and options."
-    if run.method not in known:
-        near = _nearest(run.method, sorted(known))
-        raise FdamedError(
-            f"`runs.{name}`: unknown method `{run.method}`{near}; allowed: {', '.join(sorted(known))}", where, fix
-        )
-    options = known[run.method]["options"]
-    for key, value in run.options.items():
-        if key not in options:
-            raise FdamedError(
-                f"unknown key `runs.{name}.{key}`{_nearest(key, sorted(options))}; "
-                f"{run.method} knows: {', '.join(sorted([*options, *Run.model_fields]))}",
-                where,
-                fix,
-            )
-        fault = _misfit(value, options[key])
-        if fault:
-            raise FdamedError(f"`runs.{name}.{key}`: {fault} (given: {value!r})", where, fix)
-
-
-def _misfit(value: Any, option: dict[str, Any]) -> str | None:
-    """What is wrong with an option's value, by its entry in the catalogue; None: nothing."""
-    kind = option["type"]
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "bool" and not isinstance(value, bool):
-        return "should be true or false"
-    if kind == "int" and (not numeric or int(value) != value):
-        return "should be a whole number"
-    if kind == "float" and not numeric:
-        return "should be a number"
-    if kind == "choice" and value not in option["choices"]:
-        return f"should be one of {', '.join(map(str, option['choices']))}"
-    low, high = option.get("low"), option.get("high")
-    if numeric and ((low is not None and value < low) or (high is not None and value > high)):
-        return f"should lie between {low if low is not None else '-inf'} and {high if high is not None else 'inf'}"
-    return None
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a configuration file, with each method's options."""
-    out: dict[str, Any] = Config.model_json_schema()
-    out["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    out["title"] = "fdamed configuration"
-    run = out["$defs"]["Run"]
-    known = catalogue()
-    run["properties"]["method"]["enum"] = ["", *sorted(known)]
-    for entry in known.values():
-        for key, option in entry["options"].items():
-            run["properties"].setdefault(key, {"description": option.get("help", "")})
-    run["additionalProperties"] = False
-    return out

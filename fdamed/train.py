@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fdamed.config import Recipe
 from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.errors import FdamedError
 from fdamed.models.flat import FlatModel
 from fdamed.models.heads import auxiliary_loss
 from fdamed.seeds import Stream
@@ -88,7 +89,9 @@ def fit(
                 head_optimiser.step()
             total += value.detach()
             steps += 1
-    return Outcome(float(total) / max(steps, 1), steps)
+    if steps == 0:
+        raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
+    return Outcome(float(total) / steps, steps)
 
 
 def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fdamed.config import catalogue
+from fdamed.configfile import catalogue
 from fdamed.files import digest
 from fdamed.seeds import stream
 

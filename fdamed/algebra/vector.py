@@ -75,6 +75,13 @@ def gp(
     return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
 
 
+def scaled(g: Tensor, layout: Layout, own: float) -> Tensor:
+    """own * g for the parameters, g for the buffers: (P,)."""
+    out = g.clone()
+    out[: layout.trainable].mul_(own)
+    return out
+
+
 def gp_shares(
     cos: Tensor,
     beta: float,
@@ -107,6 +114,7 @@ def normalised(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
 
 def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """<g_T, g_i> (N, L), <g_i, g_i> (N, L), <g_T, g_T> (L,) by layer, in float64; memory is read once."""
+    _fit(g_t, g_s, layout)
     work = blocks(layout, per_layer)
     layers = 1 + work[-1][0]
 
@@ -140,8 +148,11 @@ def combine(
     per_layer: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
-    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,); in `out` if it is given."""
+    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,), in `out` if given."""
+    _fit(g_t, g_s, layout)
     out = torch.empty_like(g_t) if out is None else out
+    if out.shape != g_t.shape or out.dtype != g_t.dtype or not out.is_contiguous():
+        raise ValueError("`out` must be a contiguous vector like g_t")
     factors = shares.t().to(g_t.dtype).contiguous()
 
     def add(part: Sequence[Block]) -> list[None]:
@@ -155,6 +166,12 @@ def combine(
         side_by_side(add, blocks(layout, per_layer))
     out[layout.trainable :] = g_t[layout.trainable :]
     return out
+
+
+def _fit(g_t: Tensor, g_s: Tensor, layout: Layout) -> None:
+    if g_t.shape != (layout.size,) or g_s.shape[1:] != g_t.shape:
+        shapes = f"{tuple(g_t.shape)} and {tuple(g_s.shape)}"
+        raise ValueError(f"vectors of {shapes} do not fit a layout of {layout.size} numbers")
 
 
 @cache

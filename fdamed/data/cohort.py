@@ -100,7 +100,7 @@ def _advice(label: str, cut: Cut) -> str:
 
 def truth_of(index: pd.DataFrame, label: str, cut: Cut, party: str) -> Floats:
     """1, 0 or NaN for each row, by the rules for uncertain labels and for negatives; `A|B` means either."""
-    raw = _uncertainty(_raw(index, label, party), label, cut)
+    raw = _raw(index, label, party, cut)
     if cut.negatives == "zero" and label == NO_FINDING:
         raw = np.where(np.isnan(raw) & _some_finding(index), np.float32(0), raw)
     positive = raw == 1
@@ -116,9 +116,16 @@ def truth_of(index: pd.DataFrame, label: str, cut: Cut, party: str) -> Floats:
     return y
 
 
-def _raw(index: pd.DataFrame, label: str, party: str) -> Floats:
-    """1 where any of the named labels is 1, else -1 where any is, else blank where any is, else 0."""
+def _raw(index: pd.DataFrame, label: str, party: str, cut: Cut | None = None) -> Floats:
+    """1 where any of the named labels is 1, else -1 where any is, else blank where any is, else 0.
+
+    With a cut, its rules for uncertain labels are applied to each of them first.
+    """
     known = [c.removeprefix(LABEL) for c in label_columns(index)]
+    strange = sorted(set(cut.uncertain_by_label) - set(known)) if cut else []
+    if strange:
+        what = f"unknown label {', '.join(strange)}"
+        raise FdamedError(what, "cut.uncertain_by_label", f"The labels: {', '.join(known)}.")
     names = [label] if label in known else [name.strip() for name in label.split("|")]
     for name in names:
         if name not in known:
@@ -126,7 +133,10 @@ def _raw(index: pd.DataFrame, label: str, party: str) -> Floats:
             hint = f" (nearest: {near[0]})" if near else ""
             where = f"cut.parties.{party}"
             raise FdamedError(f"unknown label `{name}`{hint} for {party}", where, f"The labels: {', '.join(known)}.")
-    values = index[[LABEL + name for name in names]].to_numpy(dtype="float32")
+    columns = [index[LABEL + name].to_numpy(dtype="float32") for name in names]
+    if cut:
+        columns = [_uncertainty(column, name, cut) for column, name in zip(columns, names, strict=True)]
+    values = np.stack(columns, axis=1)
     blank = np.where(np.isnan(values).any(axis=1), np.float32(np.nan), np.float32(0))
     doubtful = np.where((values == -1).any(axis=1), np.float32(-1), blank)
     return np.where((values == 1).any(axis=1), np.float32(1), doubtful)

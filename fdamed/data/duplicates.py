@@ -61,6 +61,14 @@ def near_duplicates(thumbs: NDArray[np.uint8], groups: NDArray[Any]) -> list[Pai
     return sorted(out, key=lambda p: (p.first, p.second))
 
 
+def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Images (n, S, S) no larger than the finest sieve needs, block by block: a cohort's worth fits into memory."""
+    if images.shape[1] <= SIDE:
+        return np.array(images)
+    parts = [block_mean(images[i : i + BLOCK], SIDE) for i in range(0, len(images), BLOCK)]
+    return np.concatenate([p.round().astype(np.uint8) for p in parts])
+
+
 def signatures(thumbs: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
     """Hash (n,) and unit vectors (n, 256) of the images."""
     hashes = np.empty(len(thumbs), dtype=np.uint64)

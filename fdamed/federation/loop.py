@@ -7,7 +7,7 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,10 +84,19 @@ class Checkpoints:
             head = json.loads(content[36 : 36 + n])
             self._fits(head["fingerprint"])
             for party in (*net.sources, net.target):
-                net.load_memory(party, self.memory(party, head["round"]))
+                if self.memory(party, head["round"]).exists():  # one that was gone by then remembers nothing
+                    net.load_memory(party, self.memory(party, head["round"]))
             state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
             return head["round"], state, Record(**head["record"])
         return None
+
+    def clear(self, parties: Iterable[str]) -> None:
+        """Forget the state of a run that is finished: nothing is left to go on with."""
+        for path in (
+            *self._files,
+            *(p for party in parties for p in self.memory(party, 0).parent.glob("*.safetensors")),
+        ):
+            path.unlink(missing_ok=True)
 
     def _fits(self, found: dict[str, Any]) -> None:
         changed = sorted(k for k in self.fingerprint if found.get(k) != self.fingerprint[k])
@@ -139,6 +148,12 @@ def run(
         if checkpoints and (round % checkpoints.every == 0 or round == rounds):
             checkpoints.save(round, state, net, record)
         _tell(round, rounds, record)
+    if all(m.get("lost") for m in record.metrics):
+        raise FdamedError(
+            "every round was lost: the target never gave a usable answer",
+            f"{net.method}, target {net.target}",
+            "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
+        )
     return method.final(state), record
 
 

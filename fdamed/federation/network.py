@@ -16,7 +16,7 @@ from torch import Tensor
 from fdamed.errors import FdamedError
 from fdamed.federation.ledger import SERVER, Ledger
 from fdamed.federation.site import Site, Step, answer, open_door, pack, refusal, unpack
-from fdamed.federation.wire import decode, encode, kinds, sizes
+from fdamed.federation.wire import WireError, decode, encode, kinds, sizes
 from fdamed.models.flat import Layout
 
 
@@ -165,6 +165,7 @@ class Processes(Network):
         super().__init__(builders, target, layout, method)
         self._release = dict(release)
         context = multiprocessing.get_context("spawn")
+        self._gone: set[str] = set()
         self._lines: dict[str, Connection] = {}
         self._workers = {}
         for party, build in builders.items():
@@ -182,15 +183,14 @@ class Processes(Network):
     def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
         head = {"step": step.name, "round": self.round, "nth": nth}
         try:
-            body = self._talk(party, head, encode(msg))
+            return decode(step.answer, self._talk(party, head, encode(msg)), self.layout.size)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._miss(party, step, "its process ended")
-            raise DroppedOut(party, "its process ended") from None
-        return decode(step.answer, body, self.layout.size)
-
-    def ask_all(self, parties: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
-        """As in one process; the hospitals answer one after the other so that cores are not shared."""
-        return super().ask_all(parties, step, msg)
+            self._gone.add(party)
+            why = "its process ended"
+        except WireError as error:
+            why = f"update rejected: {error}"
+        self._miss(party, step, why)
+        raise DroppedOut(party, why)
 
     def _talk(self, party: str, head: dict[str, Any], body: bytes) -> memoryview:
         line = self._lines[party]
@@ -201,7 +201,12 @@ class Processes(Network):
         return content
 
     def save_memory(self, party: str, path: Path) -> None:
-        self._talk(party, {"save": str(path)}, b"")
+        if party in self._gone:
+            return
+        try:
+            self._talk(party, {"save": str(path)}, b"")
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._gone.add(party)
 
     def load_memory(self, party: str, path: Path) -> None:
         self._talk(party, {"load": str(path)}, b"")
@@ -218,7 +223,12 @@ class Processes(Network):
 def _hospital(line: Connection, build: Callable[[], Site], method: str, threads: int) -> None:
     """The life of a hospital's process: answer until the line is closed. `build` knows which steps there are."""
     torch.set_num_threads(threads)
-    site = build()
+    try:
+        site = build()
+    except FdamedError as error:
+        line.recv_bytes()
+        line.send_bytes(pack({"ok": False, "error": [error.what, error.where, error.fix]}, b""))
+        return
     door = open_door(site, method)
     while True:
         try:

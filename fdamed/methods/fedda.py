@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from fdamed.algebra.vector import fedda
+from fdamed.algebra.vector import fedda, scaled
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -36,7 +36,7 @@ class FedDA(OneModel):
         s = net.ask_all(net.sources, move_locally, state)
         net.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
         scale = [t.reach / r.reach if self.align else 1.0 for r in s.values()]
-        g_s = torch.stack([r.g * c for r, c in zip(s.values(), scale, strict=True)])
+        g_s = torch.stack([scaled(r.g, net.layout, c) for r, c in zip(s.values(), scale, strict=True)])
         return Model(x=fedda(t.g, g_s, self.beta, [r.n for r in s.values()]).add_(state.x))

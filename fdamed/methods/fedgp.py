@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import fedgp
+from fdamed.algebra.vector import fedgp, scaled
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -38,7 +38,7 @@ class FedGP(OneModel):
         s = net.ask_all(net.sources, move_locally, state)
         net.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
         g_s = torch.stack([r.g for r in s.values()])
         w = [r.n for r in s.values()] if self.weighting == "samples" else None
         layered = self.granularity == "layer"

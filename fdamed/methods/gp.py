@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products
+from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products, scaled
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -41,7 +41,7 @@ class GP(OneModel):
         s = net.ask_all(net.sources, move_locally, state)
         net.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=state.x.add(t.g, alpha=1.0 - self.beta))
+            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
         n = [r.n for r in s.values()]
         align = [t.reach / r.reach for r in s.values()] if self.align else None
         g_s = torch.stack([r.g for r in s.values()])

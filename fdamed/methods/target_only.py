@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fdamed.algebra.vector import scaled
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -31,4 +32,4 @@ class TargetOnly(OneModel):
             return source_average(net, state)
         t = net.ask(net.target, move_locally, state)
         net.notes["train/loss"] = t.loss
-        return Model(x=state.x.add(t.g, alpha=self.server_step))
+        return Model(x=scaled(t.g, net.layout, self.server_step).add_(state.x))

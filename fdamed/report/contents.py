@@ -231,7 +231,7 @@ def _commands(config: Config) -> list[str]:
     return [
         "# save the configuration below as study.json, name your own data root in it, then",
         "snakemake --cores all --configfile study.json",
-        f"fdamed report --config results/{config.cohort}/parties/config.json    # this page again, without training",
+        "fdamed report --config study.json    # this page again, without training",
     ]
 
 

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.config import load
+    from fdamed.configfile import load
     from fdamed.data.cache import build
     from fdamed.stages.places import rows_in
 

@@ -66,10 +66,11 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     folder = places.run(name, target, seed)
     method = REGISTRY[spec.method](**spec.options)
     model = resident(config)
-    needed(places.root / "cohort.json", "split")
+    cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     conditions = fingerprint(config, name, spec, target, seed, threads, places)
     net = network(config, spec, method, target, seed, model, threads)
+    needed(places.root / "leakage.json", "guard")
     checkpoints = Checkpoints(
         folder / "state",
         lambda party, round: places.memory(party, name, target, seed, round),
@@ -88,7 +89,9 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
         )
     finally:
         net.close()
-    write_json(folder / "run.json", describe(config, name, spec, method, target, seed, model, conditions))
+    write_json(
+        folder / "run.json", describe(config, name, spec, method, target, seed, model, conditions, cohort["hash"])
+    )
     write_lines(folder / "metrics.jsonl", record.metrics)
     write_lines(folder / "timing.jsonl", record.timing)
     write_lines(folder / "ledger.jsonl", record.ledger)
@@ -97,6 +100,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     with atomic(folder / "theta.safetensors") as draft:
         save_file(named_tensors(final, model.layout), draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
+    checkpoints.clear((*net.sources, net.target))
 
 
 def resident(config: Config) -> FlatModel:
@@ -231,9 +235,9 @@ def describe(
     seed: int,
     model: FlatModel,
     conditions: dict[str, Any],
+    manifest: str,
 ) -> dict[str, Any]:
     """run.json: what this run was."""
-    cohort = read_json(Places.of(config).root / "cohort.json")
     return {
         "cohort": config.cohort,
         "run": name,
@@ -249,6 +253,6 @@ def describe(
         "train": config.train.model_dump(mode="json"),
         "parameters": model.layout.trainable,
         "versions": {"fdamed": __version__, "torch": conditions["torch"]},
-        "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": cohort["hash"]},
+        "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }

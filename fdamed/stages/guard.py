@@ -32,7 +32,7 @@ def guard(config: Config, places: Places) -> None:
     import numpy as np
     import pandas as pd
 
-    from fdamed.data.duplicates import near_duplicates
+    from fdamed.data.duplicates import near_duplicates, thumbnails
     from fdamed.data.leakage import check_manifests
     from fdamed.data.loader import load
     from fdamed.data.manifest import SPLITS
@@ -40,7 +40,7 @@ def guard(config: Config, places: Places) -> None:
     orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in config.cut.parties}
     leakage = check_manifests(orders, config.cut.rule)
     rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
-    thumbs = np.concatenate([load(places.party(p), SPLITS).images for p in orders])
+    thumbs = np.concatenate([thumbnails(load(places.party(p), SPLITS).images) for p in orders])
     roles = rows["split"].map(ROLES).to_numpy(dtype=object)
     pairs = near_duplicates(thumbs, roles)
     found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)

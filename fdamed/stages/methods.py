@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from fdamed.config import catalogue
+from fdamed.configfile import catalogue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fdamed.config import Config, Phantom, load
+from fdamed.config import Config, Phantom
 from fdamed.errors import FdamedError
+from fdamed.stages.places import add_config, read_config
 
 LAYOUTS = ("chexpert", "mimic", "midrc")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration, later files win")
+    add_config(parser)
     parser.add_argument("--out", metavar="ROOT", help="folder to write; default: data.root of the configuration")
     parser.add_argument("--sheet", metavar="PNG", help="write only a contact sheet by domain and label")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = load(*arguments.config)
+    config = read_config(arguments)
     phantom = _settings(config, ", ".join(arguments.config))
     from fdamed.data.phantom import cohort_of, write
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fdamed.config import Config, load
+from fdamed.config import Config
+from fdamed.configfile import load
 from fdamed.errors import FdamedError
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from fdamed import config as configuration
 from fdamed.errors import FdamedError
 from fdamed.files import held, read_json, write_text
+from fdamed.stages.places import add_config, read_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration, later files win")
+    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.records import study
     from fdamed.report import contents, figures, page
 
-    config = configuration.load(*arguments.config)
+    config = read_config(arguments)
     folder = Path(config.results) / config.cohort
     runs = {name: entry.method for name, entry in config.expanded_runs().items()}
     records, missing = study(

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fdamed import config
+from fdamed import configfile
 from fdamed.files import write_text
 
 
@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    write_text(config.CATALOGUE, catalogue_text())
-    config.catalogue.cache_clear()
+    write_text(configfile.CATALOGUE, catalogue_text())
+    configfile.catalogue.cache_clear()
     write_text(Path(arguments.out), schema_text())
 
 
@@ -28,4 +28,4 @@ def catalogue_text() -> str:
 
 
 def schema_text() -> str:
-    return json.dumps(config.schema(), indent=1) + "\n"
+    return json.dumps(configfile.schema(), indent=1) + "\n"

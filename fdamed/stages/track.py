@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from fdamed import config as configuration
 from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import held, write_json
 from fdamed.records import Record, study
+from fdamed.stages.places import add_config, read_config
 from fdamed.tracking import Store
 
 WAIT = 300.0
@@ -22,7 +22,7 @@ WAIT = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration, later files win")
+    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.progress import track as progress
     from fdamed.report.svg import run_curve
 
-    config = configuration.load(*arguments.config)
+    config = read_config(arguments)
     folder = Path(config.results) / config.cohort
     keys = [(r, t, s) for r in config.expanded_runs() for t in config.cut.targets for s in config.seeds]
     records, missing = study(folder / "runs", keys)

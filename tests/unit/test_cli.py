@@ -26,6 +26,19 @@ def test_a_users_mistake_is_three_lines_and_exit_code_2(tmp_path: Path, capsys) 
     assert [line.split(":")[0] for line in lines] == ["error", "where", "to do"]
 
 
+def test_an_unforeseen_error_at_a_hospital_does_not_quote_its_data(monkeypatch, capsys) -> None:
+    from fdamed.stages import ingest
+
+    def broken(arguments) -> None:
+        raise ValueError("^".join(["Doe", "Jane"]))
+
+    monkeypatch.setattr(ingest, "run", broken)
+    assert cli.main(["ingest", "--config", "x.yaml"]) == 70
+    told = capsys.readouterr().err
+    assert "ValueError" in told and "test_cli.py" in told
+    assert "Doe^Jane" not in told
+
+
 def test_the_healthcare_papers_parameter_counts(capsys) -> None:
     assert cli.main(["params", "--config", str(ROOT / "config" / "chexpert.yaml")]) == 0
     counts = json.loads(capsys.readouterr().out)

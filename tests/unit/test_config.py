@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed import config
+from fdamed import configfile as config
 from fdamed.errors import FdamedError
 from fdamed.stages import schema
 
@@ -69,6 +69,14 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(model={"heads": ["race"]}), "the race head needs `races`"),
         (changed(data__layout="chexprt"), "chexpert"),
         (changed(cohort="a/b"), "`cohort`"),
+        (changed(runs__gp={"sweep": {"labelled": [40, 500]}}), "labelled is 500"),
+        (changed(runs__gp={"sweep": {"labelled": [0]}}), "`labelled`: "),
+        (changed(runs__gp={"sweep": {"method": ["fedavg"]}}), "cannot go over `method`"),
+        (changed(runs__gp={"sweep": {"beta": []}}), "needs values"),
+        (changed(runs__gp__warmup=50), "leaves none of the 50 rounds"),
+        (changed(runs__gp__beta=float("nan")), "should be a number"),
+        (changed(train={"source": {"lr": 0}}), "`train.source.lr`"),
+        (changed(train={"source": {"lr": 0.1, "batch": 1}}), "`train.source.batch`"),
     ],
 )
 def test_each_mistake_is_one_clear_line(raw, told) -> None:
@@ -87,6 +95,10 @@ def test_a_sweep_becomes_one_run_for_each_value() -> None:
 
 def test_a_swept_value_is_checked_too() -> None:
     assert "should lie between" in refused(changed(runs__gp={"sweep": {"beta": [0.5, 2]}}))
+
+
+def test_the_salt_is_never_shown() -> None:
+    assert "123456789" not in refused(changed(data__salt=123456789))
 
 
 def test_later_files_win_key_by_key(tmp_path: Path) -> None:

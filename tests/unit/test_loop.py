@@ -11,9 +11,11 @@ from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.loop import Checkpoints, run
 from fdamed.federation.method import Model, OneModel
+from fdamed.federation.network import DroppedOut
 from fdamed.federation.site import Site, at_site, open_door, pack, unpack
 from fdamed.federation.wire import Features, encode, message
 from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.finetune import Finetune
 from fdamed.seeds import stream
 from tests import hospitals
 
@@ -102,6 +104,32 @@ def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(
     with pytest.raises(FdamedError, match="not finite"):
         run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
     assert (tmp_path / "checkpoint.bin").read_bytes() == before
+
+
+def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    net = hospitals.processes(("north", "east", "target"))
+
+    def judge(theta: torch.Tensor) -> dict[str, float | None]:
+        if net.round == 1:
+            net._workers["east"].kill()
+            net._workers["east"].join()
+        return {}
+
+    theta, record = run(FedAvg(), net, hospitals.theta(), 3, judge, keep(tmp_path))
+    net.close()
+    assert torch.isfinite(theta).all()
+    assert [(a["round"], a["party"]) for a in record.absences] == [(2, "east"), (3, "east")]
+
+
+def test_a_run_that_lost_every_round_is_not_scored() -> None:
+    net = hospitals.in_process()
+
+    def gone(party, step, nth, msg):
+        raise DroppedOut(party, "gone")
+
+    net._deliver = gone
+    with pytest.raises(FdamedError, match="every round was lost"):
+        run(Finetune(), net, hospitals.theta(), 2, hospitals.no_judge)
 
 
 def test_streams_are_named_counted_and_independent() -> None:

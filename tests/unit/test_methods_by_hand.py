@@ -153,6 +153,16 @@ def test_gp_takes_the_buffers_it_is_told(policy, expected) -> None:
     assert GP(buffers=policy).round(Model(x=x), net).x[4:].tolist() == pytest.approx([expected] * 2)
 
 
+def test_buffers_are_the_targets_when_no_source_answers_and_in_the_control() -> None:
+    def local(party: str, x: Tensor) -> Tensor:
+        return x + torch.cat([MOVES[party], torch.full((2,), 0.5)])
+
+    for method in (GP(beta=0.5), FedGP(beta=0.5), FedDA(beta=0.5), TargetOnly(server_step=0.5)):
+        net = Scripted(local, {"T": 100}, REACH, buffer=True)
+        net.begin(1, 1)
+        assert method.round(Model(x=torch.zeros(6)), net).x.tolist() == [1.5, 2.0, 0.5, -0.5, 0.5, 0.5]
+
+
 def test_fedda_is_definition_3_2_with_and_without_alignment() -> None:
     assert after(FedDA(beta=0.25), moves()) == pytest.approx([2.4375, 2.875, 1.125, -0.5625], abs=4e-6)
     w, scale = (0.75, 0.25), (REACH["T"] / REACH["S1"], REACH["T"] / REACH["S2"])

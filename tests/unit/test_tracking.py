@@ -171,7 +171,7 @@ def test_a_printed_address_has_no_password() -> None:
 
 
 def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
-    from fdamed.config import load
+    from fdamed.configfile import load
 
     store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
     assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"

@@ -164,6 +164,16 @@ def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(
     torch.testing.assert_close(got, reference(t, s, layout, factor, 0.4, [k / sum(n) for k in n]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rule", [vector.gp, vector.fedgp])
+def test_vectors_that_do_not_fit_the_layout_are_refused(rule) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        rule(T[:3], S[:, :3], LAYOUT, 0.5)
+    with pytest.raises(ValueError, match="do not fit"):
+        rule(T, S[:, :3], LAYOUT, 0.5)
+    with pytest.raises(ValueError, match="contiguous"):
+        vector.combine(T, S, LAYOUT, 0.5, torch.zeros(2, 2), out=torch.empty(2))
+
+
 def test_a_huge_source_is_bounded_by_the_target_in_the_true_projection() -> None:
     huge = S.clone()
     huge[0] *= 1e6

@@ -2,9 +2,9 @@
 from snakemake.exceptions import WorkflowError
 
 from fdamed import __version__
-from fdamed.config import parse as checked
+from fdamed.configfile import parse as checked
 from fdamed.errors import FdamedError
-from fdamed.files import digest, read_json, write_json
+from fdamed.files import digest, write_json
 
 try:
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
@@ -12,8 +12,9 @@ except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
 ROOT = f"{study.results}/{study.cohort}"
-CONFIG = f"{ROOT}/parties/config.json"
 SECTIONS = study.model_dump(mode="json")
+# Named by its content: a dry run with another configuration cannot change what running jobs read.
+CONFIG = f"{ROOT}/parties/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
 
 
@@ -25,10 +26,9 @@ wildcard_constraints:
 
 
 def keep_config():
-    """Write the resolved configuration for the jobs to read, only when it changed."""
-    path = Path(CONFIG)
-    if not path.exists() or read_json(path) != SECTIONS:
-        write_json(path, SECTIONS)
+    """Write the resolved configuration for the jobs to read."""
+    if not Path(CONFIG).exists():
+        write_json(CONFIG, SECTIONS)
 
 
 def settings(*sections):
@@ -46,8 +46,22 @@ def run_settings(wildcards):
 
 
 def raw_data(wildcards):
-    """The phantom's marker where the data is a phantom; a real tree is too large to watch file by file."""
-    return [f"{study.data.root}/.phantom.json"] if study.phantom else []
+    """The phantom's marker, or a real tree's tables; its images are too many to watch (README: --forcerun ingest)."""
+    if study.phantom:
+        return [f"{study.data.root}/.phantom.json"]
+    endings = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
+    places = [Path(study.data.root), *Path(study.data.root).glob("CheXpert-v1.0*")]
+    return sorted(
+        str(f)
+        for p in places
+        if p.is_dir()
+        for f in p.iterdir()
+        if f.name.endswith(endings)
+    )
+
+
+def pretrained(wildcards):
+    return [study.model.weights] if study.model.weights else []
 
 
 def train_memory(wildcards, attempt):

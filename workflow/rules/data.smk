@@ -16,10 +16,9 @@ if study.phantom:
             mem_mb=2000,
             runtime=30,
         params:
-            config=CONFIG,
             settings=settings("phantom", "data"),
         shell:
-            "fdamed phantom --config {params.config:q} 2> {log:q}"
+            "fdamed phantom --config {CONFIG:q} 2> {log:q}"
 
 
 rule ingest:
@@ -40,10 +39,9 @@ rule ingest:
         mem_mb=2000,
         runtime=120,
     params:
-        config=CONFIG,
         settings=settings("data"),
     shell:
-        "fdamed ingest --config {params.config:q} 2> {log:q}"
+        "fdamed ingest --config {CONFIG:q} 2> {log:q}"
 
 
 rule split:
@@ -64,10 +62,9 @@ rule split:
         mem_mb=1500,
         runtime=20,
     params:
-        config=CONFIG,
         settings=settings("cut"),
     shell:
-        "fdamed split --config {params.config:q} 2> {log:q}"
+        "fdamed split --config {CONFIG:q} 2> {log:q}"
 
 
 rule cache:
@@ -87,10 +84,9 @@ rule cache:
         mem_mb=3000,
         runtime=240,
     params:
-        config=CONFIG,
         settings=settings("image", "data"),
     shell:
-        "fdamed cache --config {params.config:q} --party {wildcards.party} --workers {threads} 2> {log:q}"
+        "fdamed cache --config {CONFIG:q} --party {wildcards.party} --workers {threads} 2> {log:q}"
 
 
 rule guard:
@@ -108,6 +104,6 @@ rule guard:
         mem_mb=3000,
         runtime=60,
     params:
-        config=CONFIG,
+        settings=settings("cut"),
     shell:
-        "fdamed guard --config {params.config:q} 2> {log:q}"
+        "fdamed guard --config {CONFIG:q} 2> {log:q}"

@@ -2,6 +2,8 @@
 
 
 rule init:
+    input:
+        pretrained,
     output:
         theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
         layout=f"{ROOT}/init/{{seed}}/layout.json",
@@ -15,10 +17,9 @@ rule init:
         mem_mb=1500,
         runtime=10,
     params:
-        config=CONFIG,
         settings=settings("model"),
     shell:
-        "fdamed init --config {params.config:q} --seed {wildcards.seed} 2> {log:q}"
+        "fdamed init --config {CONFIG:q} --seed {wildcards.seed} 2> {log:q}"
 
 
 rule federate:
@@ -46,15 +47,15 @@ rule federate:
         f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
     conda:
         "../../envs/fdamed.yaml"
-    threads: 1
+    threads: study.train.threads
     resources:
         mem_mb=train_memory,
+        gpu=1 if study.train.device == "cuda" else 0,
         runtime=1440,
     params:
-        config=CONFIG,
         settings=run_settings,
     shell:
-        "fdamed federate --config {params.config:q} --run {wildcards.run:q} --target {wildcards.target} "
+        "fdamed federate --config {CONFIG:q} --run {wildcards.run:q} --target {wildcards.target} "
         "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 
@@ -79,8 +80,7 @@ rule evaluate:
         mem_mb=2000,
         runtime=60,
     params:
-        config=CONFIG,
         seeds=list(study.seeds),
     shell:
-        "fdamed evaluate --config {params.config:q} --run {wildcards.run:q} --target {wildcards.target} "
+        "fdamed evaluate --config {CONFIG:q} --run {wildcards.run:q} --target {wildcards.target} "
         "--party {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"

@@ -16,10 +16,9 @@ rule track:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        config=CONFIG,
         settings=settings("tracking", "privacy"),
     shell:
-        "fdamed track --config {params.config:q} 2> {log:q}"
+        "fdamed track --config {CONFIG:q} 2> {log:q}"
 
 
 rule report_page:
@@ -49,7 +48,6 @@ rule report_page:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        config=CONFIG,
         settings=settings("cut", "privacy", "runs", "seeds"),
     shell:
-        "fdamed report --config {params.config:q} 2> {log:q}"
+        "fdamed report --config {CONFIG:q} 2> {log:q}"
