@@ -7,22 +7,19 @@ import os
 from pathlib import Path
 
 from fdamed.errors import FdamedError
+from fdamed.stages.places import add_config, read_config, rows_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", nargs="+", required=True, metavar="FILE", help="configuration files, later over earlier"
-    )
+    add_config(parser)
     parser.add_argument("--party", required=True, help="the hospital whose images are decoded")
     parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.configfile import load
     from fdamed.data.cache import build
-    from fdamed.stages.places import rows_in
 
-    config = load(*arguments.config)
+    config = read_config(arguments)
     if arguments.party not in config.cut.parties:
         raise FdamedError(
             f"there is no hospital {arguments.party!r}",

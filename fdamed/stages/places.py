@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +51,15 @@ class Places:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", nargs="+", required=True, metavar="FILE", help="configuration; later files win")
+    set_by_workflow = os.environ.get("FDAMED_CONFIG")
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        metavar="FILE",
+        default=[set_by_workflow] if set_by_workflow else None,
+        required=not set_by_workflow,
+        help="configuration; later files win (default: the file named by FDAMED_CONFIG)",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False) -> None:

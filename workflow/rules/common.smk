@@ -1,4 +1,6 @@
 # The checked configuration, and what the rules ask about it.
+import shlex
+
 from snakemake.exceptions import WorkflowError
 
 from fdamed import __version__
@@ -26,9 +28,13 @@ wildcard_constraints:
 
 
 def keep_config():
-    """Write the resolved configuration for the jobs to read."""
+    """Write the resolved configuration and tell the jobs where it is.
+
+    By the environment, not by params: its name changes with every key, and a job must run again only for its own.
+    """
     if not Path(CONFIG).exists():
         write_json(CONFIG, SECTIONS)
+    shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
 
 
 def settings(*sections):

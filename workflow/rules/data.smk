@@ -18,7 +18,7 @@ if study.phantom:
         params:
             settings=settings("phantom", "data"),
         shell:
-            "fdamed phantom --config {CONFIG:q} 2> {log:q}"
+            "fdamed phantom 2> {log:q}"
 
 
 rule ingest:
@@ -41,7 +41,7 @@ rule ingest:
     params:
         settings=settings("data"),
     shell:
-        "fdamed ingest --config {CONFIG:q} 2> {log:q}"
+        "fdamed ingest 2> {log:q}"
 
 
 rule split:
@@ -64,7 +64,7 @@ rule split:
     params:
         settings=settings("cut"),
     shell:
-        "fdamed split --config {CONFIG:q} 2> {log:q}"
+        "fdamed split 2> {log:q}"
 
 
 rule cache:
@@ -86,7 +86,7 @@ rule cache:
     params:
         settings=settings("image", "data"),
     shell:
-        "fdamed cache --config {CONFIG:q} --party {wildcards.party} --workers {threads} 2> {log:q}"
+        "fdamed cache --party {wildcards.party} --workers {threads} 2> {log:q}"
 
 
 rule guard:
@@ -106,4 +106,4 @@ rule guard:
     params:
         settings=settings("cut"),
     shell:
-        "fdamed guard --config {CONFIG:q} 2> {log:q}"
+        "fdamed guard 2> {log:q}"

@@ -19,7 +19,7 @@ rule init:
     params:
         settings=settings("model"),
     shell:
-        "fdamed init --config {CONFIG:q} --seed {wildcards.seed} 2> {log:q}"
+        "fdamed init --seed {wildcards.seed} 2> {log:q}"
 
 
 rule federate:
@@ -55,7 +55,7 @@ rule federate:
     params:
         settings=run_settings,
     shell:
-        "fdamed federate --config {CONFIG:q} --run {wildcards.run:q} --target {wildcards.target} "
+        "fdamed federate --run {wildcards.run:q} --target {wildcards.target} "
         "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 
@@ -82,5 +82,5 @@ rule evaluate:
     params:
         seeds=list(study.seeds),
     shell:
-        "fdamed evaluate --config {CONFIG:q} --run {wildcards.run:q} --target {wildcards.target} "
+        "fdamed evaluate --run {wildcards.run:q} --target {wildcards.target} "
         "--party {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"

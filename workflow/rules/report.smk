@@ -18,7 +18,7 @@ rule track:
     params:
         settings=settings("tracking", "privacy"),
     shell:
-        "fdamed track --config {CONFIG:q} 2> {log:q}"
+        "fdamed track 2> {log:q}"
 
 
 rule report_page:
@@ -50,4 +50,4 @@ rule report_page:
     params:
         settings=settings("cut", "privacy", "runs", "seeds"),
     shell:
-        "fdamed report --config {CONFIG:q} 2> {log:q}"
+        "fdamed report 2> {log:q}"
