@@ -7,7 +7,7 @@ projected: there a rule returns the target's own change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -73,6 +73,17 @@ def gp(
     """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si."""
     cos = cosines(*inner_products(g_t, g_s, layout, per_layer))
     return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
+
+
+def stacked(vectors: Iterator[Tensor], count: int) -> Tensor:
+    """(N, P) of `count` vectors (P,), each let go once it is copied: one model more in memory, not N."""
+    first = next(vectors)
+    out = torch.empty(count, len(first))
+    out[0] = first
+    del first
+    for i, vector in enumerate(vectors, start=1):
+        out[i] = vector
+    return out
 
 
 def scaled(g: Tensor, layout: Layout, own: float) -> Tensor:

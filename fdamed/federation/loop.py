@@ -21,6 +21,7 @@ from fdamed.federation.method import Method
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.wire import decode, encode
 from fdamed.files import atomic
+from fdamed.progress import track
 
 Judge = Callable[[Tensor], Mapping[str, float | None]]
 """Scores of a model on data that no method sees."""
@@ -129,7 +130,9 @@ def run(
         done, state, record = found
         net.ledger = Ledger(record.ledger)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
-    for round in range(done + 1, rounds + 1):
+    watched = sys.stderr.isatty()
+    ahead = range(done + 1, rounds + 1)
+    for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
         net.begin(round, rounds)
         try:
@@ -147,7 +150,8 @@ def run(
         record.ledger = net.ledger.lines()
         if checkpoints and (round % checkpoints.every == 0 or round == rounds):
             checkpoints.save(round, state, net, record)
-        _tell(round, rounds, record)
+        if not watched:
+            _tell(round, rounds, record)
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target never gave a usable answer",

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
-from fdamed.algebra.vector import fedda, scaled
+from fdamed.algebra.vector import fedda, scaled, stacked
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -37,6 +35,7 @@ class FedDA(OneModel):
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
-        scale = [t.reach / r.reach if self.align else 1.0 for r in s.values()]
-        g_s = torch.stack([scaled(r.g, net.layout, c) for r, c in zip(s.values(), scale, strict=True)])
-        return Model(x=fedda(t.g, g_s, self.beta, [r.n for r in s.values()]).add_(state.x))
+        n = [r.n for r in s.values()]
+        align = {name: t.reach / r.reach if self.align else 1.0 for name, r in s.items()}
+        g_s = stacked((scaled(s.pop(name).g, net.layout, c) for name, c in align.items()), len(n))
+        return Model(x=fedda(t.g, g_s, self.beta, n).add_(state.x))

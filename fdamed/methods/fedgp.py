@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import torch
-
-from fdamed.algebra.vector import fedgp, scaled
+from fdamed.algebra.vector import fedgp, scaled, stacked
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -39,8 +37,8 @@ class FedGP(OneModel):
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
-        g_s = torch.stack([r.g for r in s.values()])
         w = [r.n for r in s.values()] if self.weighting == "samples" else None
+        g_s = stacked((s.pop(name).g for name in list(s)), len(s))
         layered = self.granularity == "layer"
         g = fedgp(t.g, g_s, net.layout, self.beta, w, per_layer=layered, keep_negative=self.keep_negative)
         return Model(x=g.add_(state.x))

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products, scaled
+from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products, scaled, stacked
 from fdamed.federation.averaging import source_average
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -42,9 +42,9 @@ class GP(OneModel):
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
-        n = [r.n for r in s.values()]
+        n, names = [r.n for r in s.values()], list(s)
         align = [t.reach / r.reach for r in s.values()] if self.align else None
-        g_s = torch.stack([r.g for r in s.values()])
+        g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
 
         cos = cosines(*inner_products(t.g, g_s, net.layout, layered))
@@ -55,5 +55,5 @@ class GP(OneModel):
             b = slice(net.layout.trainable, None)
             w = torch.tensor([*n, t.n], dtype=torch.float32)
             g[b] = torch.mv(torch.vstack([g_s[:, b], t.g[b]]).t(), w / w.sum())
-        net.note_cosines(list(s), cos)
+        net.note_cosines(names, cos)
         return Model(x=g.add_(state.x))

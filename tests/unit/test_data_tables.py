@@ -94,7 +94,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data(), width=st.integers(1, 4), tsv=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
 def test_a_generated_table_comes_back_as_it_was_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, width: int, tsv: bool, end: str
@@ -126,7 +126,7 @@ def test_a_generated_table_comes_back_as_it_was_or_is_refused(
         assert cells(frame) == rows
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(content=st.binary(max_size=60) | st.text(alphabet='a,"\n\r\t', max_size=40).map(str.encode))
 def test_any_bytes_are_a_table_or_one_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = table(tmp_path_factory.mktemp("t"), content)

@@ -26,7 +26,7 @@ N = [5952, 1984]
 """w = (.75, .25)"""
 
 
-def close(got: torch.Tensor, *expected: float) -> None:
+def assert_near(got: torch.Tensor, *expected: float) -> None:
     torch.testing.assert_close(got, torch.tensor(expected), rtol=0, atol=2e-7)
 
 
@@ -59,64 +59,64 @@ def test_cosines_by_layer_are_those_of_equation_4() -> None:
 
 
 def test_gp_without_alignment_is_equations_5_to_7() -> None:
-    close(vector.gp(T, S, LAYOUT, 0.5, N), 1.725, 2.0, 0.5, -0.76516504)
-    close(vector.gp(T, S, LAYOUT, 0.25, N), 2.3625, 3.0, 0.75, -0.88258252)
+    assert_near(vector.gp(T, S, LAYOUT, 0.5, N), 1.725, 2.0, 0.5, -0.76516504)
+    assert_near(vector.gp(T, S, LAYOUT, 0.25, N), 2.3625, 3.0, 0.75, -0.88258252)
 
 
 def test_beta_is_the_weight_of_the_source_side() -> None:
-    close(vector.gp(T, S, LAYOUT, 0.0, N), 3.0, 4.0, 1.0, -1.0)
-    close(vector.gp(T, S, LAYOUT, 1.0, N), 0.45, 0.0, 0.0, -0.53033009)
-    close(vector.fedda(T, S, 0.0), 3.0, 4.0, 1.0, -1.0)
-    close(vector.fedgp(T, S, LAYOUT, 0.0), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.gp(T, S, LAYOUT, 0.0, N), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.gp(T, S, LAYOUT, 1.0, N), 0.45, 0.0, 0.0, -0.53033009)
+    assert_near(vector.fedda(T, S, 0.0), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.fedgp(T, S, LAYOUT, 0.0), 3.0, 4.0, 1.0, -1.0)
 
 
 def test_gp_aligns_magnitudes_as_equation_8() -> None:
     reach = [0.005 * 100 / 16, 0.01 * 5952 / 64, 0.01 * 1984 / 64]
     align = [reach[0] / r for r in reach[1:]]
     assert align == pytest.approx([0.03360215, 0.10080645], abs=1e-8)
-    close(vector.gp(T, S, LAYOUT, 0.25, N, align), 2.25378024, 3.0, 0.75, -0.76336517)
-    close(vector.gp(T, S, LAYOUT, 0.5, N, align), 1.50756048, 2.0, 0.5, -0.52673035)
+    assert_near(vector.gp(T, S, LAYOUT, 0.25, N, align), 2.25378024, 3.0, 0.75, -0.76336517)
+    assert_near(vector.gp(T, S, LAYOUT, 0.5, N, align), 1.50756048, 2.0, 0.5, -0.52673035)
 
 
 def test_fedgp_is_the_true_projection_of_definition_3_1() -> None:
-    close(vector.fedgp(T, S, LAYOUT, 0.25), 2.625, 3.0, 0.75, -0.875)
+    assert_near(vector.fedgp(T, S, LAYOUT, 0.25), 2.625, 3.0, 0.75, -0.875)
 
 
 def test_projecting_the_whole_model_at_once_is_another_rule() -> None:
-    close(vector.fedgp(T, S, LAYOUT, 0.25, per_layer=False), 2.29166667, 3.0, 0.83333333, -0.66666667)
+    assert_near(vector.fedgp(T, S, LAYOUT, 0.25, per_layer=False), 2.29166667, 3.0, 0.83333333, -0.66666667)
 
 
 def test_fedda_is_uniform_or_by_samples() -> None:
-    close(vector.fedda(T, S, 0.25), 2.375, 2.75, 1.0, -0.875)
-    close(vector.fedda(T, S, 0.25, N), 2.4375, 2.875, 1.125, -0.5625)
+    assert_near(vector.fedda(T, S, 0.25), 2.375, 2.75, 1.0, -0.875)
+    assert_near(vector.fedda(T, S, 0.25, N), 2.4375, 2.875, 1.125, -0.5625)
 
 
 @pytest.mark.parametrize("rule", [vector.gp, vector.fedgp])
 def test_sources_that_oppose_the_target_are_dropped(rule) -> None:
     opposed = torch.stack([-T, -T])
-    close(rule(T, opposed, LAYOUT, 0.25), 2.25, 3.0, 0.75, -0.75)
+    assert_near(rule(T, opposed, LAYOUT, 0.25), 2.25, 3.0, 0.75, -0.75)
 
 
 def test_the_filter_can_be_switched_off() -> None:
     opposed = torch.stack([-T, -T])
-    close(vector.fedgp(T, opposed, LAYOUT, 0.25, keep_negative=True), 3.0, 4.0, 1.0, -1.0)
-    close(vector.gp(T, opposed, LAYOUT, 0.25, keep_negative=True), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.fedgp(T, opposed, LAYOUT, 0.25, keep_negative=True), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.gp(T, opposed, LAYOUT, 0.25, keep_negative=True), 3.0, 4.0, 1.0, -1.0)
 
 
 @pytest.mark.parametrize("rule", [vector.gp, vector.fedgp])
 def test_no_target_update_gives_no_update(rule) -> None:
-    close(rule(torch.zeros(4), S, LAYOUT, 0.25), 0.0, 0.0, 0.0, 0.0)
+    assert_near(rule(torch.zeros(4), S, LAYOUT, 0.25), 0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_source_that_did_not_move_contributes_nothing() -> None:
     still = torch.stack([torch.zeros(4), S[1]])
     align = [0.03360215, 0.10080645]
-    close(vector.gp(T, still, LAYOUT, 0.25, N, align), 2.25, 3.0, 0.75, -0.76336517)
-    close(vector.fedgp(T, still, LAYOUT, 0.25), 2.25, 3.0, 0.75, -0.875)
+    assert_near(vector.gp(T, still, LAYOUT, 0.25, N, align), 2.25, 3.0, 0.75, -0.76336517)
+    assert_near(vector.fedgp(T, still, LAYOUT, 0.25), 2.25, 3.0, 0.75, -0.875)
 
 
 def test_the_mean_is_weighted_by_samples_and_summed_in_float64() -> None:
-    close(vector.mean(S, N), 0.75, -0.5, 1.5, 0.75)
+    assert_near(vector.mean(S, N), 0.75, -0.5, 1.5, 0.75)
     many = torch.full((3, 5), 0.1)
     assert torch.equal(vector.mean(many, [1, 1, 1]), torch.full((5,), 0.1))
 
@@ -134,8 +134,8 @@ def test_buffers_are_never_projected(rule) -> None:
     t = torch.cat([T, torch.tensor([0.5, -0.25])])
     s = torch.cat([S, torch.full((2, 2), -90.0)], dim=1)
     out = rule(t, s, layout, 0.25)
-    close(out[:4], *rule(T, S, LAYOUT, 0.25).tolist())
-    close(out[4:], 0.5, -0.25)
+    assert_near(out[:4], *rule(T, S, LAYOUT, 0.25).tolist())
+    assert_near(out[4:], 0.5, -0.25)
 
 
 @pytest.mark.parametrize("sources", [3, 5])
