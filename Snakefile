@@ -13,7 +13,15 @@ if not config:
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/data.smk"
+if study.data.layout == "benchmark":
+
+    include: "workflow/rules/benchmark.smk"
+
+else:
+
+    include: "workflow/rules/data.smk"
+
+
 include: "workflow/rules/federate.smk"
 include: "workflow/rules/report.smk"
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fdamed.config import Phantom
+from fdamed.datasets import Phantom
 from fdamed.data.phantom import write
 
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "split": "index -> one manifest a hospital, patient-disjoint",
     "cache": "one manifest -> images.npy, memory-mapped",
     "guard": "check that no patient and no copy of an image is in two splits",
+    "divide": "public benchmark sets -> hospitals (instead of the five above)",
     "init": "seeded or pretrained starting weights",
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",

@@ -17,9 +17,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fdamed.config import Chexpert, Config, Midrc, Mimic, Nih, Run, Table
+from fdamed.config import Config, Run
+from fdamed.datasets import Benchmark, Chexpert, Cut, Midrc, Mimic, Nih, Partition, Table
 from fdamed.errors import FdamedError
 
+VARIANTS: dict[str, type[BaseModel]] = {
+    "chexpert": Chexpert,
+    "mimic": Mimic,
+    "midrc": Midrc,
+    "nih": Nih,
+    "table": Table,
+    "benchmark": Benchmark,
+    "cut": Cut,
+    "partition": Partition,
+}
+"""Tags that pydantic puts into the place of a fault where a key has several forms."""
 CATALOGUE = Path(__file__).parent / "methods" / "catalogue.json"
 
 
@@ -78,7 +90,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     """One line for each fault: key, what is wrong, what is allowed."""
     lines = []
     for fault in error.errors(include_url=False):
-        path = [str(p) for p in fault["loc"] if p not in {"chexpert", "mimic", "midrc", "nih", "table"}]
+        path = _keys(fault["loc"])
         key = ".".join(path) or "configuration"
         if fault["type"] == "extra_forbidden":
             allowed = _allowed(tuple(fault["loc"][:-1]))
@@ -92,13 +104,17 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
     return "; ".join(lines)
 
 
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys as the user wrote them: `cut` of Config is a key, the tag behind it is not."""
+    return [str(p) for i, p in enumerate(location) if not (i and location[i - 1] in ("data", "cut") and p in VARIANTS)]
+
+
 def _allowed(location: tuple[int | str, ...]) -> list[str]:
     """Keys that the model at `location` knows."""
-    variants = {"chexpert": Chexpert, "mimic": Mimic, "midrc": Midrc, "nih": Nih, "table": Table}
     model: Any = Config
-    for step in location:
-        if step in variants:
-            model = variants[str(step)]
+    for place, step in enumerate(location):
+        if place and step in VARIANTS:
+            model = VARIANTS[str(step)]
             continue
         fields = getattr(model, "model_fields", {})
         if step in fields:

@@ -18,8 +18,10 @@ def small(count: int, smallest: int) -> bool:
     return 0 < count < smallest
 
 
-def hides(n: int, positives: int, smallest: int) -> bool:
-    """Whether a score over `n` images, `positives` of them positive, is not to be shown."""
+def hides(n: int, positives: int | None, smallest: int) -> bool:
+    """Whether a score over `n` images, `positives` of them positive (None: several classes), is not to be shown."""
+    if positives is None:
+        return small(n, smallest)
     return small(n, smallest) or small(positives, smallest) or small(n - positives, smallest)
 
 

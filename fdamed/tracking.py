@@ -251,7 +251,7 @@ def points(record: Record, smallest: int) -> list[tuple[str, float, int, int]]:
     last = max([int(row["round"]) for row in record.rounds], default=0)
     final = dict(_final(record, smallest))
     own = record.scores.get(record.target)
-    hidden = own is not None and hides(int(own["n"]), int(own["positives"]), smallest)
+    hidden = own is not None and hides(own["n"], own["positives"], smallest)
     out: list[tuple[str, float, int, int]] = []
     for row in record.rounds:
         step = int(row["round"])
@@ -275,7 +275,7 @@ def points(record: Record, smallest: int) -> list[tuple[str, float, int, int]]:
 def _final(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
     """test/SCORE at the target, test/PARTY/SCORE elsewhere; nothing where it is undefined or may not be shown."""
     for party, score in record.scores.items():
-        if hides(int(score["n"]), int(score["positives"]), smallest):
+        if hides(score["n"], score["positives"], smallest):
             continue
         where = "" if party == record.target else f"{party}/"
         for key, value in score.items():

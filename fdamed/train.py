@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,6 +18,7 @@ from fdamed.models.flat import FlatModel
 from fdamed.models.heads import auxiliary_loss
 from fdamed.seeds import Stream
 
+Floats = NDArray[np.float32]
 Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
 """(model, images (B, 1, S, S), labels (B,)) -> scalar."""
 Correct = Callable[[Tensor], None]
@@ -56,8 +58,8 @@ def fit(
     if not isinstance(data, Labelled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
-    images = torch.from_numpy(np.array(data.images)).to(device)
-    labels = torch.from_numpy(np.array(data.y)).to(device)
+    images = held(data, device)
+    labels = torch.from_numpy(data.y).to(device)
     side = _auxiliary_labels(auxiliary, data, device)
     optimiser = optimiser or Optimiser(model, recipe)
     head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
@@ -65,10 +67,12 @@ def fit(
     total, steps = torch.zeros((), device=device), 0
     for epoch in range(recipe.epochs):
         for number, rows in enumerate(batches(len(data), recipe.batch, rng.child("order", epoch))):
+            x = as_input(taken(images, rows, device))
             rows = rows.to(device)
-            x = as_input(images[rows])
             if recipe.augment:
                 x = jitter(x, rng.child("augment", epoch, number))
+            if data.noise:
+                x = noisy(x, data.noise, rng.child("noise", epoch, number))
             model.grad.zero_()
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
                 if auxiliary and head_optimiser:
@@ -103,9 +107,36 @@ def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:
             yield rows
 
 
+def held(data: Labelled | Unlabelled, device: torch.device) -> Tensor:
+    """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if half of its room will do."""
+    here = torch.from_numpy(data.images)
+    if device.type != "cuda":
+        return here
+    kept: dict[torch.device, Tensor] = vars(data).setdefault("_held", {})
+    if device not in kept:
+        fits = here.nbytes < torch.cuda.mem_get_info(device)[0] // 2
+        kept[device] = here.to(device) if fits else here
+    return kept[device]
+
+
+def taken(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """The images of a batch on the device; from the host through pinned memory, without waiting."""
+    if images.device.type == device.type:
+        return images[rows.to(device)]
+    return images[rows].pin_memory().to(device, non_blocking=True)
+
+
 def as_input(images: Tensor) -> Tensor:
-    """uint8 (B, S, S) -> float32 (B, 1, S, S) in [0, 1]."""
-    return images.unsqueeze(1).to(torch.float32).div_(255.0)
+    """uint8 (B, S, S) or (B, S, S, C) -> float32 (B, C, S, S) in [0, 1]; feature vectors (B, d) as they are."""
+    if images.dtype != torch.uint8:
+        return images
+    stacked = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
+    return stacked.to(torch.float32).div_(255.0)
+
+
+def noisy(x: Tensor, deviation: float, rng: Stream) -> Tensor:
+    """x + deviation * N(0, 1), not clipped."""
+    return x.add(torch.randn(x.shape, generator=rng.torch).to(x.device), alpha=deviation)
 
 
 def jitter(x: Tensor, rng: Stream) -> Tensor:
@@ -177,16 +208,22 @@ class Optimiser:
 def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: torch.device) -> dict[str, Tensor]:
     if auxiliary is None:
         return {}
-    return {k: torch.from_numpy(np.array(data.auxiliary[k])).to(device) for k in auxiliary.names}
+    return {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in auxiliary.names}
 
 
 @torch.inference_mode()
-def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256) -> np.ndarray:
-    """Probability of the positive class, (n,) float32, in evaluation mode."""
+def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Floats:
+    """Probabilities (n, C) in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    if data.noise and rng is None:
+        raise TypeError("noisy data needs a stream for its noise")
     model.module.eval()
     device = model.theta.device
+    images = held(data, device)
     parts = []
-    for start in range(0, len(data), batch):
-        x = as_input(torch.from_numpy(np.array(data.images[start : start + batch])).to(device))
-        parts.append(torch.softmax(model.module(x).float(), dim=1)[:, 1].cpu())
-    return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    for number, start in enumerate(range(0, len(data), batch)):
+        rows = torch.arange(start, min(start + batch, len(data)))
+        x = as_input(taken(images, rows, device))
+        if data.noise and rng:
+            x = noisy(x, data.noise, rng.child(number))
+        parts.append(torch.softmax(model.module(x).float(), dim=1))
+    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)

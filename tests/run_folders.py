@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fdamed.configfile import catalogue
+from fdamed.configfile import catalogue, parse
 from fdamed.files import digest
 from fdamed.seeds import stream
 
@@ -62,15 +62,54 @@ def write_study(folder: Path, missing: tuple[tuple[str, str, int], ...] = (), **
     parties = list(cut["parties"])
     write_ingest_and_cohort(root, parties, str(cut.get("rule", "disjoint")))
     targets = parties if cut["target"] == "each" else [cut["target"]]
-    runs, seeds, train = config["runs"], config["seeds"], config["train"]
-    assert isinstance(runs, dict) and isinstance(seeds, list) and isinstance(train, dict)
-    for run, options in runs.items():
+    for run, options in parse(config, "test").expanded_runs().items():
         for target in targets:
-            for seed in seeds:
+            for seed in seeds_of(config):
                 if (run, target, seed) not in missing:
-                    method = options.get("method") or run
-                    write_run(root, run, method, target, seed, parties, int(train["rounds"]))
+                    folder = write_run(root, run, options.method, target, seed, parties, rounds_of(config))
+                    if options.labelled or options.auxiliary:
+                        auxiliary = options.auxiliary.model_dump(mode="json") if options.auxiliary else None
+                        edit(folder / "run.json", labelled=options.labelled or 100, auxiliary=auxiliary)
     return path
+
+
+def seeds_of(config: dict[str, object]) -> list[int]:
+    seeds = config["seeds"]
+    assert isinstance(seeds, list)
+    return seeds
+
+
+def rounds_of(config: dict[str, object]) -> int:
+    train = config["train"]
+    assert isinstance(train, dict)
+    return int(train["rounds"])
+
+
+def write_absences(folder: Path, *absences: tuple[int, str, str]) -> None:
+    """Round, hospital and reason of answers that were left out."""
+    rows: list[dict[str, object]] = [
+        {"round": r, "party": party, "step": "train_locally", "why": why} for r, party, why in absences
+    ]
+    write_lines(folder / "absences.jsonl", rows)
+
+
+def note_by_round(folder: Path, **notes: float) -> None:
+    """Add notes such as weight/LO (written weight__LO) to every round."""
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_lines(path, [row | {k.replace("__", "/"): v for k, v in notes.items()} for row in rows])
+
+
+def without_auc(folder: Path) -> None:
+    """Make a run one of many classes: no AUC, no positives."""
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_lines(path, [row | {"val/auc": None, "test/auc": None} for row in rows])
+    for score in (folder / "scores").glob("*.json"):
+        content = json.loads(score.read_text())
+        del content["positives"]
+        why = {"auc": "more than two classes"}
+        score.write_text(json.dumps(content | {"auc": None, "balanced_acc": None, "why": why}))
 
 
 def write_ingest_and_cohort(root: Path, parties: list[str], rule: str = "disjoint") -> None:

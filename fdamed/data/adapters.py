@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config import DataSet
 from fdamed.data import chexpert, midrc, mimic, nih, table
 from fdamed.data.intake import Rejects, inspect
+from fdamed.datasets import DataSet
 from fdamed.errors import FdamedError
 
 Adapter = Callable[[Any, str, bool, Rejects], pd.DataFrame]

@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fdamed.config import Chexpert
 from fdamed.data.intake import (
     Rejects,
     capped_age,
@@ -23,6 +22,7 @@ from fdamed.data.intake import (
 from fdamed.data.manifest import VIEWS, as_index, pseudonyms
 from fdamed.data.race import race_of
 from fdamed.data.tables import by_value, existing, read_table
+from fdamed.datasets import Chexpert
 from fdamed.errors import FdamedError
 
 CONDITIONS = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.config import Cut
+from fdamed.datasets import Cut
 from fdamed.errors import FdamedError
 from fdamed.seeds import stream
 
@@ -54,6 +54,11 @@ def _uniform(keys: np.ndarray[Any, np.dtype[np.uint64]], salt: int) -> np.ndarra
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
     return (z >> np.uint64(11)).astype("float64") * 2.0**-53
+
+
+def uniform_of(texts: np.ndarray[Any, Any], *names: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A number in [0, 1) for each text, the same on any machine."""
+    return _uniform(_hashed(texts), stream(0, *names).key)
 
 
 @dataclass(frozen=True)

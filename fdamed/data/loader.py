@@ -21,37 +21,45 @@ MISSING = -1
 DECADES = 10
 
 
+Images = NDArray[Any]
+"""(n, S, S) or (n, S, S, 3) uint8, or feature vectors (n, d) float32."""
+
+
 @dataclass(frozen=True, eq=False)
 class Unlabelled:
-    """Images (n, S, S) uint8, a view of the memory map where the selection is one run of rows."""
+    """Images, a view of the memory map where the selection is one run of rows."""
 
-    images: NDArray[np.uint8]
+    images: Images
+    noise: float = 0.0
+    """Standard deviation of the noise on pixels in 0..1, drawn anew at each access."""
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batch(self, indices: NDArray[Any]) -> NDArray[np.uint8]:
+    def batch(self, indices: NDArray[Any]) -> Images:
         """The images at `indices`, copied out of the memory map."""
         return np.ascontiguousarray(self.images[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Images (n, S, S) uint8, labels (n,) int64, and for each head its classes (n,) int64, -1 = missing."""
+    """Images, labels (n,) int64, and for each head its classes (n,) int64, -1 = missing."""
 
-    images: NDArray[np.uint8]
+    images: Images
     y: NDArray[np.int64]
     auxiliary: dict[str, NDArray[np.int64]]
+    noise: float = 0.0
+    """Standard deviation of the noise on pixels in 0..1, drawn anew at each access."""
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batch(self, indices: NDArray[Any]) -> NDArray[np.uint8]:
+    def batch(self, indices: NDArray[Any]) -> Images:
         """The images at `indices`, copied out of the memory map."""
         return np.ascontiguousarray(self.images[indices])
 
     def without_labels(self) -> Unlabelled:
-        return Unlabelled(self.images)
+        return Unlabelled(self.images, self.noise)
 
 
 def load(
@@ -61,6 +69,7 @@ def load(
     races: tuple[str, ...] = (),
     limit: int | None = None,
     seed: int = 0,
+    noise: float = 0.0,
 ) -> Labelled:
     """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them."""
     images, order = _open(folder)
@@ -73,7 +82,7 @@ def load(
     if "crc32" in order:
         _verify(view, order["crc32"].to_numpy(dtype=np.int64)[rows], folder)
     part = order.iloc[rows]
-    return Labelled(view, y[rows], {head: classes_of(part, head, races) for head in heads})
+    return Labelled(view, y[rows], {head: classes_of(part, head, races) for head in heads}, noise)
 
 
 def balanced_part(y: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
@@ -101,7 +110,7 @@ def classes_of(rows: pd.DataFrame, head: str, races: tuple[str, ...] = ()) -> ND
     return np.array([codes.get(v, MISSING) for v in rows[head].to_numpy(dtype=object)], dtype=np.int64)
 
 
-def _open(folder: Path) -> tuple[NDArray[np.uint8], pd.DataFrame]:
+def _open(folder: Path) -> tuple[Images, pd.DataFrame]:
     """The memory map and its rows, if they belong together."""
     for name in ("images.npy", "order.parquet"):
         if not (folder / name).is_file():
@@ -111,15 +120,17 @@ def _open(folder: Path) -> tuple[NDArray[np.uint8], pd.DataFrame]:
     except (pa.ArrowInvalid, OSError):
         raise _damaged(folder, "order.parquet is not readable") from None
     try:
-        images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+        # Copy on write: torch wants memory that it could write to, and nothing ever reaches the file.
+        images = np.load(folder / "images.npy", mmap_mode="c", allow_pickle=False)
     except (ValueError, EOFError, OSError):
         raise _damaged(folder, "images.npy is cut short or not an array") from None
-    if images.dtype != np.uint8 or images.ndim != 3 or len(images) != len(order):
+    known = (images.dtype == np.uint8 and images.ndim in (3, 4)) or (images.dtype == np.float32 and images.ndim == 2)
+    if not known or len(images) != len(order):
         raise _damaged(folder, "images.npy and order.parquet do not belong together")
     return images, order
 
 
-def _verify(images: NDArray[np.uint8], checksums: NDArray[np.int64], folder: Path) -> None:
+def _verify(images: Images, checksums: NDArray[np.int64], folder: Path) -> None:
     bad = sum(zlib.crc32(np.ascontiguousarray(i).data) != int(c) for i, c in zip(images, checksums, strict=True))
     if bad:
         raise _damaged(folder, f"{bad} images in the cache are not what was written there")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fdamed.config import Midrc
 from fdamed.data.gen3 import Record, first, nodes, whole_numbers
 from fdamed.data.intake import WICKED, Rejects, capped_age, sex_value, view_of
 from fdamed.data.manifest import OLDEST, as_index, pseudonyms
 from fdamed.data.race import race_of
+from fdamed.datasets import Midrc
 from fdamed.errors import FdamedError
 
 LABEL = "label.COVID-19"

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fdamed.config import Mimic
 from fdamed.data.intake import (
     Rejects,
     converted,
@@ -21,6 +20,7 @@ from fdamed.data.intake import (
 )
 from fdamed.data.manifest import LABEL, OLDEST, as_index, pseudonyms
 from fdamed.data.tables import by_value, existing, read_table
+from fdamed.datasets import Mimic
 from fdamed.errors import FdamedError
 
 RACES: dict[str, tuple[str, ...]] = {

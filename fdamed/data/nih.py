@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fdamed.config import Nih
 from fdamed.data.intake import Rejects, capped_age, converted, distinct_rows, refuse_paths, sex_value, view_of
 from fdamed.data.manifest import LABEL, as_index, pseudonyms
 from fdamed.data.tables import by_value, existing, read_table
+from fdamed.datasets import Nih
 from fdamed.errors import FdamedError
 
 FINDINGS = (

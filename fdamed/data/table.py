@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config import Table
 from fdamed.data.intake import (
     Rejects,
     capped_age,
@@ -21,6 +20,7 @@ from fdamed.data.intake import (
 )
 from fdamed.data.manifest import COLUMNS, VIEWS, as_index, pseudonyms
 from fdamed.data.tables import label_value, read_table
+from fdamed.datasets import Table
 from fdamed.errors import FdamedError
 
 NEEDED = ("image", "patient")

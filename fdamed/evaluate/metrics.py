@@ -1,4 +1,5 @@
-"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score.
+"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score; with several classes there is no AUC,
+balanced accuracy is the mean recall, and the Brier score sums over the classes.
 
 A score that the data cannot define (AUC where a class is absent) is None and comes with its reason; it is never 0.5 and
 never NaN, so that no mean can swallow it.
@@ -20,7 +21,8 @@ class Scores(TypedDict):
     """The scores of one model on one set of images, as they stand in scores/{party}.json."""
 
     n: int
-    positives: int
+    positives: int | None
+    """None with more than two classes."""
     acc: float | None
     auc: float | None
     balanced_acc: float | None
@@ -86,19 +88,51 @@ def brier(y: ArrayLike, p: ArrayLike) -> float | None:
 
 
 def scores(y: ArrayLike, p: ArrayLike) -> Scores:
-    """All scores of probabilities `p` (n,) for labels `y` (n,)."""
+    """All scores for labels `y` (n,) of probabilities `p`: (n, C), or (n,) of the positive class."""
+    chances = np.asarray(p, dtype=np.float64)
+    if chances.ndim == 2 and chances.shape[1] > 2:
+        return _several(y, chances)
+    return _two(y, chances[:, 1] if chances.ndim == 2 else chances)
+
+
+def _two(y: ArrayLike, p: Floats) -> Scores:
     labels, chances = checked(y, p)
     n, positives = len(labels), int(labels.sum())
     reason = "no images" if n == 0 else "no positives" if positives == 0 else "no negatives" if positives == n else ""
-    out = Scores(
+    values = {
+        "acc": accuracy(labels, chances),
+        "auc": auc(labels, chances),
+        "balanced_acc": balanced_accuracy(labels, chances),
+        "brier": brier(labels, chances),
+    }
+    return _scores(n, positives, values, reason)
+
+
+def _several(y: ArrayLike, p: Floats) -> Scores:
+    labels = np.asarray(y, dtype=np.int64)
+    if len(labels) != len(p) or not np.isfinite(p).all():
+        raise ValueError(f"labels {labels.shape} and probabilities {p.shape} do not belong together or are not finite")
+    hits = p.argmax(axis=1) == labels
+    n, classes = len(labels), p.shape[1]
+    whole = len(np.unique(labels)) == classes
+    values = {
+        "acc": float(hits.mean()) if n else None,
+        "auc": None,
+        "balanced_acc": float(np.mean([hits[labels == c].mean() for c in range(classes)])) if whole else None,
+        "brier": float(((p - np.eye(classes)[labels]) ** 2).sum(axis=1).mean()) if n else None,
+    }
+    out = _scores(n, None, values, "no images" if n == 0 else "a class is absent")
+    out["why"]["auc"] = "more than two classes"
+    return out
+
+
+def _scores(n: int, positives: int | None, values: dict[str, float | None], reason: str) -> Scores:
+    return Scores(
         n=n,
         positives=positives,
-        acc=accuracy(labels, chances),
-        auc=auc(labels, chances),
-        balanced_acc=balanced_accuracy(labels, chances),
-        brier=brier(labels, chances),
-        why={},
+        acc=values["acc"],
+        auc=values["auc"],
+        balanced_acc=values["balanced_acc"],
+        brier=values["brier"],
+        why={name: reason for name, value in values.items() if value is None},
     )
-    values = {"acc": out["acc"], "auc": out["auc"], "balanced_acc": out["balanced_acc"], "brier": out["brier"]}
-    out["why"] = {name: reason for name, value in values.items() if value is None}
-    return out

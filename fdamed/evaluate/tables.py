@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from fdamed.disclosure import formula_safe, hides
+from fdamed.disclosure import formula_safe, hides, small
 from fdamed.evaluate.intervals import Interval, over_seeds, t_factor
 from fdamed.records import Record
 
@@ -26,8 +26,7 @@ def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
     rows = []
     for record in records:
         for party, score in record.scores.items():
-            n, positives = int(score["n"]), int(score["positives"])
-            hidden = hides(n, positives, smallest)
+            hidden = _hides(score, smallest)
             for metric, value in score.items():
                 if metric in NOT_SCORES or not (value is None or isinstance(value, int | float)):
                     continue
@@ -43,6 +42,25 @@ def _why(score: dict[str, object], metric: str) -> str:
     if isinstance(given, dict):
         return str(given.get(metric, "undefined"))
     return str(given) if given else "undefined"
+
+
+def _hides(score: Mapping[str, object], smallest: int) -> bool:
+    """Whether too few images stand behind a score; with more than two classes there are no positives to count."""
+    n, positives = int(str(score["n"])), score.get("positives")
+    return small(n, smallest) if positives is None else hides(n, int(str(positives)), smallest)
+
+
+def main_score(scores: pd.DataFrame) -> str:
+    """What runs are judged by: the AUC, or the accuracy where no run at any target has an AUC."""
+    here = at_target(scores)
+    known = set(here[here["value"].notna()]["metric"])
+    return "acc" if "auc" not in known and "acc" in known else "auc"
+
+
+def clipped(score: Interval) -> tuple[float | None, float | None]:
+    """The ends of an interval of a share, which cannot lie outside 0 and 1."""
+    low, high = score.low, score.high
+    return (None if low is None else max(0.0, low)), (None if high is None else min(1.0, high))
 
 
 def at_target(scores: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +95,8 @@ def headline(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> pd.Data
         row: dict[str, object] = {"target": target, "run": run, "method": methods[run]}
         for metric in metrics:
             interval = found.get((target, run, metric), Interval(None, None, 0))
-            row |= {metric: interval.mean, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+            low, high = clipped(interval)
+            row |= {metric: interval.mean, f"{metric}_low": low, f"{metric}_high": high}
             row |= {f"{metric}_seeds": interval.n}
         rows.append(row)
     order = ["target", "run", "method", *(m + end for m in metrics for end in ("", "_low", "_high", "_seeds"))]
@@ -118,14 +137,15 @@ def rounds(records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("
 def hidden(record: Record, smallest: int) -> bool:
     """Whether too few images stand behind the scores at the record's target."""
     own = record.scores.get(record.target)
-    return own is not None and hides(int(own["n"]), int(own["positives"]), smallest)
+    return own is not None and _hides(own, smallest)
 
 
 def banded(grouped: pd.DataFrame) -> pd.DataFrame:
-    """Columns mean, std, count -> mean, low, high, seeds: the t-interval of `over_seeds`, for many rows at once."""
+    """Columns mean, std, count -> mean, low, high, seeds: the t-interval of `over_seeds`, clipped to 0 and 1."""
     factor = {int(n): t_factor(int(n)) if n > 1 else np.nan for n in grouped["count"].unique()}
     half = grouped["std"] * grouped["count"].map(factor)
-    out = grouped.assign(low=grouped["mean"] - half, high=grouped["mean"] + half)
+    low, high = (grouped["mean"] - half).clip(lower=0.0), (grouped["mean"] + half).clip(upper=1.0)
+    out = grouped.assign(low=low, high=high)
     return out.rename(columns={"count": "seeds"}).drop(columns="std")[
         [*(c for c in grouped.columns if c not in {"mean", "std", "count"}), "mean", "low", "high", "seeds"]
     ]

@@ -29,6 +29,10 @@ MemoryPath = Callable[[str, int], Path]
 """(party, round) -> the hospital's own file for its memory."""
 
 
+TOLD = ("train/loss", "val/auc", "test/auc", "test/acc")
+"""What a line on the terminal shows of a round."""
+
+
 @dataclass
 class Record:
     """Everything a run has to tell, line by line."""
@@ -121,7 +125,7 @@ def run(
 ) -> tuple[Tensor, Record]:
     """Run `method` from `theta` to the end, from the last checkpoint where there is one."""
     rounds = method.length(rounds)
-    for step in method.steps:
+    for step in method.asks():
         for party in (*net.sources, net.target):
             net.check_release(party, step)
     done, state, record = 0, method.start(theta), Record()
@@ -168,6 +172,6 @@ def round_to(seconds: float) -> float:
 def _tell(round: int, rounds: int, record: Record) -> None:
     spent = [t["seconds"] for t in record.timing]
     line = record.metrics[-1]
-    shown = "  ".join(f"{k} {line[k]:.3f}" for k in ("train/loss", "val/auc", "test/auc") if line.get(k) is not None)
+    shown = "  ".join(f"{k} {line[k]:.3f}" for k in TOLD if line.get(k) is not None)
     left = sum(spent) / len(spent) * (rounds - round)
     print(f"round {round}/{rounds}  {shown}  {spent[-1]:.1f} s  about {left:.0f} s left", file=sys.stderr, flush=True)

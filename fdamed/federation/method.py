@@ -49,11 +49,16 @@ class Method(Generic[S]):
     every_target_label: ClassVar[bool] = False
     """True: the target trains on all of its labels, as no real target could."""
     steps: ClassVar[tuple[Step, ...]]
+    """Every step of every variant."""
     state: ClassVar[type]
 
     def length(self, rounds: int) -> int:
         """How many rounds the method runs when the study has `rounds`."""
         return rounds
+
+    def asks(self) -> tuple[Step, ...]:
+        """The steps that these options ask for: what the hospitals' policies are held against."""
+        return self.steps
 
     def start(self, theta: Tensor) -> S:
         raise TypeError(f"{type(self).__name__} does not say how it starts")

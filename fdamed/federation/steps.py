@@ -59,26 +59,32 @@ def train_on(site: Site, ask: Model) -> Trained:
     optimiser.remember({k.removeprefix("adam."): v for k, v in site.memory.items() if k.startswith("adam.")})
     outcome = fit(site.model, site.data, site.recipe, site.rng, optimiser=optimiser, precision=site.precision)
     site.memory |= {f"adam.{k}": v.clone() for k, v in optimiser.memory().items()}
-    return Trained(x=site.model.read(), n=len(site.data), loss=_finite(site, outcome.loss))
+    return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))
+
+
+def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
+    """The hospital's auxiliary heads as it remembers them, new ones at first; None where it has no such tasks."""
+    if not (site.auxiliary and site.heads):
+        return None
+    if "heads" in site.memory:
+        site.heads.load(site.memory["heads"])
+    else:
+        initialise(site.heads.module, stream(site.seed, site.name, "heads").torch)
+    return AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
 
 
 def _train(site: Site, x: torch.Tensor) -> float:
     """Local training from `x`; the auxiliary heads stay in the hospital's memory."""
     site.model.load(x)
-    auxiliary = None
-    if site.auxiliary and site.heads:
-        if "heads" in site.memory:
-            site.heads.load(site.memory["heads"])
-        else:
-            initialise(site.heads.module, stream(site.seed, site.name, "heads").torch)
-        auxiliary = AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
+    auxiliary = auxiliary_tasks(site)
     outcome = fit(site.model, site.data, site.recipe, site.rng, auxiliary=auxiliary, precision=site.precision)
     if auxiliary:
         site.memory["heads"] = auxiliary.heads.read()
-    return _finite(site, outcome.loss)
+    return finite(site, outcome.loss)
 
 
-def _finite(site: Site, loss: float) -> float:
+def finite(site: Site, loss: float) -> float:
+    """The loss, or the reason why this hospital cannot go on."""
     if loss != loss or abs(loss) == float("inf"):
         raise FdamedError(
             f"the loss is not finite at learning rate {site.recipe.lr}",

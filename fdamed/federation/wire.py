@@ -25,6 +25,8 @@ class Knowledge:
 
 Weights = Annotated[Tensor, Knowledge("weights")]
 """A whole model, (P,)."""
+Individual = Annotated[Tensor, Knowledge("individual")]
+"""Models of single hospitals, (K, P), not averaged, on their way to another hospital."""
 Update = Annotated[Tensor, Knowledge("update")]
 """A difference of models or a gradient, (P,)."""
 Statistic = Annotated[Tensor, Knowledge("statistic")]
@@ -138,6 +140,8 @@ def _read(view: memoryview, at: int, field: dict[str, Any], size: int) -> tuple[
         raise WireError(f"{field['name']} has no readable shape")
     if kind in _WHOLE_MODEL and (shape != [size] or dtype != "float32"):
         raise WireError(f"{field['name']} has shape {shape} of {dtype}, not [{size}] of float32")
+    if kind == "individual" and (len(shape) != 2 or shape[1] != size or dtype != "float32"):
+        raise WireError(f"{field['name']} has shape {shape} of {dtype}, not rows of {size} float32")
     n = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if at + n > len(view):
         raise WireError("the message ends too early")

@@ -1,5 +1,35 @@
 """One file a paper's method; importing this package registers all of them."""
 
-from fdamed.methods import fedavg, fedda, fedgp, finetune, finetune_offline, gp, oracle, target_only
+from fdamed.methods import (
+    fada,
+    fdan,
+    fdann,
+    fedavg,
+    fedda,
+    fedda_auto,
+    fedgp,
+    fedgp_auto,
+    finetune,
+    finetune_offline,
+    gp,
+    kd3a,
+    oracle,
+    target_only,
+)
 
-__all__ = ["fedavg", "fedda", "fedgp", "finetune", "finetune_offline", "gp", "oracle", "target_only"]
+__all__ = [
+    "fada",
+    "fdan",
+    "fdann",
+    "fedavg",
+    "fedda",
+    "fedda_auto",
+    "fedgp",
+    "fedgp_auto",
+    "finetune",
+    "finetune_offline",
+    "gp",
+    "kd3a",
+    "oracle",
+    "target_only",
+]

@@ -6,10 +6,10 @@ On the wire: FedAvg's messages; then the target trains by itself (its model is s
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from fdamed.federation.averaging import source_average
-from fdamed.federation.method import Model, OneModel, method
+from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
 from fdamed.federation.steps import train_locally, train_on
@@ -22,12 +22,14 @@ class FinetuneOffline(OneModel):
     target_labels: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, train_on)
 
+    optimiser: Literal["kept", "fresh"] = option("kept", "one Adam for the whole phase, or a new one each round")
+
     def length(self, rounds: int) -> int:
         return 2 * rounds
 
     def round(self, state: Model, net: Network) -> Model:
         if net.round <= net.rounds // 2:
             return source_average(net, state)
-        h_t = net.ask(net.target, train_on, state)
+        h_t = net.ask(net.target, train_on if self.optimiser == "kept" else train_locally, state)
         net.notes["train/loss"] = h_t.loss
         return Model(x=h_t.x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from fdamed.config import Model
 from fdamed.errors import FdamedError
+from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.light_import import monai_module
 
 LAYERS = {
@@ -31,17 +33,49 @@ class Net(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """(B, 1, S, S) -> (B, hidden): what the main head and the auxiliary heads read."""
-        grey = (x - 0.5) / 0.5
-        return torch.relu(self.hidden(self.trunk(grey.expand(-1, 3, -1, -1))))
+        """(B, 1 or 3, S, S) -> (B, hidden): what the main head and the auxiliary heads read."""
+        centred = (x - 0.5) / 0.5
+        return torch.relu(self.hidden(self.trunk(centred.expand(-1, 3, -1, -1))))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
         return out
 
 
-def build(model: Model) -> Net:
+class Mlp(nn.Module):
+    """Feature vectors (B, d) -> logits (B, C), ReLU between the layers."""
+
+    def __init__(self, inputs: int, layers: Sequence[int], classes: int) -> None:
+        super().__init__()
+        sizes = (inputs, *layers)
+        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.head = nn.Linear(sizes[-1], classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        for layer in self.body:
+            x = torch.relu(layer(x))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+def build(model: Model) -> nn.Module:
     """The network of a configuration, weights not yet set (see `initialise`)."""
+    if model.backbone == "cnn":
+        return Cnn(model.channels, model.side, model.classes)
+    if model.backbone == "mlp":
+        return Mlp(model.inputs, model.layers, model.classes)
+    return _resnet(model)
+
+
+def feature_size(model: Model) -> int:
+    """Length of what the heads read."""
+    return {"cnn": 84, "mlp": model.layers[-1]}.get(model.backbone, model.hidden)
+
+
+def _resnet(model: Model) -> Net:
     block, layers, expansion = LAYERS[model.backbone]
     # Eight at a time: with fewer, torch 2.13 writes outside its memory in channels_last convolutions (decision 0005).
     planes = [max(8, 8 * round(c * model.width / 8)) for c in (64, 128, 256, 512)]
@@ -62,7 +96,10 @@ def build(model: Model) -> Net:
 
 @torch.no_grad()
 def initialise(net: nn.Module, generator: torch.Generator) -> None:
-    """Seeded He initialisation of every convolution and linear layer, ones and zeros elsewhere."""
+    """Seeded He initialisation of every convolution and linear layer, ones and zeros elsewhere; a Cnn as PyTorch does."""
+    if isinstance(net, Cnn):
+        default_init(net, generator)
+        return
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]

@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+CHANNELS_LAST_FROM, IMAGE_CHANNELS = 8, 3
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -70,13 +72,20 @@ def view_of(vector: Tensor, segment: Segment) -> Tensor:
     """The segment with its own shape, as a view.
 
     Convolution kernels stand in the vector as (out, height, width, in), which is PyTorch's channels_last: the vector
-    stays contiguous and the convolutions get the memory format that is fastest here.
+    stays contiguous and the convolutions get the memory format that is fastest here. Not so those of the small network:
+    with fewer than eight outputs, or fewer than eight channels that another convolution made, channels_last writes outside
+    its memory (decision 0005).
     """
     piece = vector[segment.start : segment.stop]
-    if len(segment.shape) == 4:
+    if len(segment.shape) == 4 and not _small(segment.shape):
         out, into, height, width = segment.shape
         return piece.view(out, height, width, into).permute(0, 3, 1, 2)
     return piece.view(segment.shape)
+
+
+def _small(kernel: tuple[int, ...]) -> bool:
+    """Whether a kernel (out, in, height, width) must stay as it is; one to three inputs are an image, which is safe."""
+    return kernel[0] < CHANNELS_LAST_FROM or IMAGE_CHANNELS < kernel[1] < CHANNELS_LAST_FROM
 
 
 def named_tensors(vector: Tensor, layout: Layout) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.config import Model
+from fdamed.models.backbone import feature_size
 
 CLASSES = {"sex": 2, "age": 10, "view": 2}
 """Head -> classes (age in decades); race has as many as the configuration names."""
@@ -15,7 +16,7 @@ CLASSES = {"sex": 2, "age": 10, "view": 2}
 def build(model: Model) -> nn.ModuleDict:
     """One linear head for each auxiliary task of the configuration."""
     sizes = CLASSES | {"race": len(model.races)}
-    return nn.ModuleDict({name: nn.Linear(model.hidden, sizes[name]) for name in model.heads})
+    return nn.ModuleDict({name: nn.Linear(feature_size(model), sizes[name]) for name in model.heads})
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

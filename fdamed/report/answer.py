@@ -12,20 +12,24 @@ CEILING = "oracle"
 ALONE = "target_only"
 
 
-def answer(target: str, scores: Mapping[str, Interval], methods: Mapping[str, str]) -> list[str]:
-    """Sentences about the AUC at `target`; scores and methods by run."""
+def answer(
+    target: str, scores: Mapping[str, Interval], methods: Mapping[str, str], name: str = "AUC", tuned: bool = False
+) -> list[str]:
+    """Sentences about the score `name` at `target`; `tuned`: the runs are values of a sweep, seen on the test split."""
     place = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
     known = {run: s for run, s in scores.items() if s.mean is not None}
     rivals = sorted((r for r in known if methods[r] != CEILING), key=lambda r: -_mean(known[r]))
     if not rivals:
-        return [f"No run has a defined AUC {place}, so no method can be called best."]
+        return [f"No run has a defined {name} {place}, so no method can be called best."]
     best = rivals[0]
     top = known[best]
     if top.low is None:
-        first = f"{best} reaches the highest AUC {place}: {_mean(top):.3f}, from a single seed."
+        first = f"{best} reaches the highest {name} {place}: {_mean(top):.3f}, from a single seed."
     else:
-        first = f"{best} reaches the highest AUC {place}: {_mean(top):.3f} ± {top.half:.3f} over {top.n} seeds."
-    return [first, *_sureness(best, rivals, known), *_alone(best, known, methods), *_ceiling(best, known, methods)]
+        first = f"{best} reaches the highest {name} {place}: {_mean(top):.3f} ± {top.half:.3f} over {top.n} seeds."
+    chosen = ["Its value was picked by looking at the test split: a new study must confirm it."] if tuned else []
+    last = _ceiling(known, methods, name)
+    return [first, *chosen, *_sureness(best, rivals, known), *_alone(best, known, methods), *last]
 
 
 def _mean(score: Interval) -> float:
@@ -65,8 +69,8 @@ def _alone(best: str, known: Mapping[str, Interval], methods: Mapping[str, str])
     return [f"{best} is {gain:.3f} above training on the target’s own labels alone ({alone}), {doubt[overlap]}."]
 
 
-def _ceiling(best: str, known: Mapping[str, Interval], methods: Mapping[str, str]) -> list[str]:
+def _ceiling(known: Mapping[str, Interval], methods: Mapping[str, str], name: str) -> list[str]:
     ceiling = next((r for r in known if methods[r] == CEILING), None)
     if ceiling is None:
         return []
-    return [f"With all of the target’s labels ({ceiling}, not a competitor) the AUC is {_mean(known[ceiling]):.3f}."]
+    return [f"With all of the target’s labels ({ceiling}, not a competitor) the {name} is {_mean(known[ceiling]):.3f}."]

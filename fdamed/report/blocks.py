@@ -1,4 +1,4 @@
-"""Bars of bytes and heat maps of cosines, as SVG for the page."""
+"""Bars of bytes, dots of gains and heat maps of cosines, as SVG for the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fdamed.report.svg import drawing, number, scale, ticks
+from fdamed.evaluate.intervals import Interval
+from fdamed.report.svg import colour, drawing, number, scale, ticks
 
 ROUNDS = 20
 LAYERS = 24
@@ -43,6 +44,40 @@ def bars(table: pd.DataFrame, kinds: Sequence[str]) -> Markup:
         body.append(f'<text class="tick" x="{x(begin) + 6:.1f}" y="{y + 14}">{number(round(begin, 2))}</text>')
     body.append(f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 34}" text-anchor="middle">MB a round</text>')
     return drawing(720, bottom + 42, "Megabytes a round that left the hospitals, by run and kind", body)
+
+
+def gains(rows: Sequence[tuple[str, Interval]], title: str, name: str) -> Markup:
+    """A dot and an interval a row around the line of no gain."""
+    known = [(label, s, s.mean) for label, s in rows if s.mean is not None]
+    if not known:
+        return Markup("")
+    ends = [v for _, s, m in known for v in (m, s.low, s.high) if v is not None]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    pad = max(0.005, 0.05 * (high - low))
+    low, high = low - pad, high + pad
+    left, right, row = 190.0, 640.0, 28.0
+    bottom = 8 + row * len(known)
+    x = scale(low, high, left, right)
+    body = []
+    for value in ticks(low, high):
+        body.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="4" y2="{bottom}"/>')
+        label = f"{value:+.3g}" if value else "0"
+        body.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
+    body.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="2" y2="{bottom}"/>')
+    for i, (label, score, mean) in enumerate(known):
+        y = 8 + row * i + row / 2
+        body.append(f'<text class="name" x="{left - 12}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
+        if score.low is not None and score.high is not None:
+            ends_x = f'x1="{x(score.low):.1f}" x2="{x(score.high):.1f}"'
+            body.append(f'<line class="span" style="stroke:{colour(0)}" {ends_x} y1="{y}" y2="{y}"/>')
+        body.append(
+            f'<circle style="fill:{colour(0)}" cx="{x(mean):.1f}" cy="{y}" r="5">'
+            f"<title>{escape(label)}: {mean:+.3f}</title></circle>"
+        )
+    body.append(
+        f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">{escape(name)}</text>'
+    )
+    return drawing(680, bottom + 44, title, body)
 
 
 def heat(frame: pd.DataFrame, title: str) -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,126 +11,170 @@ from typing import Any
 import pandas as pd
 
 from fdamed import __version__
-from fdamed.config import Config
-from fdamed.disclosure import shareable, vague
+from fdamed.config import Config, Run
+from fdamed.disclosure import shareable
 from fdamed.evaluate import cohort as cohorts
+from fdamed.evaluate import gains, protocol, sweeps, tables
+from fdamed.evaluate.costs import Cost, costs
 from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED, summary
+from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
 from fdamed.files import digest
 from fdamed.records import Key, Record, layers
-from fdamed.report import blocks, figures
-from fdamed.report.page import View, legend, published, reasons, view
+from fdamed.report import beside, blocks, figures, hospitals, notes, reproduce, swept
+from fdamed.report import protocol as words
+from fdamed.report.page import Findings, View, legend, reasons, view
+from fdamed.report.swept import NAMES
 
 HEATS = 6
 """Heat maps on the page at most."""
-KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
-PAPERS = frozenset({"chexpert", "mimic", "midrc"})
-"""Cohorts of the healthcare paper's Table 2."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of a study."""
+    """The tables of a study that come straight from its files."""
 
     scores: pd.DataFrame
-    headline: pd.DataFrame
     rounds: pd.DataFrame
     sent: pd.DataFrame
     traffic: pd.DataFrame
     sizes: pd.DataFrame
-
-    def files(self) -> dict[str, pd.DataFrame]:
-        """Table -> frame, as they are written beside the page."""
-        return {
-            "headline": self.headline,
-            "scores": self.scores,
-            "rounds": self.rounds,
-            "bytes": self.traffic,
-            "cohort": self.sizes,
-        }
+    absences: pd.DataFrame
+    weights: pd.DataFrame
 
 
 @dataclass(frozen=True)
 class Known:
-    """What page and figures share."""
+    """Everything that is worked out once, for page, figures and tables."""
 
-    runs: dict[str, str]
-    """Run -> method, those of the configuration that have a finished run or not, in its order."""
-    summary: dict[tuple[str, str, str], Interval]
-    megabytes: dict[tuple[str, str], float]
-    views: list[View]
+    runs: Mapping[str, Run]
+    """Those that are not swept, as the configuration has them; where all are swept, all."""
+    fold: Mapping[str, str]
+    """Swept run -> what all values of its sweep are called together."""
+    found: Findings
+    views: Sequence[View]
+    sweeps: Sequence[sweeps.Sweep]
+    gains: Mapping[str, Sequence[gains.Gain]]
+    """Target -> gains by auxiliary tasks."""
+    costs: Sequence[Cost]
+    budgets: Sequence[protocol.Budget]
     by_kind: pd.DataFrame
     """Runs x kinds: MB a round."""
-    heats: list[dict[str, Any]]
 
     @property
     def index(self) -> dict[str, int]:
-        return {run: i for i, run in enumerate(self.runs)}
+        return {run: i for i, run in enumerate(self.found.runs)}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The main score first."""
+        return ("auc", "acc") if self.found.main == "auc" else ("acc",)
 
 
-def known(config: Config, frames: Frames, heat_maps: list[dict[str, Any]]) -> Known:
-    """Everything that is worked out once."""
-    runs = {name: entry.method for name, entry in config.expanded_runs().items()}
-    found = summary(frames.scores)
-    pairs = zip(frames.traffic["target"], frames.traffic["run"], frames.traffic["mb_out"], strict=True)
-    megabytes = {(str(t), str(r)): float(v) for t, r, v in pairs}
+def known(config: Config, frames: Frames, records: Sequence[Record], cohort: Mapping[str, Any]) -> Known:
+    """Work it out."""
+    every, places = config.expanded_runs(), config.sweeps()
+    order = [*(r for r in every if r not in places), *(r for r in every if r in places)]
     targets = list(config.cut.targets)
+    megabytes = {
+        (str(t), str(r)): float(v)
+        for t, r, v in zip(frames.traffic["target"], frames.traffic["run"], frames.traffic["mb_out"], strict=True)
+    }
     if len(targets) > 1:
         means = frames.traffic.groupby("run")["mb_out"].mean()
         megabytes |= {(ALL_TARGETS, str(r)): float(v) for r, v in means.items()}
         targets = [ALL_TARGETS, *targets]
-    why = reasons(frames.scores)
-    views = [view(t, runs, found, why, frames.rounds, megabytes) for t in targets]
-    return Known(runs, found, megabytes, views, _by_kind(frames, list(runs)), heat_maps)
-
-
-def _targets(frames: Frames) -> pd.Series[int]:
-    """Run -> targets for which it has a finished run: what its bytes are a mean over."""
-    return frames.traffic.groupby("run")["target"].nunique()
-
-
-def _by_kind(frames: Frames, runs: list[str]) -> pd.DataFrame:
-    table = frames.sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
-    table = table.reindex(runs, fill_value=0.0).astype("float64")
-    table = table.div(_targets(frames).reindex(runs, fill_value=1), axis=0)
-    order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
-    return table[order]
+    smallest = config.privacy.smallest_cell
+    main = tables.main_score(frames.scores)
+    found = Findings(
+        runs={name: every[name].method for name in order},
+        swept=frozenset(places),
+        main=main,
+        chance=0.5 if main == "auc" or config.model.classes == 2 else None,
+        summary=tables.summary(frames.scores),
+        chosen=protocol.at_chosen_round(records, smallest),
+        why=reasons(frames.scores),
+        rounds=frames.rounds,
+        megabytes=megabytes,
+        remarks=notes.remarks(frames.absences, records),
+    )
+    plain = {name: every[name] for name in order if name not in places} or every
+    fold = {name: f"{place.run} (swept)" for name, place in places.items()}
+    return Known(
+        runs=plain,
+        fold=fold,
+        found=found,
+        views=[view(t, found) for t in targets],
+        sweeps=sweeps.grouped(places),
+        gains={t: gains.gains(plain, frames.scores, main, t) for t in targets},
+        costs=costs(sorted(records, key=lambda r: order.index(r.run)), every, config.model, fold),
+        budgets=protocol.budgets(records, config, cohort),
+        by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
+    )
 
 
 def heats(runs: Path, config: Config) -> tuple[list[dict[str, Any]], int]:
-    """Heat maps of the runs that looked at layers, mean over seeds, and how many more there are."""
+    """Heat maps of the runs that looked at layers, swept ones last, mean over seeds, and how many more there are."""
+    places = config.sweeps()
     pairs = [
         (run, target)
-        for run in config.expanded_runs()
+        for run in sorted(config.expanded_runs(), key=lambda name: name in places)
         for target in config.cut.targets
         if any((runs / run / target / str(seed) / "layers.jsonl").is_file() for seed in config.seeds)
     ]
-    out = []
-    for run, target in pairs[:HEATS]:
+    out: list[dict[str, Any]] = []
+    shown = 0
+    for run, target in pairs:
+        if len(out) == HEATS:
+            break
+        shown += 1
         rows = [row for seed in config.seeds for row in layers(runs / run / target / str(seed))]
         frame = pd.DataFrame(rows, columns=["round", "source", "layer", "cos"]).astype({"cos": "float64"})
         if frame.empty:
             continue
         title = f"{run}, target {target}"
         out.append({"title": title, "drawing": blocks.heat(frame, title)})
-    return out, max(0, len(pairs) - HEATS)
+    return out, len(pairs) - shown
 
 
 def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
     """Name and figure of each file in figures/: those of the first view under plain names."""
-    first = study.views[0]
-    best = [row.run for row in first.rows]
+    first, found = study.views[0], study.found
+    shown = first.plain or first.swept
+    best = [row.run for row in shown]
     here = frames.rounds[frames.rounds["target"] == first.name]
-    scores = {row.run: row.auc for row in first.rows}
-    megabytes = {run: mb for (target, run), mb in study.megabytes.items() if target == first.name}
+    name = NAMES[found.main]
+    scores = {row.run: row.scores[found.main] for row in shown}
+    megabytes = {run: mb for (target, run), mb in found.megabytes.items() if target == first.name}
     drawn = {
-        "headline": figures.headline(scores, study.index, best, first.name),
+        "headline": figures.headline(scores, study.index, best, name, first.name),
         "rounds_auc": figures.rounds(here[here["metric"] == "test/auc"], study.index, best, "AUC", first.name),
         "rounds_acc": figures.rounds(here[here["metric"] == "test/acc"], study.index, best, "accuracy", first.name),
-        "cost": figures.cost(scores, megabytes, study.index, first.name),
+        "cost": figures.cost(scores, megabytes, study.index, name, first.name),
         "sent": figures.sent(study.by_kind),
+        "auxiliary_gain": figures.gains(_gain_rows(study.gains[first.name]), f"gain in {name}", first.name),
     }
+    for sweep in (s for s in study.sweeps if len(s.options) == 1):
+        ticks = [(x, str(v)) for x, v in zip(swept.positions(sweep), sweep.axis(), strict=True)]
+        for metric in study.metrics:
+            lines = swept.sweep_lines(sweep, found.summary, first.name, metric)
+            levels = swept.levels(_beside(study), found.summary, first.name, metric)
+            names = (sweep.name, NAMES[metric])
+            drawn[f"sweep_{sweep.options[0]}_{metric}"] = figures.curves(lines, names, first.name, ticks, levels)
+    for (run, target, kind), part in frames.weights.groupby(["run", "target", "kind"], sort=False):
+        title = f"{run}, target {target}"
+        drawn[f"{kind}_{run}_{target}"] = figures.curves(notes.weight_lines(part), ("round", str(kind)), title)
     yield from ((name, figure) for name, figure in drawn.items() if figure is not None)
+
+
+def _beside(study: Known) -> list[str]:
+    """Runs that stand as lines beside a sweep."""
+    entries = {n: (r.method, r.auxiliary is not None) for n, r in study.runs.items() if n not in study.fold}
+    return swept.references(entries)
+
+
+def _gain_rows(entries: Sequence[gains.Gain]) -> list[tuple[str, Interval]]:
+    several = len({g.base for g in entries}) > 1
+    return [(f"{g.base}: {' + '.join(g.heads)}" if several else " + ".join(g.heads), g.score) for g in entries]
 
 
 def page(
@@ -141,113 +185,65 @@ def page(
     missing: Sequence[Key],
     cohort: dict[str, Any],
     ingest: dict[str, Any],
-    heats_left_out: int,
+    heat_maps: tuple[list[dict[str, Any]], int],
 ) -> dict[str, Any]:
     """What the template asks for."""
-    smallest = config.privacy.smallest_cell
+    smallest, found = config.privacy.smallest_cell, study.found
     open_config = shareable(config.model_dump(mode="json"))
+    weights, weights_left_out = notes.weight_plots(frames.weights)
+    first = study.views[0].name
     return {
         "cohort": config.cohort,
         "version": __version__,
         "phantom": config.phantom is not None,
-        "rule": cohort.get("rule", config.cut.rule),
+        "rule": cohort.get("rule", ""),
         "seeds": list(config.seeds),
         "missing": list(missing),
         "expected": len(records) + len(missing),
         "suppressed": bool(frames.scores["why"].str.startswith(SUPPRESSED).any()),
         "views": study.views,
+        "metrics": study.metrics,
+        "names": NAMES,
+        "chance": found.chance,
+        "protocol": {v.name: words.sentences(config, cohort, study.budgets, v.name) for v in study.views},
+        "budgets": {v.name: [b for b in study.budgets if b.target == v.name] for v in study.views},
         "legend": legend(study.views),
-        "heats": study.heats,
-        "heats_left_out": heats_left_out,
+        "sweeps": {v.name: _sweeps(config, study, v.name) for v in study.views} if study.sweeps else {},
+        "gains": {v.name: _gains(study, v.name) for v in study.views} if any(study.gains.values()) else {},
+        "heats": heat_maps[0],
+        "heats_left_out": heat_maps[1],
+        "weights": weights,
+        "weights_left_out": weights_left_out,
+        "absences": notes.left_out(frames.absences),
         "released": list(config.privacy.release),
         "kinds": list(study.by_kind.columns),
         "bars": blocks.bars(study.by_kind, [str(k) for k in study.by_kind.columns]),
         "parties": list(config.cut.parties),
-        "sent": _sent_rows(frames, list(config.cut.parties), list(study.runs)),
+        "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(config.cut.parties), list(found.runs)),
+        "costs": beside.table3(study.costs),
+        "costs_source": beside.printed()["costs"]["source"],
         "smallest": smallest,
         "splits": [*cohorts.SPLITS, cohorts.TOTAL],
-        "cohort_rows": _cohort_rows(frames.sizes, config),
-        "leakage": _leakage(cohort, smallest),
+        "cohort_rows": hospitals.cohort_rows(frames.sizes, config),
+        "leakage": hospitals.leakage(cohort.get("leakage") or {}, smallest),
         "rejects": cohorts.rejects(ingest.get("rejected") or {}, smallest),
-        "published": _published(config, study) if config.phantom is None and config.cohort in PAPERS else None,
-        "commands": _commands(config),
-        "provenance": _provenance(config, records, cohort, ingest, digest(open_config)),
+        "published": beside.table2(config, study.runs, found.summary, first),
+        "ordering": beside.ordering(config, study.runs, found.summary, first, found.main),
+        "commands": reproduce.COMMANDS,
+        "provenance": reproduce.provenance(config, records, cohort, ingest, digest(open_config)),
         "configuration": json.dumps(open_config, indent=2, ensure_ascii=False),
     }
 
 
-def _sent_rows(frames: Frames, parties: list[str], runs: list[str]) -> list[dict[str, Any]]:
-    targets = _targets(frames)
-    sums = frames.sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
-    per_round = frames.sent.groupby(["run", "kind"])["mb_per_round"].sum()
-    order = sorted(per_round.index, key=lambda pair: (runs.index(pair[0]), pair[1]))
+def _sweeps(config: Config, study: Known, target: str) -> list[dict[str, Any]]:
     return [
-        {
-            "run": run,
-            "kind": kind,
-            "bytes": [round(float(sums.get((run, kind, party), 0.0)) / int(targets[run])) for party in parties],
-            "mb": float(per_round[run, kind]) / int(targets[run]),
-        }
-        for run, kind in order
+        swept.block(s, study.found.summary, target, study.metrics, _beside(study), beside.table4(config, s.options))
+        for s in study.sweeps
     ]
 
 
-def _cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
-    out = []
-    for party, group in sizes.groupby("hospital", sort=False):
-        cells = [
-            (i, f"{r:.0%} pos." if isinstance(r, float) else "")
-            for i, r in zip(group["images"], group["rate"], strict=True)
-        ]
-        meaning = config.cut.parties.get(str(party), "")
-        out.append({"hospital": party, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
-    return out
-
-
-def _leakage(cohort: dict[str, Any], smallest: int) -> list[tuple[bool, str]]:
-    found = cohort.get("leakage") or {}
-    words = {
-        "patients_in_two_splits": "patients stand in two splits",
-        "patients_in_two_parties": "patients stand in two hospitals",
-        "near_duplicates": "near-duplicate images across splits",
-    }
-    out = []
-    for key, text in words.items():
-        count = found.get(key)
-        if count is None:
-            out.append((False, f"not checked: {text}"))
-        else:
-            out.append((count == 0, f"{vague(int(count), smallest)} {text}"))
-    return out
-
-
-def _published(config: Config, study: Known) -> dict[str, Any]:
-    entries = {name: (entry.method, entry.auxiliary is not None) for name, entry in config.expanded_runs().items()}
-    source, rows = published(config.cohort, entries, study.summary, study.views[0].name)
-    return {"source": source, "rows": rows, "target": study.views[0].name}
-
-
-def _commands(config: Config) -> list[str]:
-    return [
-        "# save the configuration below as study.json, name your own data root in it, then",
-        "snakemake --cores all --configfile study.json",
-        "fdamed report --config study.json    # this page again, without training",
-    ]
-
-
-def _provenance(
-    config: Config, records: Sequence[Record], cohort: dict[str, Any], ingest: dict[str, Any], configured: str
-) -> list[tuple[str, str]]:
-    versions = dict.fromkeys(
-        ", ".join(f"{k} {shareable(v)}" for k, v in (r.facts.get("versions") or {}).items()) for r in records
-    )
-    weights = digest(sorted((r.key, r.weights) for r in records))
-    return [
-        ("seeds", ", ".join(str(s) for s in config.seeds)),
-        ("configuration", configured),
-        ("index", str(ingest.get("hash", "–"))),
-        ("cohort", str(cohort.get("hash", "–"))),
-        *((f"manifest {party}", str(c.get("hash", "–"))) for party, c in cohort["parties"].items()),
-        ("all final weights", weights),
-        ("versions", "; ".join(versions) or "–"),
-    ]
+def _gains(study: Known, target: str) -> dict[str, Any]:
+    rows = study.gains[target]
+    name = NAMES[study.found.main]
+    title = f"Gain in {name} at {target} by auxiliary task"
+    return {"drawing": blocks.gains(_gain_rows(rows), title, f"gain in {name}"), "rows": rows}

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from fdamed.evaluate.intervals import Interval
+from fdamed.evaluate.tables import clipped
 from fdamed.files import atomic
-from fdamed.report.svg import DASHES
+from fdamed.report.svg import DASHES, Line
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
 """Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
@@ -52,7 +53,7 @@ def _plot(width: float, height: float, across: str, up: str) -> tuple[Any, Any]:
 
 def rounds(frame: pd.DataFrame, index: Mapping[str, int], runs: Sequence[str], name: str, target: str) -> Any:
     """Curves of one metric at one target, with their bands; None when nothing is there."""
-    if frame.empty:
+    if frame["mean"].isna().all():
         return None
     figure, axes = _plot(7, 4, "round", name)
     for run in runs[:MOST]:
@@ -67,30 +68,34 @@ def rounds(frame: pd.DataFrame, index: Mapping[str, int], runs: Sequence[str], n
     return figure
 
 
-def headline(scores: Mapping[str, Interval], index: Mapping[str, int], runs: Sequence[str], target: str) -> Any:
-    """Mean AUC and interval of each run, best at the top."""
+def headline(
+    scores: Mapping[str, Interval], index: Mapping[str, int], runs: Sequence[str], name: str, target: str
+) -> Any:
+    """Mean and interval of each run, best at the top."""
     known = [run for run in runs if scores[run].mean is not None]
     if not known:
         return None
-    figure, axes = _plot(6, 0.8 + 0.32 * len(known), "AUC, 95 % interval over seeds", "")
+    figure, axes = _plot(6, 0.8 + 0.32 * len(known), f"{name}, 95 % interval over seeds", "")
     for place, run in enumerate(reversed(known)):
         score = scores[run]
-        axes.errorbar(score.mean, place, xerr=score.half, fmt="o", color=style(index[run])["color"], capsize=3)
+        axes.errorbar(score.mean, place, xerr=_reach(score), fmt="o", color=style(index[run])["color"], capsize=3)
     axes.set_yticks(range(len(known)), [_label(run) for run in reversed(known)])
     axes.set_title(_label(target), loc="left", fontsize=11)
     return figure
 
 
-def cost(scores: Mapping[str, Interval], megabytes: Mapping[str, float], index: Mapping[str, int], target: str) -> Any:
-    """AUC against what left the hospitals."""
+def cost(
+    scores: Mapping[str, Interval], megabytes: Mapping[str, float], index: Mapping[str, int], name: str, target: str
+) -> Any:
+    """Score against what left the hospitals."""
     known = [run for run in scores if scores[run].mean is not None and run in megabytes]
     if not known:
         return None
-    figure, axes = _plot(6, 4, "MB out of all hospitals in a run", "AUC")
+    figure, axes = _plot(6, 4, "MB out of all hospitals in a run", name)
     for run in known:
         score = scores[run]
         shape = {"color": style(index[run])["color"], "capsize": 3, "label": _label(run)}
-        axes.errorbar(megabytes[run], score.mean, yerr=score.half, fmt="o", **shape)
+        axes.errorbar(megabytes[run], score.mean, yerr=_reach(score), fmt="o", **shape)
     axes.set_title(_label(target), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure
@@ -109,6 +114,55 @@ def sent(table: pd.DataFrame) -> Any:
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure
+
+
+def curves(
+    lines: Sequence[Line],
+    names: tuple[str, str],
+    title: str,
+    ticks: Sequence[tuple[float, str]] = (),
+    levels: Mapping[str, float] | None = None,
+) -> Any:
+    """Lines with bands over anything; `ticks` are places with their text, `levels` dashed horizontal lines."""
+    if not any(m is not None for line in lines for m in line.mean):
+        return None
+    figure, axes = _plot(6, 4, *names)
+    for line in lines:
+        known = [i for i, m in enumerate(line.mean) if m is not None]
+        x, mean = [line.x[i] for i in known], [line.mean[i] for i in known]
+        axes.plot(x, mean, label=_label(line.name), marker="o" if ticks else "", markersize=4, **style(line.index))
+        if all(line.low[i] is not None and line.high[i] is not None for i in known):
+            low, high = [line.low[i] for i in known], [line.high[i] for i in known]
+            axes.fill_between(x, low, high, color=style(line.index)["color"], alpha=0.14, linewidth=0)
+    for i, (name, level) in enumerate((levels or {}).items()):
+        marks = (0, tuple(float(m) / 2 for m in DASHES[1 + i % (len(DASHES) - 1)].split()))
+        axes.axhline(level, color="#777777", linewidth=1, linestyle=marks, label=_label(name))
+    if ticks:
+        axes.set_xticks([t for t, _ in ticks], [_label(t) for _, t in ticks])
+    axes.set_title(_label(title), loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
+    return figure
+
+
+def gains(rows: Sequence[tuple[str, Interval]], name: str, title: str) -> Any:
+    """Dots with intervals around no gain."""
+    known = [(label, s) for label, s in rows if s.mean is not None]
+    if not known:
+        return None
+    figure, axes = _plot(6, 0.9 + 0.32 * len(known), name, "")
+    axes.axvline(0, color="#777777", linewidth=1)
+    for place, (_, score) in enumerate(known):
+        axes.errorbar(score.mean, place, xerr=score.half, fmt="o", color=PALETTE[0], capsize=3)
+    axes.set_yticks(range(len(known)), [_label(label) for label, _ in known])
+    axes.invert_yaxis()
+    axes.set_title(_label(title), loc="left", fontsize=11)
+    return figure
+
+
+def _reach(score: Interval) -> list[list[float]] | None:
+    """How far the interval reaches down and up, within 0 and 1."""
+    low, high = clipped(score)
+    return None if low is None or high is None or score.mean is None else [[score.mean - low], [high - score.mean]]
 
 
 def _label(text: str) -> str:

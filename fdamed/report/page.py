@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import ALL_TARGETS, at_target
+from fdamed.evaluate.tables import ALL_TARGETS, at_target, clipped
 from fdamed.report.answer import CEILING, answer
-from fdamed.report.svg import Line, Point, curves, dash, dot, limits, plane
+from fdamed.report.plane import Point, plane
+from fdamed.report.svg import Line, curves, dash, dot, limits
+from fdamed.report.swept import NAMES
 
 HERE = Path(__file__).parent
 POINTS = 120
@@ -33,12 +34,16 @@ class Row:
     index: int
     run: str
     method: str
-    auc: Interval
-    acc: Interval
+    scores: Mapping[str, Interval]
     why: Mapping[str, str]
-    graphics: Mapping[str, Markup]
+    graphic: Markup
+    chosen: Interval
+    """Main score at the round that validation chooses."""
+    chosen_round: float | None
     mb: float | None
     ceiling: bool
+    remark: str
+    """Hospitals left out and rounds lost, in words."""
 
 
 @dataclass(frozen=True)
@@ -46,58 +51,82 @@ class View:
     """All that is shown about one target (or the mean of all)."""
 
     name: str
-    rows: Sequence[Row]
+    plain: Sequence[Row]
+    swept: Sequence[Row]
     drawings: Sequence[Markup]
     plane: Markup
     sentences: Sequence[str]
 
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.plain, *self.swept]
 
-def view(
-    target: str,
-    runs: Mapping[str, str],
-    summary: Mapping[tuple[str, str, str], Interval],
-    why: Mapping[tuple[str, str, str], str],
-    rounds: pd.DataFrame,
-    megabytes: Mapping[tuple[str, str], float],
-) -> View:
-    """The view of `target`; `runs` are run -> method in the order of the configuration."""
+
+@dataclass(frozen=True)
+class Findings:
+    """What every view is cut out of; keys are (target, run) or (target, run, metric)."""
+
+    runs: Mapping[str, str]
+    """Run -> method, swept runs last."""
+    swept: frozenset[str]
+    main: str
+    chance: float | None
+    """What guessing scores by the main score, where that is known."""
+    summary: Mapping[tuple[str, str, str], Interval]
+    chosen: Mapping[tuple[str, str, str], Interval]
+    why: Mapping[tuple[str, str, str], str]
+    rounds: pd.DataFrame
+    megabytes: Mapping[tuple[str, str], float]
+    remarks: Mapping[tuple[str, str], str]
+
+
+def view(target: str, found: Findings) -> View:
+    """The view of `target`."""
     none = Interval(None, None, 0)
-    index = {run: i for i, run in enumerate(runs)}
-    scores = {m: {run: summary.get((target, run, m), none) for run in runs} for m in ("auc", "acc")}
-    spans = {m: _span(list(s.values())) for m, s in scores.items()}
+    index = {run: i for i, run in enumerate(found.runs)}
+    scores = {m: {run: found.summary.get((target, run, m), none) for run in found.runs} for m in ("auc", "acc")}
+    span = _span(list(scores[found.main].values()), found.chance)
     rows = [
         Row(
             index=index[run],
             run=run,
             method=method,
-            auc=scores["auc"][run],
-            acc=scores["acc"][run],
-            why={m: why.get((target, run, m), "not run") for m in scores},
-            graphics={m: dot(scores[m][run], index[run], *spans[m]) for m in scores},
-            mb=megabytes.get((target, run)),
+            scores={m: scores[m][run] for m in scores},
+            why={m: found.why.get((target, run, m), "not run") for m in scores},
+            graphic=dot(scores[found.main][run], index[run], *span, found.chance),
+            chosen=found.chosen.get((target, run, found.main), none),
+            chosen_round=found.chosen.get((target, run, "round"), none).mean,
+            mb=found.megabytes.get((target, run)),
             ceiling=method == CEILING,
+            remark=found.remarks.get((target, run), ""),
         )
-        for run, method in runs.items()
+        for run, method in found.runs.items()
     ]
-    rows.sort(key=lambda row: -(row.auc.mean if row.auc.mean is not None else -1.0))
-    points = [Point(r.index, r.run, r.mb, r.auc) for r in rows if r.mb is not None]
-    here = rounds[rounds["target"] == target]
-    pictures = [curves(lines(here, m, index), f"{n} at {target} by round", n) for m, n in _CURVES]
+    rows.sort(key=lambda row: -_height(row.scores[found.main]))
+    plain, swept = [r for r in rows if r.run not in found.swept], [r for r in rows if r.run in found.swept]
+    judged = plain or swept
+    points = [Point(r.index, r.run, r.mb, r.scores[found.main]) for r in judged if r.mb is not None]
+    here = found.rounds[found.rounds["target"] == target]
+    name = NAMES[found.main]
+    pictures = [curves(lines(here, f"test/{m}", index), f"{n} at {target} by round", n) for m, n in NAMES.items()]
+    contest = {r.run: r.scores[found.main] for r in judged}
     return View(
         name=target,
-        rows=rows,
+        plain=plain,
+        swept=swept,
         drawings=[p for p in pictures if p],
-        plane=plane(points, f"AUC at {target} against bytes", ("MB out of all hospitals in a run", "AUC")),
-        sentences=answer(target, scores["auc"], runs),
+        plane=plane(points, f"{name} at {target} against bytes", ("MB out of all hospitals in a run", name)),
+        sentences=answer(target, contest, found.runs, name, tuned=not plain),
     )
 
 
-_CURVES = (("test/auc", "AUC"), ("test/acc", "accuracy"))
+def _height(score: Interval) -> float:
+    return -1.0 if score.mean is None else score.mean
 
 
-def _span(scores: Sequence[Interval]) -> tuple[float, float]:
+def _span(scores: Sequence[Interval], chance: float | None) -> tuple[float, float]:
     ends = [v for s in scores for v in (s.mean, s.low, s.high) if v is not None]
-    return limits([*ends, 0.5]) if ends else (0.0, 1.0)
+    return limits([*ends, *([] if chance is None else [chance])]) if ends else (0.0, 1.0)
 
 
 def lines(frame: pd.DataFrame, metric: str, index: Mapping[str, int]) -> list[Line]:
@@ -123,23 +152,18 @@ def reasons(scores: pd.DataFrame) -> dict[tuple[str, str, str], str]:
     }
 
 
-def published(cohort: str, runs: Mapping[str, tuple[str, bool]], summary: Mapping[tuple[str, str, str], Interval],
-              target: str) -> tuple[str, list[dict[str, Any]]]:  # fmt: skip
-    """Source, and the paper's rows with ours beside them; `runs` are run -> method, with auxiliary heads or not."""
-    content = json.loads((HERE / "published.json").read_text(encoding="utf-8"))
-    rows = []
-    for entry in content["rows"]:
-        ours = next((r for r, (m, a) in runs.items() if (m, a) == (entry["method"], entry["auxiliary"])), None)
-        numbers = {m: summary.get((target, ours, m)) if ours else None for m in ("acc", "auc")}
-        rows.append({"name": entry["name"], "paper": entry[cohort], "run": ours, "ours": numbers})
-    return str(content["source"]), rows
-
-
 def legend(views: Sequence[View]) -> list[dict[str, Any]]:
-    """Every run, best first, with its dash; on at first are the best few."""
+    """Every run, best first and swept ones last, with its dash; on at first are the best few."""
     rows = views[0].rows
-    best = [row.index for row in rows][:SHOWN]
-    return [{"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best} for r in rows]
+    best = [row.index for row in views[0].plain or rows][:SHOWN]
+    folded = {row.index for row in views[0].swept} if views[0].plain else set()
+    if folded:
+        # Values of a sweep in the order of the configuration, not by score.
+        rows = [*views[0].plain, *sorted(views[0].swept, key=lambda row: row.index)]
+    return [
+        {"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best, "folded": r.index in folded}
+        for r in rows
+    ]
 
 
 def render(content: Mapping[str, Any]) -> str:
@@ -147,7 +171,9 @@ def render(content: Mapping[str, Any]) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"interval": interval, "count": count, "megabytes": megabytes}
+    environment.filters |= {"interval": interval, "count": count, "megabytes": megabytes, "seconds": seconds}
+    environment.filters["millions"] = millions
+    environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = (HERE / "style.css").read_text(encoding="utf-8")
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -157,12 +183,16 @@ def render(content: Mapping[str, Any]) -> str:
 
 
 def interval(score: Interval | None, percent: bool = False) -> str:
-    """Mean and half interval as text."""
+    """Mean and half interval as text; the ends where half of it would lie outside 0 and 1."""
     if score is None or score.mean is None:
         return "–"
     factor, digits = (100, 2) if percent else (1, 3)
-    half = "" if score.half is None else f" ± {score.half * factor:.{digits}f}"
-    return f"{score.mean * factor:.{digits}f}{half}"
+    mean, (low, high) = f"{score.mean * factor:.{digits}f}", clipped(score)
+    if score.half is None or low is None or high is None:
+        return mean
+    if (low, high) != (score.low, score.high):
+        return f"{mean} ({low * factor:.{digits}f} to {high * factor:.{digits}f})"
+    return f"{mean} ± {score.half * factor:.{digits}f}"
 
 
 def megabytes(value: float) -> str:
@@ -177,3 +207,15 @@ def megabytes(value: float) -> str:
 def count(value: object) -> str:
     """A number with thousands set apart; text as it is."""
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def millions(value: int | None) -> str:
+    """A number of operations; a dash where they are not counted."""
+    return "–" if value is None else f"{value / 1e6:,.1f} M"
+
+
+def seconds(score: Interval) -> str:
+    """Seconds with three digits that count."""
+    if score.mean is None:
+        return "–"
+    return f"{score.mean:.3g}" + ("" if score.half is None else f" ± {score.half:.2g}")

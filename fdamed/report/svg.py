@@ -26,20 +26,10 @@ class Line:
 
     index: int
     name: str
-    x: Sequence[int]
+    x: Sequence[float]
     mean: Sequence[float | None]
     low: Sequence[float | None]
     high: Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A run in the plane of cost and score."""
-
-    index: int
-    name: str
-    x: float
-    score: Interval
 
 
 def colour(index: int) -> str:
@@ -90,14 +80,14 @@ def drawing(width: float, height: float, title: str, body: Sequence[str], kind: 
     return Markup(head + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
 
 
-def dot(score: Interval, index: int, low: float, high: float, width: int = 180) -> Markup:
+def dot(score: Interval, index: int, low: float, high: float, chance: float | None = 0.5, width: int = 180) -> Markup:
     """A mean and its interval on the scale of the whole column."""
     if score.mean is None:
         return Markup("")
     x = scale(low, high, 6, width - 6)
     body = [f'<line class="rail" x1="0" x2="{width}" y1="10" y2="10"/>']
-    if low < 0.5 < high:
-        body.append(f'<line class="chance" x1="{x(0.5):.1f}" x2="{x(0.5):.1f}" y1="0" y2="20"/>')
+    if chance is not None and low < chance < high:
+        body.append(f'<line class="chance" x1="{x(chance):.1f}" x2="{x(chance):.1f}" y1="0" y2="20"/>')
     if score.low is not None and score.high is not None:
         ends = x(max(low, score.low)), x(min(high, score.high))
         body.append(
@@ -107,7 +97,7 @@ def dot(score: Interval, index: int, low: float, high: float, width: int = 180) 
     return drawing(width, 20, f"{score.mean:.3f}", body, "dot")
 
 
-def _frame(
+def frame(
     x: Scale,
     y: Scale,
     xs: Sequence[float],
@@ -132,89 +122,53 @@ def _frame(
     return out
 
 
-def curves(lines: Sequence[Line], title: str, name: str) -> Markup:
-    """Means by round with their bands; each run is a group that the legend switches."""
+def curves(lines: Sequence[Line], title: str, name: str, share: bool = True) -> Markup:
+    """Means by round with their bands; each run is a group that the legend switches. `share`: within 0 and 1."""
     means = [v for line in lines for v in line.mean if v is not None]
     ends = [v for line in lines for part in (line.low, line.high) for v in part if v is not None]
     rounds = [r for line in lines for r in line.x]
     if not means or not rounds:
         return Markup("")
-    low, high = around(means, ends or means)
+    low, high = around(means, ends or means) if share else (min(0.0, *means), 1.08 * max(means) or 1.0)
     box = (52.0, 548.0, 28.0, 300.0)
     x = scale(min(rounds), max(rounds), box[0], box[1])
     y = scale(low, high, box[3], box[2])
     whole = [t for t in ticks(min(rounds), max(rounds), 8) if t == int(t)] or [min(rounds)]
-    body = _frame(x, y, whole, ticks(low, high), box, ("round", name))
+    body = frame(x, y, whole, ticks(low, high), box, ("round", name))
     for line in lines:
         body.append(f'<g data-run="{line.index}"><title>{escape(line.name)}</title>')
-        for part in _pieces(line):
-            top = [f"{x(r):.1f},{y(min(h, high)):.1f}" for r, _, _, h in part if h is not None]
-            under = [f"{x(r):.1f},{y(max(w, low)):.1f}" for r, _, w, _ in part if w is not None]
-            if len(top) > 1:
-                body.append(
-                    f'<polygon class="band" style="fill:{colour(line.index)}" points="{" ".join(top + under[::-1])}"/>'
-                )
-            path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
-            shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
-            if len(part) == 1:
-                here = f'cx="{x(part[0][0]):.1f}" cy="{y(part[0][1]):.1f}"'
-                body.append(f'<circle style="fill:{colour(line.index)}" r="3" {here}/>')
-            body.append(f'<polyline class="line" {shape} points="{path}"/>')
+        body += stroke(line, x, y, low, high)
         body.append("</g>")
     return drawing(560, 345, title, body)
 
 
-def _pieces(line: Line) -> list[list[tuple[int, float, float | None, float | None]]]:
+def stroke(line: Line, x: Scale, y: Scale, low: float, high: float) -> list[str]:
+    """Band and line of a curve, cut off at low and high."""
+    out = []
+    for part in _pieces(line):
+        top = [f"{x(r):.1f},{y(min(h, high)):.1f}" for r, _, _, h in part if h is not None]
+        under = [f"{x(r):.1f},{y(max(w, low)):.1f}" for r, _, w, _ in part if w is not None]
+        if len(top) > 1:
+            points = " ".join(top + under[::-1])
+            out.append(f'<polygon class="band" style="fill:{colour(line.index)}" points="{points}"/>')
+        path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
+        shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
+        if len(part) == 1:
+            here = f'cx="{x(part[0][0]):.1f}" cy="{y(part[0][1]):.1f}"'
+            out.append(f'<circle style="fill:{colour(line.index)}" r="3" {here}/>')
+        out.append(f'<polyline class="line" {shape} points="{path}"/>')
+    return out
+
+
+def _pieces(line: Line) -> list[list[tuple[float, float, float | None, float | None]]]:
     """The stretches of a curve between undefined rounds."""
-    out: list[list[tuple[int, float, float | None, float | None]]] = [[]]
+    out: list[list[tuple[float, float, float | None, float | None]]] = [[]]
     for r, m, low, high in zip(line.x, line.mean, line.low, line.high, strict=True):
         if m is None:
             out.append([])
         else:
             out[-1].append((r, m, low, high))
     return [piece for piece in out if piece]
-
-
-def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup:
-    """Score against cost; names stand beside the plane and give way to each other."""
-    known = [(p, p.score.mean) for p in points if p.score.mean is not None]
-    if not known:
-        return Markup("")
-    means = [mean for _, mean in known]
-    ends = [v for p, _ in known for v in (p.score.low, p.score.high) if v is not None]
-    low, high = around(means, ends or means)
-    most = max(p.x for p, _ in known) or 1.0
-    height = max(330.0, 70.0 + 15 * len(known))
-    box = (52.0, 520.0, 28.0, height - 45)
-    x, y = scale(0, most, box[0] + 12, box[1]), scale(low, high, box[3], box[2])
-    body = _frame(x, y, ticks(0, most), ticks(low, high), box, names)
-    labels = _apart([(y(mean), i) for i, mean in enumerate(means)], box[2], box[3])
-    aside = 545.0
-    for i, (point, mean) in enumerate(known):
-        across, up, level = x(point.x), y(mean), labels[i]
-        line = f'style="stroke:{colour(point.index)}"'
-        body.append(f'<g data-run="{point.index}"><title>{escape(point.name)}: {number(round(point.x, 2))} MB</title>')
-        if point.score.low is not None and point.score.high is not None:
-            top, bottom = y(min(point.score.high, high)), y(max(point.score.low, low))
-            body.append(f'<path class="span" {line} d="M{across:.1f},{top:.1f}V{bottom:.1f}"/>')
-        body.append(f'<path class="leader" {line} d="M{across + 7:.1f},{up:.1f}L{aside - 14},{level:.1f}h10"/>')
-        body.append(f'<circle style="fill:{colour(point.index)}" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
-        body.append(f'<text class="name" x="{aside}" y="{level + 4:.1f}">{escape(point.name)}</text></g>')
-    return drawing(720, height, title, body)
-
-
-def _apart(places: list[tuple[float, int]], top: float, bottom: float, gap: float = 15.0) -> dict[int, float]:
-    """Heights for labels, in the order of their points, at least `gap` apart and inside the box where they fit."""
-    ordered = sorted(places)
-    out: list[float] = []
-    for wish, _ in ordered:
-        out.append(max(wish, out[-1] + gap) if out else max(wish, top))
-    over = out[-1] - bottom if out else 0.0
-    if over > 0:
-        out[-1] = max(bottom, top + gap * (len(out) - 1))
-        for i in range(len(out) - 2, -1, -1):
-            out[i] = min(out[i], out[i + 1] - gap)
-    return {index: height for height, (_, index) in zip(out, ordered, strict=True)}
 
 
 def run_curve(record: Record, smallest: int) -> str:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from fdamed.errors import FdamedError
-from fdamed.stages.places import add_config, read_config, rows_in
+from fdamed.stages.places import add_config, clinical, read_config, rows_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.data.cache import build
 
     config = read_config(arguments)
+    data, _ = clinical(config)
     if arguments.party not in config.cut.parties:
         raise FdamedError(
             f"there is no hospital {arguments.party!r}",
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     manifest = folder / "manifest.parquet"
     if not manifest.is_file():
         raise FdamedError("the hospital has no manifest yet", str(manifest), "Run `fdamed split` first.")
-    root = Path(config.data.root)
+    root = Path(data.root)
     if not root.is_dir():
         raise FdamedError("the data root is not a folder", str(root), "Set data.root to where the images lie.")
     report = build(
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder / "order.parquet",
         folder / "rejects.csv",
         workers,
-        config.data.reject_share,
+        data.reject_share,
         what=f"cache {arguments.party}",
     )
     refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
 from fdamed.errors import FdamedError
-from fdamed.stages.places import add_config, read_config
+from fdamed.stages.places import add_config, clinical, read_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def examine(config: Config) -> Report:
     """All checks, in the order in which the stages would fail."""
+    clinical(config)
     report = Report(machine=machine(config))
     index = _tables(config, report)
     if index is None:
@@ -97,9 +98,10 @@ def _tables(config: Config, report: Report) -> pd.DataFrame | None:
     from fdamed.data.adapters import ADAPTERS
     from fdamed.data.intake import Rejects
 
+    data, _ = clinical(config)
     rejects = Rejects()
     try:
-        index = ADAPTERS[config.data.layout](config.data, SALT, False, rejects)
+        index = ADAPTERS[config.data.layout](data, SALT, False, rejects)
     except FdamedError as error:
         made = " The phantom is written by `fdamed phantom`." if config.phantom else ""
         report.say("fail", "tables", f"{error.what} ({error.where}). {error.fix}{made}")
@@ -107,9 +109,9 @@ def _tables(config: Config, report: Report) -> pd.DataFrame | None:
     report.refused = rejects.counts()
     share = rejects.refused() / max(1, len(index) + rejects.refused())
     detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused"
-    if not len(index) or share > config.data.reject_share:
+    if not len(index) or share > data.reject_share:
         report.say(
-            "fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {config.data.reject_share:g})"
+            "fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {data.reject_share:g})"
         )
         return None
     report.say("ok", "tables", detail + (f": {_listed(report.refused)}" if report.refused else ""))
@@ -124,13 +126,14 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     from fdamed.data.intake import Rejects, inspect
     from fdamed.seeds import stream
 
+    data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
-    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(config.data.root), rejects)
+    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(data.root), rejects)
     share = rejects.refused() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
     reasons = f": {_listed(rejects.counts())}" if share else ""
-    status = "fail" if share > config.data.reject_share else "warn" if share else "ok"
+    status = "fail" if share > data.reject_share else "warn" if share else "ok"
     report.say(status, "files", detail + reasons)
 
 
@@ -138,20 +141,21 @@ def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
     from fdamed.data.cohort import build, truths, truths_per_patient
     from fdamed.data.draw import Keys
 
+    _, cut = clinical(config)
     cell = config.privacy.smallest_cell
     try:
-        truth = truths(index, config.cut, cell)
-        fits = truths_per_patient(truth, Keys.of(index, config.cut.seed))
+        truth = truths(index, cut, cell)
+        fits = truths_per_patient(truth, Keys.of(index, cut.seed))
         for (i, a), (j, b) in combinations(enumerate(sorted(truth)), 2):
             report.patients_shared[f"{a} & {b}"] = _shown(int((fits[:, i] & fits[:, j]).sum()), cell)
         several = int((fits.sum(axis=1) > 1).sum())
         share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
         detail = f"{_shown(several, cell)} patients ({share:.0%}) fit several hospitals"
-        leaks = config.cut.rule == "reference"
+        leaks = cut.rule == "reference"
         report.say(
             "warn" if leaks else "ok", "patients", detail + ("; rule: reference lets them leak" if leaks else "")
         )
-        cohort = build(index, config.cut, cell)
+        cohort = build(index, cut, cell)
     except FdamedError as error:
         report.say("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return

@@ -37,8 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
     specs = {s: chosen(config, arguments.run_name, arguments.target, s) for s in arguments.seeds}
     torch.set_num_threads(arguments.threads)
     model = resident(config)
-    data = load(Places.of(config).party(arguments.party), splits=("test",))
+    at_target = arguments.party == arguments.target
     for seed, spec in specs.items():
+        noise = config.noise_of(spec) if at_target else 0.0
+        data = load(Places.of(config).party(arguments.party), splits=("test",), noise=noise)
         _score(config, arguments.run_name, spec, arguments.target, seed, arguments.party, model, data)
 
 
@@ -46,12 +48,13 @@ def _score(
     config: Config, name: str, spec: Run, target: str, seed: int, party: str, model: FlatModel, data: Labelled
 ) -> None:
     from fdamed.evaluate.metrics import scores
+    from fdamed.seeds import stream
     from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
     model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
-    p = predict(model, data)
+    p = predict(model, data, rng=stream(seed, party, "test", "noise"))
     _keep_predictions(places, party, name, target, seed, data, p)
     record: dict[str, Any] = {
         "cohort": config.cohort,
@@ -74,6 +77,8 @@ def _keep_predictions(
 
     rows = pd.read_parquet(places.party(party) / "order.parquet")
     rows = rows[rows["split"] == "test"]
-    frame = rows[["patient", "sex", "age", "race", "view"]].assign(y=data.y, score=p)
+    frame = rows[["patient", "sex", "age", "race", "view"]].assign(y=data.y)
+    chances = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
+    frame = frame.assign(**chances)
     with atomic(places.predictions(party, name, target, seed)) as draft:
         frame.to_parquet(draft, index=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
 from fdamed.config import Config, Run
+from fdamed.datasets import Cut
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
@@ -69,23 +70,24 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     conditions = fingerprint(config, name, spec, target, seed, threads, places)
+    train = config.train_of(spec)
     net = network(config, spec, method, target, seed, model, threads)
     needed(places.root / "leakage.json", "guard")
     checkpoints = Checkpoints(
         folder / "state",
         lambda party, round: places.memory(party, name, target, seed, round),
         conditions,
-        config.train.checkpoint_every,
+        train.checkpoint_every,
     )
     try:
         final, record = run_rounds(
             method,
             net,
             theta,
-            config.train.rounds,
-            judge(config, target, model),
+            train.rounds,
+            judge(config, spec, target, seed, model),
             checkpoints,
-            config.train.evaluate_every,
+            train.evaluate_every,
         )
     finally:
         net.close()
@@ -142,26 +144,28 @@ def hospital(
     needed(folder / "order.parquet", "cache")
     source = party != target
     auxiliary = spec.auxiliary if source else None
-    read = partial(load, folder, heads=config.model.heads, races=config.model.races)
+    train = config.train_of(spec)
+    noise = 0.0 if source else config.noise_of(spec)
+    read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=noise)
     if source or every:
         data: Any = read(splits=("train", "adapt"))
     elif labels:
         data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
     else:
         data = read(splits=("train", "adapt")).without_labels()
-    if data.images.shape[-1] != config.image.size:
-        what = f"the cache holds images of {data.images.shape[-1]} pixels, image.size is {config.image.size}"
+    if isinstance(config.cut, Cut) and data.images.shape[1] != config.image.size:
+        what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
         raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
     return Site(
         name=party,
         data=data,
         model=model or resident(config),
-        recipe=config.train.source if source or every else config.train.target,
+        recipe=train.source if source or every else train.target,
         seed=seed,
         release=frozenset(config.privacy.release),
         auxiliary=auxiliary,
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
-        precision=config.train.precision,
+        precision=train.precision,
     )
 
 
@@ -182,21 +186,25 @@ def network(
     return Processes(builders, target, model.layout, kind.name, release, threads)
 
 
-def judge(config: Config, target: str, model: FlatModel) -> Judge:
-    """Accuracy and AUC at the target's val and test splits; methods never see what this sees."""
+def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel) -> Judge:
+    """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
+
+    Noise on the test images is the same in every round and for every method of a seed.
+    """
     from fdamed.data.loader import load
-    from fdamed.evaluate.metrics import accuracy, auc
+    from fdamed.evaluate.metrics import scores as scores_of
+    from fdamed.seeds import stream
     from fdamed.train import predict
 
-    views = {split: load(Places.of(config).party(target), splits=(split,)) for split in ("val", "test")}
+    folder, noise = Places.of(config).party(target), config.noise_of(spec)
+    views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
 
     def scores(theta: Any) -> dict[str, float | None]:
         model.load(theta)
         out: dict[str, float | None] = {}
         for split, data in views.items():
-            p = predict(model, data)
-            out[f"{split}/acc"] = accuracy(data.y, p)
-            out[f"{split}/auc"] = auc(data.y, p)
+            found = scores_of(data.y, predict(model, data, rng=stream(seed, target, split, "noise")))
+            out |= {f"{split}/acc": found["acc"], f"{split}/auc": found["auc"]}
         return out
 
     return scores
@@ -249,8 +257,9 @@ def describe(
         "target": target,
         "sources": sorted(p for p in config.cut.parties if p != target),
         "seed": seed,
-        "rounds": method.length(config.train.rounds),
-        "train": config.train.model_dump(mode="json"),
+        "noise": config.noise_of(spec),
+        "rounds": method.length(config.train_of(spec).rounds),
+        "train": config.train_of(spec).model_dump(mode="json"),
         "parameters": model.layout.trainable,
         "versions": {"fdamed": __version__, "torch": conditions["torch"]},
         "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": manifest},

@@ -12,7 +12,7 @@ from typing import Any
 
 from fdamed.config import Config
 from fdamed.files import atomic, write_json
-from fdamed.stages.places import Places, add_config, read_config, rows_in
+from fdamed.stages.places import Places, add_config, clinical, read_config, rows_in
 
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 """Split -> what its images are for; a copy in two roles is a leak."""
@@ -37,8 +37,9 @@ def guard(config: Config, places: Places) -> None:
     from fdamed.data.loader import load
     from fdamed.data.manifest import SPLITS
 
-    orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in config.cut.parties}
-    leakage = check_manifests(orders, config.cut.rule)
+    _, cut = clinical(config)
+    orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in cut.parties}
+    leakage = check_manifests(orders, cut.rule)
     rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
     thumbs = np.concatenate([thumbnails(load(places.party(p), SPLITS).images) for p in orders])
     roles = rows["split"].map(ROLES).to_numpy(dtype=object)
@@ -47,7 +48,7 @@ def guard(config: Config, places: Places) -> None:
     images = rows["image"].to_numpy(dtype=object)
     _list(places.parties / "near_duplicates.csv", [(images[q.first], images[q.second], q.likeness) for q in pairs])
     summary: dict[str, Any] = dataclasses.asdict(leakage) | {
-        "rule": config.cut.rule,
+        "rule": cut.rule,
         "near_duplicates": len(pairs),
         "near_duplicates_between": dict(sorted(found.items())),
         "images": len(rows),

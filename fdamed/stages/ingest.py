@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 from fdamed.config import Config
+from fdamed.datasets import DataSet
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, held, write_json, write_text
-from fdamed.stages.places import Places, add_config, read_config
+from fdamed.stages.places import Places, add_config, clinical, read_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,14 +34,15 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
     from fdamed.data.intake import Rejects
     from fdamed.data.tables import column_hash
 
+    data, _ = clinical(config)
     begin = time.monotonic()
     rejects = Rejects()
     listed = places.parties / "rejects.csv"
     try:
-        frame = read(config.data, config.data.layout, salt_of(config, places), tables_only, rejects)
+        frame = read(data, config.data.layout, salt_of(data, places), tables_only, rejects)
     finally:
         write_text(listed, rejects.as_csv())
-    check_share(config.data, len(frame), rejects, str(listed))
+    check_share(data, len(frame), rejects, str(listed))
     with atomic(places.parties / "index.parquet") as draft:
         frame.to_parquet(draft, index=False)
     write_json(
@@ -60,10 +62,10 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
     print(f"{len(frame)} images of {frame['patient'].nunique()} patients; {refused}", file=sys.stderr)
 
 
-def salt_of(config: Config, places: Places) -> str:
+def salt_of(data: DataSet, places: Places) -> str:
     """The configured salt, or the one that was made once for this cohort and that only its owner can read."""
-    if config.data.salt:
-        return config.data.salt
+    if data.salt:
+        return data.salt
     path = places.parties / "salt"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

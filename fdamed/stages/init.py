@@ -25,13 +25,13 @@ def write(config: Config, seed: int, folder: Path) -> None:
     """theta.safetensors and layout.json: seeded, or pretrained where the configuration names a file."""
     from safetensors.torch import save_file
 
-    from fdamed.models.backbone import build, initialise, load_pretrained
+    from fdamed.models.backbone import Net, build, initialise, load_pretrained
     from fdamed.models.flat import layout_of
     from fdamed.seeds import stream
 
     net = build(config.model)
     initialise(net, stream(seed, "init").torch)
-    if config.model.weights:
+    if config.model.weights and isinstance(net, Net):
         absent = load_pretrained(net, Path(config.model.weights))
         print(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file", file=sys.stderr)
     layout = layout_of(net)

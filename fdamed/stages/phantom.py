@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fdamed.config import Config, Phantom
+from fdamed.config import Config
+from fdamed.datasets import Phantom
 from fdamed.errors import FdamedError
-from fdamed.stages.places import add_config, read_config
+from fdamed.stages.places import add_config, clinical, read_config
 
 LAYOUTS = ("chexpert", "mimic", "midrc")
 
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         draw_sheet(phantom, cohort_of(phantom, layout), Path(arguments.sheet))
         print(f"phantom: sheet in {arguments.sheet}")
         return
-    root = write(phantom, layout, arguments.out or config.data.root)
+    root = write(phantom, layout, arguments.out or clinical(config)[0].root)
     print(f"phantom: {layout} tree in {root}")
 
 

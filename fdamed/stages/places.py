@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fdamed.config import Config
 from fdamed.configfile import load
+from fdamed.datasets import Benchmark, Cut, DataSet, Partition
 from fdamed.errors import FdamedError
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False) -> Non
 
 def read_config(arguments: argparse.Namespace) -> Config:
     return load(*arguments.config)
+
+
+def clinical(config: Config) -> tuple[DataSet, Cut]:
+    """The data set and its cut, if the study is one of radiographs."""
+    if isinstance(config.data, Benchmark) or isinstance(config.cut, Partition):
+        fix = "Public sets become hospitals by `fdamed divide`."
+        raise FdamedError("this stage is for radiographs, and the data is a benchmark set", "data.layout", fix)
+    return config.data, config.cut
 
 
 def needed(path: Path, made_by: str) -> Path:

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.evaluate import cohort as cohorts
     from fdamed.evaluate import tables, traffic
     from fdamed.records import study
-    from fdamed.report import contents, figures, page
+    from fdamed.report import contents, figures, notes, page, written
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -35,27 +35,25 @@ def run(arguments: argparse.Namespace) -> None:
     cohort, ingest, leakage = (read_json(folder / f"{name}.json") for name in ("cohort", "ingest", "leakage"))
     smallest = config.privacy.smallest_cell
 
-    scores = tables.tidy(records, smallest)
     frames = contents.Frames(
-        scores=scores,
-        headline=tables.headline(scores),
+        scores=tables.tidy(records, smallest),
         rounds=tables.rounds(records, smallest),
         sent=traffic.sent(records),
         traffic=traffic.by_run(records),
         sizes=cohorts.sizes(cohort, smallest),
+        absences=notes.absences(folder / "runs", records),
+        weights=notes.weights(records),
     )
-    heats, left_out = contents.heats(folder / "runs", config)
-    known = contents.known(config, frames, heats)
+    known = contents.known(config, frames, records, cohort)
     with held(folder / "report"):
-        for name, frame in frames.files().items():
+        for name, frame in written.files(known, frames).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
             write_text(folder / "report" / "tables" / f"{name}.md", tables.to_markdown(frame))
         write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))
         for name, figure in contents.pictures(known, frames):
             figures.save(figure, folder / "report" / "figures", name)
-        content = contents.page(
-            config, known, frames, records, missing, cohort | {"leakage": leakage}, ingest, left_out
-        )
+        heats = contents.heats(folder / "runs", config)
+        content = contents.page(config, known, frames, records, missing, cohort | {"leakage": leakage}, ingest, heats)
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""
     print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)

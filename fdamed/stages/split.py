@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
 from fdamed.files import atomic, digest, write_json
-from fdamed.stages.places import Places, add_config, read_config, rows_in
+from fdamed.stages.places import Places, add_config, clinical, read_config, rows_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,13 +29,14 @@ def split(config: Config, places: Places) -> None:
     from fdamed.data.cohort import build
     from fdamed.data.leakage import check_manifests
 
+    _, cut = clinical(config)
     index = rows_in(places.parties / "index.parquet", "ingest")
-    cohort = build(index, config.cut, config.privacy.smallest_cell)
-    leakage = check_manifests(cohort.manifests, config.cut.rule)
+    cohort = build(index, cut, config.privacy.smallest_cell)
+    leakage = check_manifests(cohort.manifests, cut.rule)
     summary = {
-        "by": config.cut.by,
-        "rule": config.cut.rule,
-        "seed": config.cut.seed,
+        "by": cut.by,
+        "rule": cut.rule,
+        "seed": cut.seed,
         "parties": {party: describe(frame) for party, frame in cohort.manifests.items()},
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,

@@ -14,8 +14,8 @@ from PIL import Image
 from pydicom.pixels import apply_voi_lut
 
 from fdamed.cli import main
-from fdamed.config import Phantom
 from fdamed.data.phantom import chexpert_tree, tree, write
+from fdamed.datasets import Phantom
 from fdamed.errors import FdamedError
 
 SETTINGS = Phantom(patients=60, size=48)
@@ -218,9 +218,9 @@ def test_midrc_nodes_link_case_study_series_and_file(trees: dict[str, Path]) -> 
 def test_the_adapters_of_the_real_data_sets_read_every_image_and_refuse_none(trees: dict[str, Path]) -> None:
     from pydantic import TypeAdapter
 
-    from fdamed.config import Chexpert, Midrc, Mimic
     from fdamed.data.adapters import read as index_of
     from fdamed.data.intake import Rejects
+    from fdamed.datasets import Chexpert, Midrc, Mimic
 
     for layout, root in trees.items():
         data = TypeAdapter(Chexpert | Mimic | Midrc).validate_python({"layout": layout, "root": str(root)})

@@ -7,11 +7,11 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from fdamed.config import Chexpert
 from fdamed.data.adapters import check_share, read
 from fdamed.data.chexpert import rows
 from fdamed.data.intake import Rejects
 from fdamed.data.race import race_of
+from fdamed.datasets import Chexpert
 from fdamed.errors import FdamedError
 from tests.raw_trees import (
     CHEXPERT_HEADER,

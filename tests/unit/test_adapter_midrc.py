@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.config import Midrc
 from fdamed.data.adapters import read
 from fdamed.data.gen3 import nodes
 from fdamed.data.intake import Rejects
 from fdamed.data.midrc import rows
+from fdamed.datasets import Midrc
 from fdamed.errors import FdamedError
 from tests.raw_trees import GOLDEN, as_text, midrc_tree, write_table
 

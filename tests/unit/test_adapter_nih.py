@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.config import Nih
 from fdamed.data.adapters import read
 from fdamed.data.intake import Rejects
 from fdamed.data.nih import rows
+from fdamed.datasets import Nih
 from fdamed.errors import FdamedError
 from tests.raw_trees import GOLDEN, NIH_HEADER, NIH_ROWS, as_text, nih_tree, write_table
 

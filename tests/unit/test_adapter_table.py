@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fdamed.config import Table
 from fdamed.data.adapters import read
 from fdamed.data.intake import Rejects
 from fdamed.data.table import rows
+from fdamed.datasets import Table
 from fdamed.errors import FdamedError
 from tests.raw_trees import write_picture, write_table
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fdamed.config import Phantom, Shift
 from fdamed.data.phantom import cohort_of
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.anatomy import frontal
@@ -14,6 +13,7 @@ from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import _shares
 from fdamed.data.phantom.render import render
 from fdamed.data.phantom.scanner import FULL, expose, grain
+from fdamed.datasets import Phantom, Shift
 from fdamed.errors import FdamedError
 from fdamed.seeds import stream
 

@@ -7,6 +7,7 @@ from fdamed.federation.ledger import Ledger
 from fdamed.federation.wire import (
     Count,
     Features,
+    Individual,
     Scalar,
     Update,
     Weights,
@@ -30,6 +31,11 @@ class Reply:
 @message
 class Rows:
     f: Features
+
+
+@message
+class Passed:
+    models: Individual
 
 
 REPLY = Reply(x=torch.arange(3.0), g=torch.tensor([1.5, -2.0, 0.25]), n=7, loss=0.125)
@@ -90,6 +96,17 @@ def test_a_pickle_is_refused() -> None:
 def test_features_may_have_any_number_of_rows() -> None:
     f = torch.rand(5, 2)
     assert torch.equal(decode(Rows, encode(Rows(f=f)), size=3).f, f)
+
+
+def test_models_of_single_hospitals_are_whole_models_of_a_kind_of_their_own() -> None:
+    models = torch.rand(2, 3)
+    passed = Passed(models=models)
+    assert kinds(Passed) == {"models": "individual"}
+    assert sizes(passed) == {"individual": 24}
+    assert torch.equal(decode(Passed, encode(passed), size=3).models, models)
+    for wrong in (torch.rand(2, 4), torch.rand(3), torch.rand(2, 3, dtype=torch.float64)):
+        with pytest.raises(WireError, match="rows of 3"):
+            decode(Passed, encode(Passed(models=wrong)), size=3)
 
 
 def test_the_ledger_adds_up_and_forgets_the_order_of_hospitals() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fdamed.config import Phantom, Shift
 from fdamed.data.phantom.findings import ATELECTASIS, CONSOLIDATION, EDEMA, LESION, PNEUMONIA
+from fdamed.datasets import Phantom, Shift
 from fdamed.errors import FdamedError
 
 CHEXPERT = {

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fdamed.config import Phantom, Shift
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.anatomy import Chest
 from fdamed.data.phantom.fields import TREES
 from fdamed.data.phantom.looks import domains
+from fdamed.datasets import Phantom, Shift
 from fdamed.seeds import stream
 
 Flags = NDArray[np.bool_]

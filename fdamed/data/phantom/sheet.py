@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fdamed.config import Phantom
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Cohort
 from fdamed.data.phantom.render import render
+from fdamed.datasets import Phantom
 from fdamed.files import atomic
 
 POSITIVE, NEGATIVE, LATERAL = 4, 4, 1

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from fdamed.config import Phantom
 from fdamed.data.phantom.looks import domains
+from fdamed.datasets import Phantom
 from fdamed.errors import FdamedError
 from fdamed.files import digest, held, read_json, write_json, write_text
 

@@ -1,0 +1,124 @@
+"""What a round costs, as Table 3 of the healthcare paper has it: parameters, extra work, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fdamed.config import Model, Run
+from fdamed.configfile import catalogue
+from fdamed.evaluate.intervals import Interval, over_seeds
+from fdamed.records import SERVER, Record
+
+PRODUCTS = frozenset({"gp", "fedgp"})
+"""Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
+WITH_TARGET = frozenset({"gp", "fedgp", "fedda"})
+"""Methods that combine the sources' updates and the target's."""
+AVERAGES = frozenset({"fedavg", "finetune", "finetune_offline"})
+YARDSTICK = "finetune"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row of the table."""
+
+    run: str
+    method: str
+    auxiliary: bool
+    parameters: int
+    work: str
+    """What a round does beyond training at the sources and averaging."""
+    multiply_adds: int | None
+    """At the server, a round; None where they are not counted."""
+    seconds: Interval
+    """A round, over seeds."""
+    ratio: float | None
+    """To the run that only fine-tunes."""
+
+
+def head_parameters(names: Iterable[str], model: Model) -> int:
+    """Parameters of the linear heads on the hidden feature."""
+    chosen = list(names)
+    if not chosen:
+        return 0
+    from fdamed.models.heads import CLASSES
+
+    classes = CLASSES | {"race": len(model.races)}
+    return sum((model.hidden + 1) * classes[name] for name in chosen)
+
+
+def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
+    """Multiply-adds of the server's rule in a round, over `parameters` trainable numbers."""
+    if method in AVERAGES:
+        return sources * parameters
+    if method not in WITH_TARGET:
+        return None
+    inner = 2 * sources + 1 if method in PRODUCTS else 0
+    return (inner + sources + 1) * parameters
+
+
+def seconds(record: Record) -> float | None:
+    """Mean of a round without the first, which warms the machine up, and without a method's warm-up rounds."""
+    skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
+    spent = [float(row["seconds"]) for row in record.timing]
+    kept = spent[skip:] or spent
+    return sum(kept) / len(kept) if kept else None
+
+
+def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold: Mapping[str, str]) -> list[Cost]:
+    """One row a run, swept runs under the name `fold` gives them, in the order of the records."""
+    grouped: dict[str, list[Record]] = {}
+    for record in records:
+        grouped.setdefault(fold.get(record.run, record.run), []).append(record)
+    out = []
+    for name, members in grouped.items():
+        first = members[0]
+        run = runs[first.run]
+        by_seed: dict[int, list[float]] = {}
+        for record in members:
+            spent = seconds(record)
+            if spent is not None:
+                by_seed.setdefault(record.seed, []).append(spent)
+        heads = run.auxiliary.heads if run.auxiliary else ()
+        size = int(first.facts.get("parameters") or 0)
+        sources = len(first.facts.get("sources") or ())
+        joined = bool({s.party for s in first.sent} - {SERVER, first.target})
+        models = sources + 1 if joined else 1
+        out.append(
+            Cost(
+                run=name,
+                method=first.method,
+                auxiliary=bool(heads),
+                parameters=models * (size + head_parameters(heads, model)),
+                work=_work(first, heads, len({str(r.facts.get("labelled")) for r in members}) > 1),
+                multiply_adds=multiply_adds(first.method, sources, size),
+                seconds=over_seeds(sum(v) / len(v) for v in by_seed.values()),
+                ratio=None,
+            )
+        )
+    return _with_ratio(out)
+
+
+def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
+    """The paper's column `operations with extra time`."""
+    method = catalogue().get(record.method, {})
+    images = "n" if several else record.facts.get("labelled")
+    parts = []
+    if method.get("every_target_label"):
+        parts.append("train on all labels of the target")
+    elif method.get("target_labels"):
+        parts.append(f"fine-tune on {images} labelled target images")
+    elif record.target in {s.party for s in record.sent}:
+        parts.append("train on the target’s unlabelled images")
+    if heads:
+        parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
+    if record.method in WITH_TARGET:
+        parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
+    return " + ".join(parts) or "–"
+
+
+def _with_ratio(rows: list[Cost]) -> list[Cost]:
+    base = next((r.seconds.mean for r in rows if r.method == YARDSTICK and not r.auxiliary and r.seconds.mean), None)
+    if base is None:
+        return rows
+    return [replace(r, ratio=None if r.seconds.mean is None else r.seconds.mean / base) for r in rows]

@@ -1,0 +1,109 @@
+"""How runs were judged and what they were given: the round that validation chooses, local steps, labelled images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fdamed.config import Config, Recipe
+from fdamed.configfile import catalogue
+from fdamed.disclosure import small
+from fdamed.evaluate.intervals import Interval
+from fdamed.evaluate.tables import hidden, summary
+from fdamed.records import SERVER, Record, Row
+
+CHOSEN = ("auc", "acc", "round")
+
+
+def chosen_round(rounds: Iterable[Row]) -> Row | None:
+    """The first round with the highest val/auc, or val/acc where no round has one; the test split is not looked at."""
+    lines = list(rounds)
+    for metric in ("val/auc", "val/acc"):
+        known = [row for row in lines if row.get(metric) is not None and np.isfinite(row[metric])]
+        if known:
+            return max(known, key=lambda row: float(row[metric]))
+    return None
+
+
+def at_chosen_round(records: Iterable[Record], smallest: int) -> dict[tuple[str, str, str], Interval]:
+    """(target, run, auc | acc | round) -> mean and interval over seeds of the test score at the chosen round."""
+    rows = []
+    for record in records:
+        if hidden(record, smallest):
+            continue
+        row = chosen_round(record.rounds)
+        if row is None:
+            continue
+        found = {"auc": row.get("test/auc"), "acc": row.get("test/acc"), "round": row["round"]}
+        head = (record.run, record.target, record.target, record.seed)
+        rows += [(*head, metric, np.nan if v is None else float(v)) for metric, v in found.items()]
+    frame = pd.DataFrame(rows, columns=["run", "target", "party", "seed", "metric", "value"])
+    return summary(frame.astype({"value": "float64"}), CHOSEN)
+
+
+def steps(images: int, recipe: Recipe) -> int:
+    """Optimiser steps of one round on so many images; a last batch of one is left out, as `train.batches` does."""
+    whole, rest = divmod(images, recipe.batch)
+    return recipe.epochs * (whole + (rest > 1 or images == 1))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one run may use at one target."""
+
+    run: str
+    target: str
+    rounds: int
+    labelled: str
+    """Labelled images of the target that it trains on."""
+    sources: Mapping[str, int]
+    """Source -> optimiser steps a round; empty: no source trains."""
+    own: int | None
+    """Optimiser steps a round at the target; None: it does not train."""
+
+
+def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]) -> list[Budget]:
+    """One entry a run and target, from the sizes of the cohort and from who sent anything."""
+    out: dict[tuple[str, str], Budget] = {}
+    known, smallest, runs = catalogue(), config.privacy.smallest_cell, config.expanded_runs()
+    for record in records:
+        if (record.run, record.target) in out:
+            continue
+        sizes = {p: {k: int(v) for k, v in c["images"].items()} for p, c in cohort["parties"].items()}
+        method = known.get(record.method, {})
+        labels, every = bool(method.get("target_labels")), bool(method.get("every_target_label"))
+        senders = {s.party for s in record.sent} - {SERVER}
+        whole = {p: c.get("train", 0) + c.get("adapt", 0) for p, c in sizes.items()}
+        few = _few(record.facts.get("labelled") or config.cut.labelled, sizes[record.target].get("adapt", 0))
+        images = few if labels and not every else whole[record.target]
+        trains = labels or record.target in senders
+        train = config.train_of(runs[record.run])
+        recipe = train.source if every else train.target
+        shown = f"<{smallest}" if small(images, smallest) else str(images)
+        out[record.run, record.target] = Budget(
+            run=record.run,
+            target=record.target,
+            rounds=int(record.facts["rounds"]),
+            labelled="0" if not labels else f"{shown} (all)" if every else shown,
+            sources={p: steps(n, train.source) for p, n in whole.items() if p in senders - {record.target}},
+            own=steps(images, recipe) if trains else None,
+        )
+    return list(out.values())
+
+
+def _few(asked: float, there: int) -> int:
+    """Labelled images that are used of those that are there; a share below 1 was taken when they were drawn."""
+    return there if asked < 1 else min(int(asked), there)
+
+
+def table(entries: Iterable[Budget]) -> pd.DataFrame:
+    """One row a target and run: rounds, labelled images, steps a round at the sources and the target, in all."""
+    rows = [
+        (b.target, b.run, b.rounds, b.labelled, sum(b.sources.values()), len(b.sources), b.own or 0) for b in entries
+    ]
+    columns = ["target", "run", "rounds", "labelled", "source_steps", "sources", "target_steps"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,175 @@
+"""f-DAN: deep adaptation network (Long et al. 2015) in FADA's setting; the target has no labels.
+
+Source i minimises cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the target lambda MMD^2; lambda ramps up as
+in DANN; theta + sum_i n_i/n Delta_i + Delta_T.
+
+On the wire, `fourier` (default): means over all images of random features whose inner products are the kernels, drawn
+from the study's seed and so never sent: 2 (K + 1) M bytes a round and 40 F bytes for each mean, no features. The target
+looks at the sources' means of the round before. `features` (published): the kernels are evaluated at the server, 16 b d
+bytes of features and gradients for each pair and step.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
+from fdamed.algebra.vector import mean
+from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown
+from fdamed.federation.averaging import source_average
+from fdamed.federation.exchange import STEPS, Start, exchange
+from fdamed.federation.method import Method, Model, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Site, Step, at_site
+from fdamed.federation.steps import train_locally
+from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.models.adversary import shape_of
+from fdamed.seeds import stream
+
+
+@message
+class Approach:
+    """A model, and the mean of random features (5, 2 F) under bandwidth h that the other side has; none: empty."""
+
+    x: Weights
+    m: Statistic
+    h: Scalar
+    pull: Scalar
+    frequencies: Count
+
+
+@message
+class Approached:
+    """The hospital's own mean with its bandwidth."""
+
+    g: Update
+    m: Statistic
+    h: Scalar
+    n: Count
+    loss: Scalar
+
+
+@message
+class State:
+    """The model and the sources' mean under bandwidth h; none before the first round."""
+
+    x: Weights
+    m: Statistic
+    h: Scalar
+
+
+@at_site
+def approach(site: Site, ask: Approach) -> Approached:
+    """A source: its task and the way to the target's mean; its own mean is that of the features it trained on."""
+    site.model.load(ask.x)
+    omega = _frequencies(site, ask.frequencies)
+    own = torch.zeros(KERNELS, 2 * ask.frequencies)
+    seen = 0
+    local = Local(site)
+
+    def objective(f: Tensor, batch: Batch) -> Tensor:
+        nonlocal own, seen
+        task = local.task(f, batch)
+        if not ask.h > 0.0:
+            return task
+        m = fourier(f, omega, ask.h)
+        own, seen = own + len(f) * m.detach().cpu(), seen + len(f)
+        return task + ask.pull * fourier_mmd(m, ask.m.to(f.device))
+
+    loss = local.epochs(objective)
+    return Approached(g=site.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(site.data), loss=loss)
+
+
+@at_site
+def portray(site: Site, ask: Approach) -> Approached:
+    """The target: the mean of its features under x, and its way to the sources' mean of the round before.
+
+    One image has no bandwidth, and its mean would be a patient's features: nothing is told.
+    """
+    site.model.load(ask.x)
+    omega = _frequencies(site, ask.frequencies)
+    rows = [shown(site, batch.x) for batch in all_batches(site, site.rng.child("portrait"))]
+    f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(site.model.layout).d)
+    h = bandwidth(f_t)
+    m = fourier(f_t, omega, h).cpu() if h > 0.0 else torch.zeros(KERNELS, 2 * ask.frequencies)
+    loss = 0.0
+    if ask.m.numel() and ask.h > 0.0 and h > 0.0:
+        theirs = ask.m.to(omega.device)
+        loss = Local(site).epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, ask.h), theirs))
+    return Approached(g=site.model.read().sub_(ask.x), m=m, h=h, n=len(site.data), loss=loss)
+
+
+def _frequencies(site: Site, count: int) -> Tensor:
+    """omega (d, F), the same in every hospital of the study."""
+    d = shape_of(site.model.layout).d
+    return torch.randn(d, count, generator=stream(site.seed, "fourier").torch).to(site.model.theta.device)
+
+
+@method("fdan")
+class FDan(Method[State]):
+    title: ClassVar[str] = "f-DAN"
+    paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Long et al. 2015"
+    target_labels: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, approach, portray, *STEPS)
+    state: ClassVar[type] = State
+
+    weight: float = option(1.0, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
+    wire: Literal["fourier", "features"] = option(
+        "fourier", "what crosses: means of random features, or (published) features of every batch"
+    )
+    frequencies: int = option(64, "random features of each kernel (wire = fourier)", low=1)
+    limit: int = option(0, "steps of a round (wire = features); 0: the sources' epochs", low=0)
+
+    def asks(self) -> tuple[Step, ...]:
+        return (train_locally, approach, portray) if self.wire == "fourier" else (train_locally, *STEPS)
+
+    def start(self, theta: Tensor) -> State:
+        return State(x=theta, m=torch.empty(0), h=0.0)
+
+    def final(self, state: State) -> Tensor:
+        return state.x
+
+    def round(self, state: State, net: Network) -> State:
+        lam = self.weight * progress(net.round, net.rounds)
+        net.notes["lambda"] = lam
+        if lam == 0.0:
+            return State(x=source_average(net, Model(x=state.x)).x, m=state.m, h=state.h)
+        return self._features(state, net, lam) if self.wire == "features" else self._means(state, net, lam)
+
+    def _means(self, state: State, net: Network, lam: float) -> State:
+        def towards(m: Tensor, h: float) -> Approach:
+            return Approach(x=state.x, m=m, h=h, pull=lam, frequencies=self.frequencies)
+
+        t = net.ask(net.target, portray, towards(state.m, state.h))
+        s = net.ask_all(net.sources, approach, towards(t.m, t.h))
+        if not s:
+            return state
+        n = [float(r.n) for r in s.values()]
+        net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        for source, r in s.items():
+            net.notes[f"mmd/{source}"] = float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None
+        moved = state.m.numel() > 0 and state.h > 0.0 and t.h > 0.0
+        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if moved else None)
+        # The mean of the pairs' losses pulls the target to the mean of the sources' means.
+        m = mean([r.m.flatten() for r in s.values()], [1.0] * len(s)).view(KERNELS, -1)
+        return State(x=x, m=m, h=t.h)
+
+    def _features(self, state: State, net: Network, lam: float) -> State:
+        def critic(source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
+            a, b = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
+            loss = mmd(a, b)
+            net.notes[f"mmd/{source}"] = float(loss.detach())
+            g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
+            return g_s, g_t
+
+        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), apart=0, on_f=1)
+        s, t, loss = exchange(net, ask, critic, self.limit)
+        if not s:
+            return state
+        net.notes["train/loss"] = loss
+        g_s = [r.x - state.x for r in s.values()]
+        x = combined(state.x, net.layout, g_s, [float(r.n) for r in s.values()], t.x - state.x)
+        return State(x=x, m=state.m, h=state.h)

@@ -1,0 +1,74 @@
+"""The hospitals on the page: their sizes, what left them, what the guard found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from fdamed.config import Config
+from fdamed.disclosure import vague
+
+KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
+
+
+def _targets(traffic: pd.DataFrame) -> pd.Series[int]:
+    """Run -> targets for which it has a finished run: what its bytes are a mean over."""
+    return traffic.groupby("run")["target"].nunique()
+
+
+def by_kind(sent: pd.DataFrame, traffic: pd.DataFrame, runs: list[str], fold: Mapping[str, str]) -> pd.DataFrame:
+    """Runs x kinds: MB a round; swept runs as one, their mean."""
+    table = sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
+    table = table.reindex(runs, fill_value=0.0).astype("float64")
+    table = table.div(_targets(traffic).reindex(runs, fill_value=1), axis=0)
+    order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
+    return table[order].groupby(lambda run: fold.get(run, run), sort=False).mean()
+
+
+def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], runs: list[str]) -> list[dict[str, Any]]:
+    """One row a run and kind: bytes of each hospital in a run, and a round's of all."""
+    targets = _targets(traffic)
+    sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
+    per_round = sent.groupby(["run", "kind"])["mb_per_round"].sum()
+    order = sorted(per_round.index, key=lambda pair: (runs.index(pair[0]), pair[1]))
+    return [
+        {
+            "run": run,
+            "kind": kind,
+            "bytes": [round(float(sums.get((run, kind, party), 0.0)) / int(targets[run])) for party in parties],
+            "mb": float(per_round[run, kind]) / int(targets[run]),
+        }
+        for run, kind in order
+    ]
+
+
+def cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
+    """One row a hospital: images and rate by split, patients in all."""
+    out = []
+    for party, group in sizes.groupby("hospital", sort=False):
+        cells = [
+            (i, f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "")
+            for i, r in zip(group["images"], group["rate"], strict=True)
+        ]
+        meaning = config.cut.parties.get(str(party), "")
+        out.append({"hospital": party, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
+    return out
+
+
+def leakage(found: Mapping[str, Any], smallest: int) -> list[tuple[bool, str]]:
+    """What the guard found, good or bad, in words."""
+    words = {
+        "patients_in_two_splits": "patients stand in two splits",
+        "patients_in_two_parties": "patients stand in two hospitals",
+        "near_duplicates": "near-duplicate images across splits",
+    }
+    out = []
+    for key, text in words.items():
+        count = found.get(key)
+        if count is None:
+            out.append((False, f"not checked: {text}"))
+        else:
+            out.append((count == 0, f"{vague(int(count), smallest)} {text}"))
+    return out

@@ -1,0 +1,75 @@
+"""The protocol in words: what the headline's caption must say so that its figures can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fdamed.config import Config, Recipe
+from fdamed.disclosure import vague
+from fdamed.evaluate.protocol import Budget
+from fdamed.evaluate.tables import ALL_TARGETS
+
+FEW = 4
+"""Different numbers of steps that a sentence can hold."""
+
+
+def sentences(config: Config, cohort: Mapping[str, Any], entries: Sequence[Budget], target: str) -> list[str]:
+    """Seeds, rounds, recipes, validation images and local steps of the runs at `target`."""
+    targets = list(config.cut.targets) if target == ALL_TARGETS else [target]
+    here = [b for b in entries if b.target in targets]
+    lengths = sorted({b.rounds for b in here})
+    out = [
+        "The headline is the last round’s.",
+        f"Seeds {', '.join(map(str, config.seeds))}; rounds {' or '.join(map(str, lengths)) or config.train.rounds}.",
+        f"A round is {_recipe(config.train.source)} at each source and {_recipe(config.train.target)} at the target"
+        f"{'; runs with a `train` of their own differ (see the configuration)' if _own(config) else ''}.",
+        _validation(config, cohort, targets),
+    ]
+    return [*out, *_steps(here, target)]
+
+
+def _own(config: Config) -> bool:
+    return any(run.train for run in config.runs.values())
+
+
+def _recipe(recipe: Recipe) -> str:
+    return f"{recipe.epochs} epoch{'s' if recipe.epochs > 1 else ''} in batches of {recipe.batch}"
+
+
+def _validation(config: Config, cohort: Mapping[str, Any], targets: Sequence[str]) -> str:
+    sizes = [int(cohort["parties"][t]["images"].get("val", 0)) for t in targets]
+    if not any(sizes):
+        return "There is no validation split, so no round can be chosen; the test split never chooses one."
+    shown = [vague(n, config.privacy.smallest_cell) for n in sizes]
+    images = " / ".join(shown) if len(shown) <= 6 else f"{min(sizes):,} to {max(sizes):,}"
+    return (
+        f"“Chosen round” is the first with the best validation AUC (accuracy where that is undefined): it costs the "
+        f"target {images} labelled validation images beside those it trains on. The test split never chooses a round."
+    )
+
+
+def _steps(here: Sequence[Budget], target: str) -> list[str]:
+    """How many optimiser steps a round has where, if all runs agree on it."""
+    if target == ALL_TARGETS:
+        return ["The local steps of each run are with its target."]
+    counts: dict[str, set[int]] = {}
+    for budget in here:
+        for party, n in budget.sources.items():
+            counts.setdefault(party, set()).add(n)
+    alike = all(len(n) == 1 for n in counts.values())
+    if not counts:
+        return []
+    if not alike:
+        return ["The runs do not have the same number of local steps at the sources: see the budget."]
+    listed = ", ".join(f"{min(n)} at {party}" for party, n in counts.items())
+    out = [f"Optimiser steps a round, the same for every run that trains there: {listed}."]
+    own = sorted({(b.own, b.labelled) for b in here if b.own is not None})
+    if len(own) > FEW:
+        return [*out, f"At {target} they depend on the labelled images: see the budget."]
+    told = ", ".join(f"{n} on {_images(labelled)}" for n, labelled in own)
+    return [*out, f"At {target}: {told}."] if told else out
+
+
+def _images(labelled: str) -> str:
+    return "its unlabelled images" if labelled == "0" else f"{labelled} labelled images"

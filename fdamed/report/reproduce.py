@@ -1,0 +1,36 @@
+"""How to get the page again: commands, digests, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fdamed.config import Config
+from fdamed.disclosure import shareable
+from fdamed.files import digest
+from fdamed.records import Record
+
+COMMANDS = (
+    "# save the configuration below as study.json, name your own data root in it, then",
+    "snakemake --cores all --configfile study.json",
+    "fdamed report --config study.json    # this page again, without training",
+)
+
+
+def provenance(
+    config: Config, records: Sequence[Record], cohort: dict[str, Any], ingest: dict[str, Any], configured: str
+) -> list[tuple[str, str]]:
+    """Name and value of all that the figures depend on; `configured` is the digest of the configuration."""
+    versions = dict.fromkeys(
+        ", ".join(f"{k} {shareable(v)}" for k, v in (r.facts.get("versions") or {}).items()) for r in records
+    )
+    weights = digest(sorted((r.key, r.weights) for r in records))
+    return [
+        ("seeds", ", ".join(str(s) for s in config.seeds)),
+        ("configuration", configured),
+        ("index", str(ingest.get("hash", "–"))),
+        ("cohort", str(cohort.get("hash", "–"))),
+        *((f"manifest {party}", str(c.get("hash", "–"))) for party, c in cohort["parties"].items()),
+        ("all final weights", weights),
+        ("versions", "; ".join(versions) or "–"),
+    ]

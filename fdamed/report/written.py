@@ -1,0 +1,53 @@
+"""The tables that are written beside the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from fdamed.evaluate import gains, protocol, sweeps, tables
+from fdamed.evaluate.costs import Cost
+from fdamed.evaluate.intervals import Interval
+from fdamed.report.contents import Frames, Known
+
+
+def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
+    """Table -> frame, as they are written beside the page; those that are always there first."""
+    names = [v.name for v in study.views]
+    main = study.found.main
+    out = {
+        "headline": _headline(study, frames),
+        "scores": frames.scores,
+        "rounds": frames.rounds,
+        "bytes": frames.traffic,
+        "cohort": frames.sizes,
+        "budget": protocol.table(study.budgets),
+        "costs": _costs(study.costs),
+    }
+    more = {
+        "sweeps": sweeps.table(study.sweeps, study.found.summary, names, study.metrics),
+        "auxiliary_gain": pd.concat([gains.table(study.gains[n], n, main) for n in names], ignore_index=True),
+        "absences": frames.absences,
+        "weights": frames.weights,
+    }
+    return out | {name: frame for name, frame in more.items() if not frame.empty}
+
+
+def _headline(study: Known, frames: Frames) -> pd.DataFrame:
+    """The headline with the score at the round that validation chooses beside it."""
+    table = tables.headline(frames.scores, study.metrics)
+    none = Interval(None, None, 0)
+    for metric in (*study.metrics, "round"):
+        keys = zip(table["target"], table["run"], strict=True)
+        values = [study.found.chosen.get((str(t), str(r), metric), none).mean for t, r in keys]
+        table[f"chosen_{metric}"] = pd.Series(values, dtype="float64")
+    return table
+
+
+def _costs(rows: Sequence[Cost]) -> pd.DataFrame:
+    cells = [
+        (c.run, c.method, c.parameters, c.work, c.multiply_adds, c.seconds.mean, c.seconds.half, c.ratio) for c in rows
+    ]
+    columns = ["run", "method", "parameters", "work", "server_multiply_adds", "seconds", "seconds_half", "ratio"]
+    return pd.DataFrame(cells, columns=columns).astype({"server_multiply_adds": "Int64", "ratio": "float64"})

@@ -1,0 +1,106 @@
+"""`fdamed divide`: public benchmark sets -> the files that ingest, split, cache and guard make of radiographs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from fdamed.config import Config
+from fdamed.datasets import Benchmark, Partition
+from fdamed.errors import FdamedError
+from fdamed.files import atomic, digest, write_json
+from fdamed.stages.places import Places, add_config, read_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    write(config, Places.of(config))
+
+
+def write(config: Config, places: Places) -> None:
+    """images.npy and order.parquet of every hospital; ingest.json, cohort.json and leakage.json of the study."""
+    import numpy as np
+
+    from fdamed.data.benchmark import fitted, read
+    from fdamed.data.partition import partition, repeated
+
+    if not isinstance(config.data, Benchmark) or not isinstance(config.cut, Partition):
+        fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `guard`."
+        raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
+    begin = time.monotonic()
+    used = config.cut.domains or tuple(config.data.domains)
+    sets = {
+        name: fitted(read(config.data.domains[name], f"data.domains.{name}"), config.image.size, config.model.channels)
+        for name in used
+    }
+    classes = max(int(s.y.max()) for s in sets.values()) + 1
+    if classes > config.model.classes:
+        raise FdamedError(
+            f"the data has {classes} classes, the model {config.model.classes}",
+            "model.classes",
+            f"Set it to {classes}.",
+        )
+    parts = partition(sets, config.cut)
+    for party, part in parts.items():
+        folder = places.party(party)
+        with atomic(folder / "images.npy") as draft, draft.open("wb") as file:
+            np.save(file, part.x)
+        with atomic(folder / "order.parquet") as draft:
+            part.order.to_parquet(draft, index=False)
+        print(f"{party}: {_told(part.order)}", file=sys.stderr)
+    same = repeated(parts)
+    described = {party: _describe(part.order, config.model.classes) for party, part in parts.items()}
+    none = {"patients_in_two_splits": 0, "patients_in_two_parties": 0, "images_in_two_splits": 0}
+    rows = sum(map(len, sets.values()))
+    write_json(
+        places.root / "ingest.json",
+        {
+            "layout": "benchmark",
+            "rows": rows,
+            "patients": rows,
+            "rejected": {},
+            "burned_in": 0,
+            "hash": digest({k: v["content"] for k, v in described.items()}),
+            "seconds": round(time.monotonic() - begin, 3),
+        },
+    )
+    write_json(
+        places.root / "cohort.json",
+        {
+            "by": config.cut.by,
+            "rule": "partition",
+            "seed": config.cut.seed,
+            "parties": described,
+            "leakage": none,
+            "patients_by_hospitals_they_fit": {"1": rows},
+            "notes": [],
+            "hash": digest({k: v["content"] for k, v in described.items()}),
+        },
+    )
+    summary = none | {
+        "rule": "partition",
+        "near_duplicates": sum(same.values()),
+        "near_duplicates_between": same,
+        "images": rows,
+    }
+    write_json(places.root / "leakage.json", summary)
+
+
+def _told(order: Any) -> str:
+    return ", ".join(f"{n} {split}" for split, n in order["split"].value_counts(sort=False).items())
+
+
+def _describe(order: Any, classes: int) -> dict[str, Any]:
+    from fdamed.data.manifest import SPLITS, content_hash
+
+    by_split = {name: order[order["split"] == name] for name in SPLITS}
+    counts = {name: len(rows) for name, rows in by_split.items()}
+    known = content_hash(order[["image", "y", "split", "crc32"]])
+    positives = {name: int(rows["y"].sum()) for name, rows in by_split.items()} if classes == 2 else None
+    return {"hash": known, "content": known, "images": counts, "patients": counts, "positives": positives}

@@ -1,0 +1,1 @@
+"""When does which aggregation rule win? The FedGP paper's theory (section 4), as numbers from data."""

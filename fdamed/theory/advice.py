@@ -1,0 +1,167 @@
+"""From a survey to advice: which method, which beta, which sources; and afterwards, whether it was right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fdamed.theory.moments import Moments, Rule, error
+from fdamed.theory.survey import Findings
+
+BETAS = tuple(round(0.05 * i, 2) for i in range(1, 21))
+"""Where the best beta is looked for."""
+LEVEL = 0.9
+"""Coverage of the intervals."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The moments of all points: the estimate (index 0) or one resample."""
+
+    points: tuple[Moments, ...]
+    samples: tuple[int, ...]
+
+    def error(self, rule: Rule) -> float:
+        """Delta^2, averaged over the points: the L^pi norm."""
+        return float(np.mean([error(rule, m, self.samples) for m in self.points]))
+
+    def without(self, source: int) -> Sample:
+        rest = tuple(n for i, n in enumerate(self.samples) if i != source)
+        return Sample(tuple(m.without(source) for m in self.points), rest)
+
+
+def samples_of(findings: Findings) -> list[Sample]:
+    """The estimate, then every resample, all points side by side."""
+    columns = [[p.found for p in findings.points]]
+    columns += [list(again) for again in zip(*(p.again for p in findings.points), strict=True)]
+    return [Sample(tuple(column), findings.samples) for column in columns]
+
+
+def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
+    """The advice as it is written to a file; `runs`: those of the study of which the theory can speak."""
+    drawn = samples_of(findings)
+    best = {m: min(BETAS, key=lambda b, m=m: drawn[0].error(Rule(m, b, W[m]))) for m in ("fedda", "fedgp")}  # type: ignore[misc]
+    candidates = {
+        "target_only": Rule("target_only"),
+        "fedavg": Rule("fedavg", weighting="samples"),
+        "fedda_auto": Rule("fedda_auto", weighting="samples"),
+        "fedgp_auto": Rule("fedgp_auto"),
+    }
+    for method in ("fedda", "fedgp"):
+        for beta in sorted({0.5, best[method]}):
+            candidates[f"{method}({beta:g})"] = Rule(method, beta, W[method])
+    ranking = ranked(drawn, candidates)
+    chosen = candidates[ranking[0]["name"]]
+    at = [s.points for s in drawn]
+    sigma2 = [float(np.mean([m.sigma2 for m in points])) for points in at]
+    norm2 = [float(np.mean([m.norm2 for m in points])) for points in at]
+    return {
+        "recommended": {"method": chosen.method, "beta": _beta(chosen, drawn[0], findings.sources)},
+        "ranking": ranking,
+        "runs": {row["name"]: row for row in ranked(drawn, runs)} if runs else {},
+        "sources": [_source(drawn, i, name, chosen) for i, name in enumerate(findings.sources)],
+        "target": {
+            "labelled": findings.labelled,
+            "sigma2": _interval(sigma2),
+            "norm2": _interval(norm2),
+            "pooled_d2": _interval([s.error(candidates["fedavg"]) for s in drawn]),
+        },
+        "best_beta": best,
+        "points": len(findings.points),
+        "resamples": len(drawn) - 1,
+        "level": LEVEL,
+    }
+
+
+W = {"fedda": "samples", "fedgp": "uniform"}
+"""The weighting that each method has unless told otherwise."""
+
+
+def ranked(drawn: Sequence[Sample], rules: Mapping[str, Rule]) -> list[dict[str, Any]]:
+    """Each rule with its predicted error, interval and how often it is the best of them; the best first."""
+    errors = {name: [s.error(rule) for s in drawn] for name, rule in rules.items()}
+    table = np.array(list(errors.values()))[:, 1:]
+    firsts = np.bincount(table.argmin(0), minlength=len(rules)) / max(table.shape[1], 1)
+    rows = [
+        {"name": name, "method": rules[name].method, "beta": rules[name].beta, "best_share": float(share)}
+        | {"error": _interval(values)}
+        for (name, values), share in zip(errors.items(), firsts, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["error"]["value"], row["name"]))
+
+
+def _source(drawn: Sequence[Sample], i: int, name: str, rule: Rule) -> dict[str, Any]:
+    """A source's place on the map, and whether the chosen rule (or FedDA, if it is target only) misses it."""
+    judged = rule if rule.method != "target_only" else Rule("fedda", 0.5, "samples")
+    gain = [s.without(i).error(judged) - s.error(judged) for s in drawn]
+    interval = _interval(gain)
+    verdict = "helps" if interval["low"] > 0 else "hurts" if interval["high"] < 0 else "unclear"
+
+    def over_points(value: Any) -> dict[str, float]:
+        return _interval([float(np.mean([value(m) for m in s.points])) for s in drawn])
+
+    return {
+        "source": name,
+        "verdict": verdict,
+        "gain": interval,
+        "d2": over_points(lambda m: m.distance2[i]),
+        "tau2": over_points(lambda m: min(m.beside2[i] / m.distance2[i], 1.0) if m.distance2[i] > 0 else 0.0),
+        "delta": over_points(lambda m: m.delta[i]),
+        "cosine": over_points(lambda m: float(np.clip(m.t[i] / max(m.norm2, 1e-300) ** 0.5, -1.0, 1.0))),
+    }
+
+
+def _beta(rule: Rule, found: Sample, sources: Sequence[str]) -> float | dict[str, float] | None:
+    """The beta to set; for an auto-weighted rule the one it is expected to choose for each source."""
+    if not rule.method.endswith("_auto"):
+        return rule.beta
+    kind = "distance2" if rule.method == "fedda_auto" else "beside2"
+    out = {}
+    for i, name in enumerate(sources):
+        pairs = [(m.sigma2, float(getattr(m, kind)[i])) for m in found.points]
+        out[name] = float(np.mean([s / (s + b) if s + b > 0 else 0.0 for s, b in pairs]))
+    return out
+
+
+def _interval(values: Sequence[float]) -> dict[str, float]:
+    """The estimate (first) and the percentiles of its resamples, widened to hold it."""
+    value, again = values[0], np.array(values[1:] or values[:1])
+    low, high = np.quantile(again, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {"value": value, "low": min(float(low), value), "high": max(float(high), value)}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Was the advice right? `lost` is what following it cost against the best run that the theory speaks of."""
+
+    recommended: str
+    recommended_auc: float
+    best: str
+    best_auc: float
+    lost: float
+    agreement: float | None
+    """Kendall's tau between predicted errors and results, 1 = same order; None with fewer than two runs."""
+    runs: int
+
+
+def score(advice: Mapping[str, Any], results: Mapping[str, float]) -> Score | None:
+    """Compare the advice with the AUC of the study's runs (by name); None where no run can be compared."""
+    known = {r: (row["error"]["value"], results[r]) for r, row in advice["runs"].items() if r in results}
+    if not known:
+        return None
+    told = min(known, key=lambda r: (known[r][0], r))
+    best = min(known, key=lambda r: (-known[r][1], r))
+    pairs = [(a, b) for a in known.values() for b in known.values() if a is not b]
+    signs = [float(np.sign(a[0] - b[0]) * np.sign(b[1] - a[1])) for a, b in pairs]
+    return Score(
+        recommended=told,
+        recommended_auc=known[told][1],
+        best=best,
+        best_auc=known[best][1],
+        lost=known[best][1] - known[told][1],
+        agreement=sum(signs) / len(signs) if signs else None,
+        runs=len(known),
+    )

@@ -1,0 +1,224 @@
+"""Figure 2 of the FedGP paper: which rule wins, by theory and by training, over pairs of synthetic data sets.
+
+D_1 ... D_9 share x (5,000 points in R^50 from a mixture of 10 Gaussians); y in R^10 mixes 100 radial basis functions
+whose centres and widths drift away from those of D_1, the target. The target has 9 labelled subsets of falling size.
+One hidden layer of sigmoids, full-batch gradient descent with momentum, the whole-model projection of Definition 3.1.
+The paper gives the counts; what it leaves open (ranges, step size, steps) is in `Setting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fdamed.seeds import stream
+from fdamed.theory.errors import (
+    PAPER,
+    SIMPLE,
+    fedda_error,
+    fedgp_error_mean_field,
+    four_errors,
+    winner,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The synthetic study; the defaults are the paper's counts."""
+
+    points: int = 5000
+    dimension: int = 50
+    outputs: int = 10
+    gaussians: int = 10
+    bases: int = 100
+    hidden: int = 100
+    shifts: tuple[float, ...] = tuple(round(0.07 * i, 2) for i in range(9))
+    sizes: tuple[int, ...] = (2500, 1320, 700, 370, 195, 103, 54, 29, 15)
+    beta: float = 0.5
+    lr: float = 0.02
+    momentum: float = 0.9
+    steps: int = 300
+    seed: int = 0
+
+
+SMALL = Setting(points=400, bases=20, hidden=16, shifts=(0.0, 0.14, 0.56), sizes=(200, 40, 8), steps=40)
+"""A minute's worth of the same, for a first look and for tests."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of data sets: what the theory expects at the first weights, and what training came to."""
+
+    shift: float
+    size: int
+    sigma2: float
+    d2: float
+    tau2: float
+    delta: float
+    norm2: float
+    along2: float
+    errors: dict[str, float]
+    """Delta^2 of each rule with the measured tau, delta and projected variance."""
+    errors_paper: dict[str, float]
+    """Delta^2 with the paper's tau^2 = 0.5, delta = 1, m = 10."""
+    losses: dict[str, float]
+    """Mean squared error on the target's other points after training."""
+
+
+Network = tuple[Tensor, Tensor, Tensor, Tensor]
+"""W1 (h, d), b1 (h,), W2 (o, h), b2 (o,)."""
+
+
+def data_sets(s: Setting) -> tuple[Tensor, list[Tensor]]:
+    """x (n, d), and y (n, o) for each shift; the first shift is the target's."""
+    rng = stream(s.seed, "figure2", "data").numpy
+    centres = rng.uniform(-0.5, 0.5, (s.gaussians, s.dimension))
+    x = rng.normal(size=(s.points, s.dimension)) + centres[np.arange(s.points) % s.gaussians]
+    mix, offset = rng.uniform(-0.5, 0.5, (s.outputs, s.bases)), rng.uniform(-0.5, 0.5, s.outputs)
+    mu, width = rng.uniform(-0.5, 0.5, (s.bases, s.dimension)), rng.uniform(0, 100, s.bases)
+    drift, widening = rng.uniform(0, 1, mu.shape), rng.uniform(0, 100, s.bases)
+    ys = []
+    for shift in s.shifts:
+        m, w = mu + shift * drift, width + shift * widening
+        apart = (x**2).sum(1)[:, None] - 2 * x @ m.T + (m**2).sum(1)[None]
+        ys.append(torch.from_numpy(np.exp(-apart / w) @ mix.T + offset).float())
+    return torch.from_numpy(x).float(), ys
+
+
+def first_weights(s: Setting) -> Tensor:
+    """Uniform in (-0.5, 0.5), as one vector."""
+    generator = stream(s.seed, "figure2", "init").torch
+    count = s.hidden * s.dimension + s.hidden + s.outputs * s.hidden + s.outputs
+    return torch.rand(count, generator=generator) - 0.5
+
+
+def _parts(theta: Tensor, s: Setting) -> Network:
+    sizes = (s.hidden * s.dimension, s.hidden, s.outputs * s.hidden, s.outputs)
+    w1, b1, w2, b2 = theta.split(sizes)  # type: ignore[no-untyped-call]
+    return w1.view(s.hidden, s.dimension), b1, w2.view(s.outputs, s.hidden), b2
+
+
+def mean_gradient(theta: Tensor, x: Tensor, y: Tensor, s: Setting) -> Tensor:
+    """Gradient (P,) of the mean over the points of |y^ - y|^2."""
+    w1, b1, w2, b2 = _parts(theta, s)
+    h = torch.addmm(b1, x, w1.t()).sigmoid_()
+    r = torch.addmm(b2, h, w2.t()).sub_(y).mul_(2.0 / len(x))
+    z = (r @ w2).mul_(h).mul_(1.0 - h)
+    return torch.cat([(z.t() @ x).flatten(), z.sum(0), (r.t() @ h).flatten(), r.sum(0)])
+
+
+def loss(theta: Tensor, x: Tensor, y: Tensor, s: Setting) -> float:
+    w1, b1, w2, b2 = _parts(theta, s)
+    return float((torch.addmm(b2, torch.addmm(b1, x, w1.t()).sigmoid_(), w2.t()) - y).square().sum(1).mean())
+
+
+def scatter(theta: Tensor, x: Tensor, y: Tensor, u: Tensor, s: Setting) -> tuple[float, float]:
+    """Variance of one point's gradient around the mean, whole and along the unit vector u: (tr Sigma, u' Sigma u)."""
+    square, along = 0.0, []
+    for rows in torch.arange(len(x)).split(250):  # type: ignore[no-untyped-call]
+        w1, b1, w2, b2 = _parts(theta, s)
+        h = torch.addmm(b1, x[rows], w1.t()).sigmoid_()
+        r = torch.addmm(b2, h, w2.t()).sub_(y[rows]).mul_(2.0)
+        z = (r @ w2) * h * (1.0 - h)
+        g = torch.cat(
+            [(z[:, :, None] * x[rows][:, None]).flatten(1), z, (r[:, :, None] * h[:, None]).flatten(1), r], dim=1
+        )
+        square += float(g.double().square().sum())
+        along.append((g @ u).double())
+    mean = mean_gradient(theta, x, y, s).double()
+    t = torch.cat(along)
+    return square / len(x) - float(mean @ mean), float(t.var(correction=0))
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def project(beta: float) -> Step:
+    def rule(g_t: Tensor, g_s: Tensor) -> Tensor:
+        length2 = g_s @ g_s
+        share = (g_t @ g_s).clamp(min=0.0) / length2 if length2 > 0 else length2
+        return (1 - beta) * g_t + beta * share * g_s
+
+    return rule
+
+
+def trained(s: Setting, x: Tensor, target: tuple[Tensor, Tensor] | None, source: Tensor | None, rule: Step) -> Tensor:
+    """The weights after training on a labelled subset of the target, a source's y, or both."""
+    theta = first_weights(s)
+    speed, nothing = torch.zeros_like(theta), torch.zeros(0)
+    for _ in range(s.steps):
+        g_t = mean_gradient(theta, target[0], target[1], s) if target else nothing
+        g_s = mean_gradient(theta, x, source, s) if source is not None else nothing
+        speed.mul_(s.momentum).add_(rule(g_t, g_s))
+        theta.add_(speed, alpha=-s.lr)
+    return theta
+
+
+def study(s: Setting, tell: Callable[[str], None] = lambda text: None) -> list[Cell]:
+    """All pairs: the theory at the first weights, and four trainings each."""
+    x, ys = data_sets(s)
+    theta, y_t = first_weights(s), ys[0]
+    order = torch.from_numpy(stream(s.seed, "figure2", "subsets").numpy.permutation(s.points))
+    g_t = mean_gradient(theta, x, y_t, s).double()
+    alone = {n: trained(s, x, (x[order[:n]], y_t[order[:n]]), None, lambda t, _: t) for n in s.sizes}
+    cells = []
+    for shift, y_s in zip(s.shifts, ys, strict=True):
+        others = trained(s, x, None, y_s, lambda _, g: g)
+        g_s = mean_gradient(theta, x, y_s, s).double()
+        u = g_s / g_s.norm()
+        whole, projected = scatter(theta, x, y_t, u.float(), s)
+        for n in s.sizes:
+            rows, rest = order[:n], order[n:]
+            subset = x[rows], y_t[rows]
+            da = trained(s, x, subset, y_s, lambda t, g: (1 - s.beta) * t + s.beta * g)
+            gp = trained(s, x, subset, y_s, project(s.beta))
+            models = {"source_only": others, "fedda": da, "fedgp": gp, "target_only": alone[n]}
+            losses = {name: loss(model, x[rest], y_t[rest], s) for name, model in models.items()}
+            drawn = (1.0 - n / s.points) / n * s.points / (s.points - 1)  # without replacement
+            cells.append(_cell(s, shift, n, g_t, g_s, whole * drawn, projected * drawn, losses))
+        tell(f"shift {shift:g} is done")
+    return cells
+
+
+def _cell(
+    s: Setting, shift: float, n: int, g_t: Tensor, g_s: Tensor, sigma2: float, along2: float, losses: dict[str, float]
+) -> Cell:
+    u = g_s / g_s.norm()
+    along = float(g_t @ u)
+    norm2, d2 = float(g_t @ g_t), float((g_t - g_s) @ (g_t - g_s))
+    beside2 = max(norm2 - along**2, 0.0)
+    tau2 = min(beside2 / d2, 1.0) if d2 > 0 else 0.0
+    spread = max(along2, 1e-300) ** 0.5
+    delta = float(torch.special.ndtr(torch.tensor(along / spread, dtype=torch.float64)))
+    measured = {
+        "source_only": d2,
+        "fedda": fedda_error(s.beta, sigma2, d2),
+        "fedgp": fedgp_error_mean_field(s.beta, sigma2, d2, tau2, delta, norm2, along2),
+        "target_only": sigma2,
+    }
+    paper = four_errors(sigma2, d2, **(PAPER | {"beta": s.beta}))
+    return Cell(shift, n, sigma2, d2, tau2, delta, norm2, along2, measured, paper, losses)
+
+
+def summary(cells: list[Cell]) -> dict[str, object]:
+    """Agreement of the theory's winner with training's, in per cent, and what following the theory costs."""
+    actual = [winner(c.losses) for c in cells]
+    out: dict[str, object] = {"cells": len(cells), "wins": {rule: actual.count(rule) for rule in SIMPLE}}
+    for name, predicted in (
+        ("measured", [winner(c.errors) for c in cells]),
+        ("paper", [winner(c.errors_paper) for c in cells]),
+    ):
+        cost = [c.losses[p] / min(c.losses.values()) for c, p in zip(cells, predicted, strict=True)]
+        out[name] = {
+            "agreement_percent": 100.0 * sum(a == p for a, p in zip(actual, predicted, strict=True)) / len(cells),
+            "within_5_percent_of_the_best": 100.0 * sum(v <= 1.05 for v in cost) / len(cells),
+            "median_loss_ratio": float(np.median(cost)),
+            "worst_loss_ratio": max(cost),
+            "wins": {rule: predicted.count(rule) for rule in SIMPLE},
+        }
+    out["always"] = {rule: 100.0 * actual.count(rule) / len(cells) for rule in SIMPLE}
+    return out

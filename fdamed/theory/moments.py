@@ -1,0 +1,123 @@
+"""The Delta error of every rule from a handful of inner products: no gradient is needed once these are known.
+
+v is the target's gradient, v^ what its labelled images give (E v^ = v, variance sigma^2), g_i = l_i u_i a source's
+gradient. Every rule is own v^ + (something in the span of the u_i), so its error is a quadratic form in
+|v|^2, sigma^2, t_i = <v, u_i>, C_ij = Cov(<v^, u_i>, <v^, u_j>), l_i and G_ij = <u_i, u_j>. For one source these are
+Theorem 4.5 and the mean-field form of Theorem 4.6; for several, delta_i and delta_j are taken as independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The inner products at one theta, for N sources; noise of the estimates already taken out."""
+
+    sigma2: float
+    norm2: float
+    """|v|^2."""
+    t: Array
+    """<v^, u_i> (N,), as observed."""
+    cov: Array
+    """C (N, N)."""
+    length: Array
+    """|g_i| (N,)."""
+    gram: Array
+    """<u_i, u_j> (N, N), ones on the diagonal."""
+
+    @property
+    def products(self) -> Array:
+        """<v, u_i> <v, u_j> (N, N) without the part that is the target's noise."""
+        out = np.outer(self.t, self.t) - self.cov
+        np.fill_diagonal(out, np.clip(np.diag(out), 0.0, self.norm2))
+        return out
+
+    @property
+    def delta(self) -> Array:
+        """Chance (N,) that the filter keeps a source: <v^, u_i> > 0 for normal noise."""
+        spread = np.sqrt(np.clip(np.diag(self.cov), 0.0, None))
+        ratio = [0.0 if t == 0 else t / s if s > 0 else np.sign(t) * 40.0 for t, s in zip(self.t, spread, strict=True)]
+        return np.array([0.5 * (1.0 + erf(float(r) / sqrt(2.0))) for r in ratio])
+
+    @property
+    def distance2(self) -> Array:
+        """d_i^2 (N,) of each source by itself."""
+        return np.clip(self.norm2 - 2.0 * self.length * self.t + self.length**2, 0.0, None)
+
+    @property
+    def beside2(self) -> Array:
+        """p_i^2 = tau_i^2 d_i^2 (N,): what of v no multiple of g_i expresses."""
+        return np.clip(self.norm2 - np.diag(self.products), 0.0, None)
+
+    def pooled_distance2(self, w: Array) -> float:
+        """d_pi^2 of the sources' weighted mean."""
+        return self.fedda(np.ones_like(w), w)
+
+    def without(self, source: int) -> Moments:
+        keep = [i for i in range(len(self.t)) if i != source]
+        block = np.ix_(keep, keep)
+        return Moments(self.sigma2, self.norm2, self.t[keep], self.cov[block], self.length[keep], self.gram[block])
+
+    def fedda(self, beta: Array, w: Array) -> float:
+        """Delta^2 of sum_i w_i ((1 - beta_i) v^ + beta_i g_i)."""
+        own, c = float((w * (1 - beta)).sum()), w * beta * self.length
+        bias2 = (1 - own) ** 2 * self.norm2 - 2 * (1 - own) * float(c @ self.t) + float(c @ self.gram @ c)
+        return max(bias2, 0.0) + own**2 * self.sigma2
+
+    def fedgp(self, beta: Array, w: Array) -> float:
+        """Delta^2 of sum_i w_i ((1 - beta_i) v^ + beta_i Proj+(v^ | g_i))."""
+        own, q, delta, products = float((w * (1 - beta)).sum()), w * beta, self.delta, self.products
+        both = np.outer(q * delta, q * delta)
+        np.fill_diagonal(both, q**2 * delta)  # a filter's square is itself
+        bias2 = (1 - own) ** 2 * self.norm2 - 2 * (1 - own) * float((q * delta) @ np.diag(products))
+        bias2 += float((both * self.gram * products).sum())
+        noise2 = own**2 * self.sigma2 + 2 * own * float((q * delta) @ np.diag(self.cov))
+        return max(bias2, 0.0) + noise2 + float((both * self.gram * self.cov).sum())
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of a study, as the theory sees it."""
+
+    method: str
+    beta: float | None = None
+    weighting: str = "uniform"
+    """`uniform` or `samples`."""
+
+
+METHODS = ("target_only", "fedavg", "fedda", "fedgp", "fedda_auto", "fedgp_auto")
+"""What the theory can predict."""
+
+
+def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
+    """Delta^2 of a rule at one theta; without sources, of the target alone."""
+    n = len(m.t)
+    if rule.method == "target_only" or n == 0:
+        return m.sigma2
+    w = np.full(n, 1.0 / n) if rule.weighting == "uniform" else np.array(samples, float) / sum(samples)
+    fixed = np.full(n, rule.beta if rule.beta is not None else 0.5)
+    if rule.method == "fedavg":
+        return m.fedda(np.ones(n), w)
+    if rule.method == "fedda":
+        return m.fedda(fixed, w)
+    if rule.method == "fedgp":
+        return m.fedgp(fixed, w)
+    if rule.method == "fedda_auto":
+        return m.fedda(_weight(m.sigma2, m.distance2), w)
+    if rule.method == "fedgp_auto":
+        return m.fedgp(_weight(m.sigma2, m.beside2), w)
+    raise ValueError(f"the theory says nothing about {rule.method}")
+
+
+def _weight(sigma2: float, bias2: Array) -> Array:
+    total = sigma2 + bias2
+    return np.divide(sigma2, total, out=np.zeros_like(total), where=total > 0)

@@ -1,0 +1,133 @@
+"""How the hospitals lie to each other, asked through the federation at a few points of a short FedAvg path.
+
+The points are the pi of Definition 4.1. Each source trains on a few images before each of them: at random weights the
+hospitals agree on little but the frequency of the classes, and the authors' own runs start after two FedAvg rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fdamed.algebra.vector import mean
+from fdamed.errors import FdamedError
+from fdamed.federation.network import Network
+from fdamed.theory.gradients import Gradient, Lie, Part, Question, gradient, lie, train_a_little
+from fdamed.theory.moments import Moments
+
+SHARE = 0.05
+"""A survey may cost this share of one training run, counted in images through the network."""
+BATCH = 8
+"""Images of one gradient, at the sources and the target alike: BatchNorm makes gradients depend on it."""
+LEAST = 0.1
+"""A source's squared length is taken as at least this share of the observed one, however noisy its gradient."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is asked of each hospital."""
+
+    points: int
+    warm: int
+    """Images a source trains on before each point; 0: none."""
+    images: int
+    """Images a source's gradient is taken over."""
+    target: int
+    batch: int
+    replicates: int = 200
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was found at one theta: the estimate, and its resamples."""
+
+    found: Moments
+    again: tuple[Moments, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The survey's outcome; `images` went through a network forwards and backwards."""
+
+    sources: tuple[str, ...]
+    samples: tuple[int, ...]
+    labelled: int
+    points: tuple[Point, ...]
+    images: int
+
+
+def plan(run_images: int, samples: Sequence[int], labelled: int) -> Plan:
+    """The most that fits into SHARE of a run of `run_images`, within what still tells something new; at least a little.
+
+    `samples`: images of each source. Three points where each can have 64 images a source, otherwise fewer.
+    """
+    if labelled < 4:
+        what = f"the target has {labelled} labelled images: no variance can be told from fewer than 4"
+        raise FdamedError(what, "advise", "Label a few more images, or raise cut.labelled.")
+    target = min(labelled, 256)
+    batch = max(2, min(BATCH, target // 4))
+    left = {points: (SHARE * run_images / points - target) / len(samples) for points in (3, 2, 1)}
+    points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)
+    images = min(max(int(0.6 * left[points]), 2 * batch), 512, max(samples))
+    warm = min(int(0.4 * left[points]), 1024, max(samples))
+    return Plan(points, warm if warm >= 2 * batch else 0, images, target, batch)
+
+
+def survey(net: Network, theta: Tensor, plan: Plan) -> Findings:
+    """Ask the hospitals of `net`. If a source drops out, the points before are forgotten: they had another mean."""
+    points: list[Point] = []
+    images, labelled, sources, samples = 0, 0, net.sources, tuple[int, ...]()
+    for number in range(1, plan.points + 1):
+        net.begin(number, plan.points)
+        if plan.warm:
+            h = net.ask_all(sources, train_a_little, Part(x=theta, images=plan.warm, batch=plan.batch))
+            images += sum(r.n for r in h.values())
+            theta = mean([r.x for r in h.values()], [r.n for r in h.values()]) if h else theta
+        s: dict[str, Gradient] = net.ask_all(sources, gradient, Part(x=theta, images=plan.images, batch=plan.batch))
+        if not s:
+            raise FdamedError("no source gave a usable gradient", f"target {net.target}", "Look into the log for why.")
+        if tuple(s) != sources:
+            points.clear()
+        point, answer = _point(net, theta, s, plan)
+        points.append(point)
+        images += sum(r.used for r in s.values()) + answer.used
+        labelled, sources, samples = answer.n, tuple(s), tuple(r.n for r in s.values())
+    return Findings(sources, samples, labelled, tuple(points), images)
+
+
+def _point(net: Network, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Lie]:
+    norms = [float(torch.linalg.vector_norm(r.g, dtype=torch.float64)) for r in s.values()]
+    length = torch.tensor(norms, dtype=torch.float64)
+    noise2 = torch.tensor([r.noise2 for r in s.values()], dtype=torch.float64)
+    u = torch.stack([r.g / max(x, 1e-30) for r, x in zip(s.values(), norms, strict=True)])
+    question = Question(x=theta, u=u, images=plan.target, batch=plan.batch, replicates=plan.replicates)
+    answer: Lie = net.ask(net.target, lie, question)
+    true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
+    # A noisy direction is too long and leans away from everything: its inner products grow by this factor.
+    gain = torch.where(true > 0, length / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))
+    gram = (u.double() @ u.double().t() * torch.outer(gain, gain)).clamp(-1.0, 1.0)
+    gram.fill_diagonal_(1.0)
+
+    def moments(sigma2: float, mean2: float, t: Tensor, cov: Tensor) -> Moments:
+        norm2 = max(mean2 - sigma2, 0.0)
+        bound = max(mean2, 0.0) ** 0.5
+        return Moments(
+            sigma2,
+            norm2,
+            (t * gain).clamp(-bound, bound).numpy(),
+            (cov * torch.outer(gain, gain)).numpy(),
+            true.numpy(),
+            gram.numpy(),
+        )
+
+    found = moments(answer.sigma2, answer.mean2, answer.t, answer.cov)
+    # A resample is noisier than the data by one more sigma^2: shift its |v^|^2 so that the mean is the estimate.
+    shift = answer.mean2 - float(answer.mean2_again.mean())
+    again = tuple(
+        moments(float(s2), max(float(m2) + shift, 0.0), t, c)
+        for s2, m2, t, c in zip(answer.sigma2_again, answer.mean2_again, answer.t_again, answer.cov_again, strict=True)
+    )
+    return Point(found, again), answer

@@ -1,0 +1,244 @@
+"""Auto-weighted FedDA and FedGP: hand-worked rounds, the target's steps, and what unsound sources can do."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from fdamed.algebra.weights import fedda_betas, fedgp_betas
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled
+from fdamed.federation.comparing import Compared, Directions, compare_steps, move_paced
+from fdamed.federation.method import Model
+from fdamed.federation.network import Network
+from fdamed.federation.steps import Moved
+from fdamed.methods.fedda_auto import FedDAAuto
+from fdamed.methods.fedgp_auto import FedGPAuto
+from fdamed.models.flat import layout_of
+from fdamed.train import Optimiser, fit
+from tests import hospitals
+from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
+from tests.unit.test_vector import TwoLayers
+from tests.unit.test_weights import written_out
+
+METHODS = [FedDAAuto(), FedGPAuto(), FedGPAuto(projection="cosine", estimator="threshold", granularity="model")]
+D2 = {"S1": 4.0, "S2": 2.0 / 3.0}
+"""With sigma^2 = 1: beta = 0.2 and 0.6."""
+
+
+class Answers(Network):
+    """Hospitals with prepared answers; the target's estimates are those of the sources it is asked about."""
+
+    def __init__(self, moves: dict[str, Tensor], steps: int = 5, buffers: bool = False) -> None:
+        super().__init__(moves, "T", layout_of(TwoLayers(buffers)), "test")
+        self.moves, self.count = moves, steps
+        self.begin(1, 2)
+
+    def check_release(self, party, step) -> None: ...
+    def save_memory(self, party, path) -> None: ...
+    def load_memory(self, party, path) -> None: ...
+    def close(self) -> None: ...
+
+    def _deliver(self, party, step, nth, msg):
+        g = self.moves[party]
+        if step is move_paced:
+            return Moved(g=g.clone(), n=SAMPLES[party], reach=REACH[party], loss=0.5)
+        assert step is compare_steps and party == "T"
+        asked = []
+        for u in msg.u[:, :4]:
+            asked.append(next(s for s in D2 if torch.allclose(u, MOVES[s] / MOVES[s].norm())))
+        d2 = torch.tensor([D2[s] for s in asked], dtype=torch.float64)
+        known = self.count > 1
+        return Compared(
+            g=g,
+            n=100,
+            reach=REACH["T"],
+            loss=0.5,
+            steps=self.count,
+            sigma2=float(known),
+            mean2=1.0,
+            d2=d2 * known,
+            p2=d2 * known,
+            delta=torch.ones_like(d2),
+        )
+
+
+def after(method, net: Network) -> list[float]:
+    return (method.round(Model(x=X), net).x - X).tolist()
+
+
+def test_fedgp_auto_with_the_cosine_is_the_published_update() -> None:
+    net = Answers(MOVES)
+    found = after(FedGPAuto(projection="cosine", weighting="samples"), net)
+    assert found == pytest.approx([2.10302419, 2.8, 0.7, -0.73207642], abs=4e-6)
+    assert (net.notes["beta/S1"], net.notes["beta/S2"]) == pytest.approx((0.2, 0.6))
+
+
+def test_fedda_auto_unaligned_is_the_published_update() -> None:
+    assert after(FedDAAuto(align=False), Answers(MOVES)) == pytest.approx([2.25, 2.5, 1.0, -0.85], abs=4e-6)
+
+
+def test_fedda_auto_brings_the_sources_to_the_targets_reach() -> None:
+    scale = (REACH["T"] / REACH["S1"], REACH["T"] / REACH["S2"])
+    expected = 0.7 * 4.0 + 0.75 * 0.2 * scale[0] * 0.0 + 0.25 * 0.6 * scale[1] * -2.0
+    assert after(FedDAAuto(), Answers(MOVES))[1] == pytest.approx(expected, abs=4e-6)
+
+
+def test_fedgp_auto_projects_as_definition_3_1_says() -> None:
+    # own = (0.8 + 0.4) / 2; A: only S1 agrees, Proj = (3, 0); B: only S2, Proj = (0, -1)
+    expected = [0.6 * 3 + 0.1 * 3, 0.6 * 4, 0.6 * 1, 0.6 * -1 + 0.3 * -1]
+    assert after(FedGPAuto(), Answers(MOVES)) == pytest.approx(expected, abs=4e-6)
+
+
+def test_with_one_step_beta_is_what_the_option_says_and_the_log_tells(capsys) -> None:
+    net = Answers(MOVES, steps=1)
+    after(FedGPAuto(unestimated=0.25), net)
+    assert (net.notes["beta/S1"], net.notes["beta/S2"]) == (0.25, 0.25)
+    assert "one step at T, beta is 0.25" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (torch.full((4,), float("nan")), "not finite"),
+        (torch.tensor([1.0, float("inf"), 0.0, 0.0]), "not finite"),
+        (torch.zeros(4), "all zero"),
+        (MOVES["S2"] * 1e9, "times as long"),
+        (MOVES["S2"] * 1e37, "beyond all measure"),
+    ],
+    ids=["nan", "infinite", "zero", "huge", "boundless"],
+)
+def test_the_round_is_the_one_without_the_offender_who_is_named(method, bad, why) -> None:
+    with_offender = Answers(MOVES | {"S2": bad})
+    without = Answers({p: g for p, g in MOVES.items() if p != "S2"})
+    assert after(method, with_offender) == after(method, without)
+    assert [(a["party"], why in a["why"]) for a in with_offender.absences] == [("S2", True)]
+    assert with_offender.absences[0]["why"].startswith("update rejected: ")
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
+def test_without_a_sound_source_the_target_goes_its_own_way(method) -> None:
+    net = Answers(MOVES | {"S1": torch.zeros(4), "S2": torch.zeros(4)})
+    assert after(method, net) == [3.0, 4.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
+def test_buffers_are_the_targets_and_never_travel_as_directions(method) -> None:
+    moves = {p: torch.cat([g, torch.full((2,), 0.5 if p == "T" else -90.0)]) for p, g in MOVES.items()}
+    net = Answers(moves, buffers=True)
+    seen = []
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        if step is compare_steps:
+            seen.append(msg.u[:, 4:].abs().sum())
+        return deliver(party, step, nth, msg)
+
+    net._deliver = watched
+    x = torch.cat([X, torch.ones(2)])
+    out = method.round(Model(x=x), net).x
+    assert out[4:].tolist() == [1.5, 1.5]
+    assert [float(s) for s in seen] == [0.0]
+
+
+def watched_steps(site) -> list[Tensor]:
+    """Each of the target's steps, kept whole: what the hospital itself never does."""
+    site.model.load(hospitals.theta())
+    kept = [hospitals.theta()]
+    optimiser = Optimiser(site.model, site.recipe)
+    take = optimiser.step
+
+    def step() -> None:
+        take()
+        kept.append(site.model.read())
+
+    optimiser.step = step
+    fit(site.model, site.data, site.recipe, site.rng, optimiser=optimiser)
+    cut = site.model.layout.trainable
+    return [(b - a)[:cut].double() for a, b in itertools.pairwise(kept)]
+
+
+def test_the_targets_estimates_are_those_of_all_its_steps_side_by_side() -> None:
+    site = hospitals.hospital("target")
+    site.recipe = Recipe(lr=0.01, batch=2, epochs=2)
+    layout = site.model.layout
+    generator = torch.Generator().manual_seed(3)
+    steps = torch.stack(watched_steps(site))
+    direction = torch.randn(2, layout.size, generator=generator)
+    direction[0, : layout.trainable] += 8 * steps.mean(0).float() / steps.mean(0).norm()
+    direction[:, layout.trainable :] = 0.0
+    u = direction / direction.norm(dim=1, keepdim=True)
+    length = torch.tensor([3.0, 0.5], dtype=torch.float64)
+    answer = compare_steps.run(site, Directions(x=hospitals.theta(), u=u, length=length, pace=1.0))
+    assert answer.steps == len(steps) == 6
+    for i in range(2):
+        source = u[i, : layout.trainable].double() * length[i] * 0.01
+        expected = written_out(steps, source)
+        assert answer.sigma2 == pytest.approx(expected["sigma2"], rel=1e-4)
+        assert float(answer.d2[i]) == pytest.approx(expected["d2"], rel=1e-3, abs=1e-8)
+        assert float(answer.p2[i]) == pytest.approx(expected["p2"], rel=1e-3, abs=1e-8)
+        assert float(answer.delta[i]) == pytest.approx(expected["delta"])
+    assert answer.mean2 == pytest.approx(float(steps.mean(0).square().sum()), rel=1e-4)
+
+
+def test_the_pace_slows_every_hospital_down_and_is_forgotten_afterwards() -> None:
+    net = hospitals.in_process()
+    fast, slow = FedDAAuto(), FedDAAuto(pace=0.1)
+    moved = []
+    for method in (fast, slow):
+        net.begin(1, 1)
+        x = hospitals.theta()
+        moved.append(float((method.round(Model(x=x), net).x - x)[: net.layout.trainable].norm()))
+    assert moved[1] < 0.3 * moved[0]
+    assert net._sites["north"].recipe.lr == 0.02
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
+def test_one_labelled_sample_leaves_a_finite_model_with_positive_variances(method) -> None:
+    net = hospitals.in_process()
+    data = net._sites["target"].data
+    net._sites["target"].data = Labelled(data.images[:1], data.y[:1], {})
+    state = Model(x=hospitals.theta())
+    for r in (1, 2, 3):
+        net.begin(r, 3)
+        state = method.round(state, net)
+    variances = next(s for s in net.layout if s.name == "norm.running_var")
+    assert torch.isfinite(state.x).all()
+    assert (state.x[variances.start : variances.stop] > 0).all()
+    assert net.notes["beta/north"] == 0.5
+
+
+def test_betas_are_noted_by_source_and_lie_between_0_and_1() -> None:
+    for method in METHODS:
+        net = hospitals.in_process()
+        net.begin(1, 1)
+        method.round(Model(x=hospitals.theta()), net)
+        betas = {k: v for k, v in net.notes.items() if k.startswith("beta/")}
+        assert set(betas) == {"beta/north", "beta/east", "beta/south"}
+        assert all(0.0 <= b <= 1.0 for b in betas.values())
+
+
+def test_the_server_computes_beta_from_the_targets_numbers_alone() -> None:
+    net = hospitals.in_process()
+    replies: list[Compared] = []
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if party == "target":
+            replies.append(reply)
+        return reply
+
+    net._deliver = watched
+    for method, betas in (
+        (FedDAAuto(), fedda_betas),
+        (FedGPAuto(estimator="threshold"), lambda e: fedgp_betas(e, True)),
+    ):
+        net.begin(1, 1)
+        method.round(Model(x=hospitals.theta()), net)
+        found = [net.notes[f"beta/{s}"] for s in net.sources]
+        assert found == pytest.approx(betas(replies[-1]).tolist())

@@ -1,0 +1,561 @@
+"""KD3A as a whole: what a block does, what it costs on the wire, and what happens where something is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fdamed.algebra.parts import head_of, norm_pairs, with_head
+from fdamed.algebra.vector import mean
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.distil import Distillation, distil, mixed, outputs
+from fdamed.errors import FdamedError
+from fdamed.federation.loop import run
+from fdamed.federation.method import Model, describe
+from fdamed.federation.network import DroppedOut, InProcess
+from fdamed.federation.site import Site
+from fdamed.methods.kd3a import KD3A, VARIANTS, Consensus, Course, Lesson, learn, take, train_source
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import stream
+from tests import hospitals
+
+BOTH = pytest.mark.parametrize("variant", ["official", "paper"])
+SWITCHES = {
+    "by_probability": 0,
+    "soft": 0,
+    "counted": 0,
+    "shapley": 1,
+    "by_samples": 0,
+    "adapt": 0,
+    "moments": 0,
+    "own_head": 0,
+}
+
+
+def network(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
+    net = hospitals.in_process(names, labels=False)
+    net.begin(1, 4)
+    return net
+
+
+def model_of(name: str, spread: float = 0.3) -> Tensor:
+    """A model near the common start, with BatchNorm statistics of its own."""
+    flat = hospitals.model()
+    x = flat.read()
+    x[: flat.layout.trainable] += spread * torch.randn(flat.layout.trainable, generator=stream(2, name).torch)
+    x[flat.layout.trainable :] += torch.rand(len(x) - flat.layout.trainable, generator=stream(3, name).torch)
+    return x
+
+
+def lesson(*teachers: Tensor, n: tuple[int, ...] = (10, 30), gate: float = 0.5, **changes) -> Lesson:
+    """A block in which no parameter is learned (pace 0): all that moves is the student's BatchNorm statistics."""
+    old = torch.full((len(teachers) + 1,), -1.0, dtype=torch.float64)
+    common = {"low": 0.0, "mixup": 0.0, "keep": 0.9, "pace": 0.0, "images": 0}
+    return Lesson(
+        **{
+            "teachers": torch.stack(teachers),
+            "n": torch.tensor(n[: len(teachers)]),
+            "old": old,
+            "gate": gate,
+            **common,
+            **SWITCHES,
+            **changes,
+        }
+    )
+
+
+def silent(*teachers: Tensor, **changes) -> Lesson:
+    """A block in which nobody speaks and the student stays h, buffers and all: alpha = (0.23, 0.32, 0.45)."""
+    old = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    return lesson(*teachers, gate=1.0, old=old, **changes)
+
+
+def target(n: int | None = None, **recipe) -> Site:
+    site = hospitals.hospital("target", labels=False)
+    images = np.concatenate([hospitals.images(name).images for name in hospitals.NAMES])
+    site = replace(site, recipe=site.recipe.model_copy(update=recipe))
+    return replace(site, data=Unlabelled(images[:n])) if n else site
+
+
+def taught(site: Site, ask: Lesson, h: Tensor):
+    site.rng = stream(1, "learn")
+    take.run(site, Model(x=h))
+    return learn.run(site, ask)
+
+
+def rounds(net: InProcess, method: KD3A, count: int = 3, start: Tensor | None = None) -> list[Consensus]:
+    states = [method.start(hospitals.theta() if start is None else start)]
+    for r in range(1, count + 1):
+        net.begin(r, count)
+        states.append(method.round(states[-1], net))
+    return states
+
+
+# --- one block -------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_the_average_of_teachers_and_student_by_domain_weight() -> None:
+    a, b, h = model_of("a"), model_of("b"), model_of("h")
+    reply = taught(target(), silent(a, b), h)
+    assert reply.alpha.tolist() == pytest.approx([0.23, 0.32, 0.45])
+    torch.testing.assert_close(reply.x, 0.23 * a + 0.32 * b + 0.45 * h)
+    voted = taught(target(), lesson(a, b), h)
+    assert voted.alpha.sum().item() == pytest.approx(1.0)
+    assert voted.alpha[2].item() == pytest.approx(voted.passed / 3)
+
+
+def test_the_papers_weights_follow_the_number_of_images() -> None:
+    a, h = model_of("a"), model_of("h")
+    reply = taught(target(), lesson(a, a.clone(), by_samples=1), h)
+    assert reply.alpha.tolist() == pytest.approx([10 / 46, 30 / 46, 6 / 46])
+
+
+def test_the_batchnorm_mmd_takes_moments_and_the_plain_average_does_not() -> None:
+    a, b, h = model_of("a"), model_of("b"), model_of("h")
+    plain = taught(target(), silent(a, b), h)
+    moments = taught(target(), silent(a, b, moments=1), h)
+    layout = hospitals.model().layout
+    at = layout.trainable
+    ((m, v),) = norm_pairs(layout)
+    mu, var = (torch.stack([x[at:][place] for x in (a, b, h)]).double() for place in (m, v))
+    alpha = plain.alpha
+    torch.testing.assert_close(plain.x[at:][v].double(), alpha @ var, rtol=1e-5, atol=0)
+    between = alpha @ (mu - alpha @ mu).square()
+    torch.testing.assert_close(moments.x[at:][v].double(), alpha @ var + between, rtol=1e-5, atol=0)
+    assert torch.equal(moments.x[:at], plain.x[:at])
+    assert torch.equal(moments.x[at:][m], plain.x[at:][m])
+
+
+def test_with_local_heads_the_target_keeps_its_own() -> None:
+    a, b, h = model_of("a"), model_of("b"), model_of("h")
+    layout = hospitals.model().layout
+    reply = taught(target(), lesson(a, b, own_head=1), h)
+    assert torch.equal(head_of(reply.x, layout), head_of(h, layout))
+    shared = taught(target(), lesson(a, b), h)
+    assert torch.equal(with_head(reply.x, head_of(shared.x, layout), layout), shared.x)
+
+
+def test_weights_are_smoothed_over_the_rounds() -> None:
+    a, b, h = model_of("a"), model_of("b"), model_of("h")
+    new = taught(target(), lesson(a, b), h).alpha
+    old = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
+    torch.testing.assert_close(taught(target(), lesson(a, b, old=old), h).alpha, 0.9 * old + 0.1 * new)
+    torch.testing.assert_close(taught(target(), lesson(a, b, old=old, keep=0.0), h).alpha, new)
+
+
+def test_the_target_remembers_the_average_it_made() -> None:
+    site = target()
+    reply = taught(site, lesson(model_of("a"), model_of("b")), model_of("h"))
+    assert torch.equal(site.memory["kd3a.h"], reply.x)
+
+
+def test_the_student_moves_towards_the_consensus() -> None:
+    a = model_of("a", spread=0.0)
+    layout = hospitals.model().layout
+    a = with_head(a, torch.tensor([0.0] * 8 + [0.0, 9.0]), layout)  # a teacher that says class 1 to everything
+    site = target(lr=0.05, epochs=20)
+    reply = taught(site, lesson(a, pace=1.0, own_head=1), hospitals.theta())
+    assert reply.steps == 40 and reply.skipped == 0
+    student = with_head(reply.x, head_of(reply.x, layout), layout)
+    site.model.load(student)
+    site.model.module.eval()
+    logits = site.model.module(torch.from_numpy(site.data.batch(np.arange(6))).unsqueeze(1) / 255)
+    assert (logits[:, 1] > logits[:, 0]).all()
+
+
+def test_only_so_many_images_take_part_as_are_asked_for() -> None:
+    site = target()
+    assert taught(site, lesson(model_of("a"), images=4, pace=1.0), hospitals.theta()).steps == 1
+    assert taught(site, lesson(model_of("a"), images=0, pace=1.0), hospitals.theta()).steps == 2
+
+
+# --- teachers and student --------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_teacher_judges_each_image_by_itself_and_stays_as_it_came() -> None:
+    site, a = target(20), model_of("a")
+    images = torch.from_numpy(site.data.batch(np.arange(20)))
+    q, buffers = outputs(site.model, [a], images, 4, stream(1), adapt=False)
+    alone, _ = outputs(site.model, [a], images[7:8], 4, stream(1), adapt=False)
+    torch.testing.assert_close(q[0, 7], alone[0, 0])
+    assert torch.equal(buffers[0], a[site.model.layout.trainable :])
+
+
+def test_an_adapting_teacher_is_drawn_to_the_targets_statistics() -> None:
+    site, a = target(40), model_of("a")
+    images = torch.from_numpy(site.data.batch(np.arange(40)))
+    at = site.model.layout.trainable
+    q, buffers = outputs(site.model, [a] * 2, images, 1000, stream(1), adapt=True)
+    site.model.load(a)
+    site.model.module.train()
+    with torch.no_grad():
+        expected = torch.softmax(site.model.module(images.unsqueeze(1) / 255), dim=1)
+        batch = site.model.module.conv(images.unsqueeze(1) / 255)
+    torch.testing.assert_close(q[0], expected)
+    torch.testing.assert_close(buffers[0][:8], 0.9 * a[at:][:8] + 0.1 * batch.mean((0, 2, 3)))
+    assert torch.equal(buffers[0], buffers[1])  # each begins with its own statistics
+
+
+def test_the_adapted_statistics_enter_the_average() -> None:
+    a, b, h = model_of("a"), model_of("b"), model_of("h")
+    at = hospitals.model().layout.trainable
+    site = target(20)
+    reply = taught(site, lesson(a, b, adapt=1, pace=0.0), h)
+    images = torch.from_numpy(site.data.batch(np.arange(20)))
+    _, buffers = outputs(site.model, [a, b], images, 4, stream(1, "learn"), adapt=True)
+    site.model.load(h)
+    labels = Distillation(images, torch.full((20, 2), 0.5), torch.ones(20))
+    distil(site.model, labels, site.recipe.model_copy(update={"lr": 0.0}), stream(1, "learn"))
+    student = site.model.read()
+    expected = mean([*buffers, student[at:]], reply.alpha)
+    torch.testing.assert_close(reply.x[at:], expected)
+    assert not torch.allclose(reply.x[at:], mean([a[at:], b[at:], h[at:]], reply.alpha))
+
+
+def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
+    model = hospitals.model()
+    layout = model.layout
+    logits = torch.tensor([0.0, 1.0])
+    model.load(with_head(model.read(), torch.cat([torch.zeros(8), logits]), layout))
+    images = torch.zeros(4, 8, 8, dtype=torch.uint8)
+    label = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75], [1.0, 0.0]])
+    weight = torch.tensor([3.0, 1.0, 2.0, 0.0])
+    log_q = torch.log_softmax(logits, dim=0)
+    cross = -(label @ log_q)
+    recipe = Recipe(lr=1e-9, batch=4)
+    hard = distil(model, Distillation(images, label, weight), recipe, stream(1))
+    assert hard.loss == pytest.approx(float((weight * cross).sum() / 4), rel=1e-5)
+    soft = distil(model, Distillation(images, label, weight, soft=True), recipe, stream(1))
+    entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    assert soft.loss == pytest.approx(hard.loss - 2.0 * entropy / 4, rel=1e-5)
+
+
+def test_a_batch_without_weight_moves_nothing_not_even_by_weight_decay() -> None:
+    model = hospitals.model()
+    before = model.read()
+    nothing = Distillation(torch.zeros(6, 8, 8, dtype=torch.uint8), torch.full((6, 2), 0.5), torch.zeros(6))
+    done = distil(model, nothing, Recipe(lr=0.1, batch=4, weight_decay=0.1), stream(1))
+    assert (done.steps, done.skipped, done.loss) == (0, 2, 0.0)
+    assert torch.equal(model.read(), before)
+
+
+def test_mixing_keeps_labels_a_distribution_and_mixes_images_alike() -> None:
+    x = torch.arange(5.0).view(5, 1, 1, 1)
+    y = torch.eye(5)
+    mixed_x, mixed_y = mixed(x, y, 2.0, stream(4, "mix"))
+    torch.testing.assert_close(mixed_y.sum(1), torch.ones(5))
+    torch.testing.assert_close(mixed_x.view(5), mixed_y @ torch.arange(5.0))
+    assert not torch.equal(mixed_y, y)
+
+
+def test_lower_precision_is_honoured_and_finite() -> None:
+    a, h = model_of("a"), model_of("h")
+    full = taught(target(), lesson(a, pace=1.0), h)
+    half = taught(replace(target(), precision="bfloat16"), lesson(a, pace=1.0), h)
+    assert torch.isfinite(half.x).all() and not torch.equal(half.x, full.x)
+
+
+def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for_all_teachers() -> None:
+    a, h = model_of("a"), model_of("h")
+    site = target()
+    images = torch.from_numpy(site.data.images)
+    q, _ = outputs(site.model, [a, a], images, 4, stream(1), noise=0.5)
+    clear, _ = outputs(site.model, [a], images, 4, stream(1))
+    assert torch.equal(q[0], q[1]) and not torch.allclose(q[0], clear[0])
+    plain = taught(target(), lesson(a, pace=1.0), h)
+    noisy = taught(replace(site, data=Unlabelled(site.data.images, noise=0.5)), lesson(a, pace=1.0), h)
+    assert torch.isfinite(noisy.x).all() and not torch.allclose(noisy.x, plain.x)
+
+
+# --- the server's program --------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_round_costs_three_models_a_source_and_one_and_the_first_one_more(variant) -> None:
+    net = network()
+    rounds(net, KD3A(variant=variant), 3)
+    k, m = 3, 4 * net.layout.size
+    lines = net.ledger.lines()
+    for r in (1, 2, 3):
+        spent = [line for line in lines if line["round"] == r]
+        models = sum(line["bytes"] for line in spent if line["kind"] in ("weights", "individual"))
+        assert models == (3 * k + 1 + (r == 1)) * m
+        others = sum(line["bytes"] for line in spent) - models
+        assert others == 56 * k + 176 + 16 * (r == 1) - 8 * (r == 1)
+    assert net.ledger.total(kind="individual") == 3 * k * m
+    assert net.ledger.total(kind="features") == net.ledger.total(kind="update") == 0
+
+
+def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> None:
+    net = network()
+    rounds(net, KD3A(), 1)
+    marked = [line for line in net.ledger.lines() if line["kind"] == "individual"]
+    assert [(line["from"], line["to"], line["step"]) for line in marked] == [("server", "target", "methods.kd3a.learn")]
+    wire = {entry["step"]: entry for entry in describe()["kd3a"]["wire"]}
+    assert wire["methods.kd3a.learn"]["to_hospital"]["teachers"] == "individual"
+    assert not any("individual" in entry["from_hospital"].values() for entry in wire.values())
+
+
+def test_the_target_has_no_labels_to_peek_at() -> None:
+    assert KD3A.target_labels is False
+    net = network()
+    assert not hasattr(net._sites["target"].data, "y")
+    rounds(net, KD3A(), 1)
+
+
+def test_gate_and_learning_rate_follow_their_schedules() -> None:
+    net = network()
+    seen: dict[str, list[float]] = {"gate": [], "pace": [], "source": []}
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        if isinstance(msg, Lesson):
+            seen["gate"].append(msg.gate)
+            seen["pace"].append(msg.pace)
+        if isinstance(msg, Course) and party == "east":
+            seen["source"].append(msg.pace)
+        return deliver(party, step, nth, msg)
+
+    net._deliver = watched
+    rounds(net, KD3A(gate_begin=0.8, gate_end=1.0, lr_end=0.5), 4)
+    assert seen["gate"] == pytest.approx([0.8, 0.85, 0.9, 0.95])
+    assert seen["pace"] == seen["source"] == pytest.approx([1.0, 0.75 + 0.25 * 0.5**0.5, 0.75, 0.75 - 0.25 * 0.5**0.5])
+
+
+def test_a_source_trains_at_the_pace_it_is_told() -> None:
+    site = hospitals.hospital("north")
+    site.rng = stream(1)
+    x = hospitals.theta()
+    full, slow = (train_source.run(site, Course(x=x, pace=p, own_head=0)).x - x for p in (1.0, 1e-3))
+    at = site.model.layout.trainable
+    assert 0 < slow[:at].norm() < 0.01 * full[:at].norm()
+    assert site.recipe.lr == 0.02
+
+
+def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> None:
+    net = network()
+    sent, deliver = [], net._deliver
+    kept: dict[int, Tensor] = {}
+
+    def watched(party, step, nth, msg):
+        if isinstance(msg, Course):
+            sent.append(head_of(msg.x, net.layout))
+        reply = deliver(party, step, nth, msg)
+        if party == "east":
+            kept[net.round] = head_of(reply.x, net.layout)
+        return reply
+
+    net._deliver = watched
+    rounds(net, KD3A(lr_end=1.0), 1)
+    first = kept[1]
+    assert all(not head.any() for head in sent)
+    assert torch.equal(net._sites["east"].memory["kd3a.head"], first)
+    slow = train_source.run(net._sites["east"], Course(x=torch.rand(net.layout.size), pace=1e-9, own_head=1))
+    torch.testing.assert_close(head_of(slow.x, net.layout), first)
+    heads = {name: net._sites[name].memory["kd3a.head"] for name in ("east", "north")}
+    assert not torch.allclose(heads["east"], heads["north"])
+
+
+def test_averaged_heads_travel_down() -> None:
+    net = network()
+    sent, deliver = [], net._deliver
+
+    def watched(party, step, nth, msg):
+        if isinstance(msg, Course):
+            sent.append(msg.x)
+        return deliver(party, step, nth, msg)
+
+    net._deliver = watched
+    states = rounds(net, KD3A(variant="paper"), 2)
+    assert torch.equal(sent[-1], states[1].x)
+
+
+@BOTH
+def test_a_variant_is_its_switches(variant) -> None:
+    whole = rounds(network(), KD3A(variant=variant), 2)[-1]
+    other = "paper" if variant == "official" else "official"
+    chosen = {item: choices[variant == "paper"] for item, choices in VARIANTS.items()}
+    pieces = rounds(network(), KD3A(variant=other, **chosen), 2)[-1]
+    assert torch.equal(whole.x, pieces.x) and torch.equal(whole.alpha, pieces.alpha)
+
+
+@pytest.mark.parametrize("item", sorted(VARIANTS))
+def test_every_switch_changes_something(item) -> None:
+    start = model_of("start", spread=1.0)  # a model that is sure of itself
+    plain = KD3A(variant="paper", gate_begin=0.95, gate_end=0.95)  # some images pass, some do not
+    base = rounds(network(), plain, 2, start)[-1]
+    other = rounds(network(), replace(plain, **{item: VARIANTS[item][0]}), 2, start)[-1]
+    assert not torch.equal(base.x, other.x)
+
+
+def test_the_weights_of_a_round_are_noted() -> None:
+    net = network()
+    state = rounds(net, KD3A(gate_begin=0.5), 1)[-1]
+    noted = [net.notes[f"weight/{p}"] for p in (*net.sources, net.target)]
+    assert noted == pytest.approx(state.alpha.tolist())
+    assert sum(noted) == pytest.approx(1.0)
+    assert net.notes["gate"] == 0.5 and 0 < net.notes["gate/passed"] <= 1
+
+
+# --- where something is missing --------------------------------------------------------------------------------------
+
+
+def test_where_no_image_passes_the_gate_the_sources_are_averaged_equally_and_that_is_noted() -> None:
+    net = network()
+    states = rounds(net, KD3A(gate_begin=1.0, gate_end=1.0), 2)
+    assert states[-1].alpha.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
+    assert (net.notes["gate/passed"], net.notes["distil/loss"], net.notes["distil/skipped"]) == (0.0, None, 2.0)
+    assert torch.isfinite(states[-1].x).all()
+
+
+def test_one_source_shares_with_the_target_by_what_passes_the_gate() -> None:
+    net = network(("north", "target"))
+    state = rounds(net, KD3A(gate_begin=0.5), 1)[-1]
+    passed = net.notes["gate/passed"]
+    assert state.alpha.tolist() == pytest.approx([1 - passed / 2, passed / 2])
+
+
+def without(net: InProcess, lost: str, in_round: int) -> InProcess:
+    deliver = net._deliver
+
+    def unreliable(party, step, nth, msg):
+        if party == lost and net.round == in_round:
+            raise DroppedOut(party, "gone for a round")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = unreliable
+    return net
+
+
+def test_a_source_that_drops_out_keeps_its_weight_and_the_others_share_the_rest() -> None:
+    net = without(network(), "east", 2)
+    _, one, two = rounds(net, KD3A(gate_begin=0.5, gate_end=0.5), 2)
+    assert net.sources[0] == "east"
+    assert net.notes["weight/east"] is None and net.notes["sources"] == 2.0
+    assert two.alpha[0] == one.alpha[0]
+    used = torch.tensor([net.notes[f"weight/{p}"] for p in (*net.sources[1:], "target")], dtype=torch.float64)
+    assert used.sum().item() == pytest.approx(1.0)
+    torch.testing.assert_close(two.alpha[1:], used * (1 - one.alpha[0]))
+
+
+def test_a_source_that_misses_the_first_round_starts_with_its_own_weight() -> None:
+    net = without(network(), "east", 1)
+    _, one, two = rounds(net, KD3A(gate_begin=1.0, gate_end=1.0), 2)
+    assert one.alpha.tolist() == pytest.approx([-1.0, 0.5, 0.5, 0.0])
+    mixed_weights = [1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.0]
+    assert two.alpha.tolist() == pytest.approx([w / sum(mixed_weights) for w in mixed_weights])
+
+
+def test_without_any_source_the_model_stays() -> None:
+    net = network()
+    deliver = net._deliver
+
+    def deserted(party, step, nth, msg):
+        if party != "target":
+            raise DroppedOut(party, "gone")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = deserted
+    states = rounds(net, KD3A(), 1)
+    assert states[1] is states[0] and net.notes["sources"] == 0.0
+
+
+def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
+    net = network()
+    method = KD3A(gate_begin=0.5)
+    one = rounds(net, method, 1)[-1]
+    deliver = net._deliver
+
+    def loses(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if step is learn:
+            raise DroppedOut(party, "lost on the way")
+        return reply
+
+    net._deliver = loses
+    net.begin(2, 3)
+    with pytest.raises(DroppedOut):
+        method.round(one, net)
+    assert not torch.equal(net._sites["target"].memory["kd3a.h"], one.x)
+    net._deliver = deliver
+    net.begin(3, 3)
+    method.round(one, net)
+    again = [line["round"] for line in net.ledger.lines() if line["step"] == "methods.kd3a.take"]
+    assert sorted(set(again)) == [1, 3]
+
+
+@BOTH
+def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> None:
+    net = network()
+    east = net._sites["east"]
+    data = east.data
+    east.data = Labelled(data.images, np.zeros_like(data.y), data.auxiliary)
+    states = rounds(net, KD3A(variant=variant, gate_begin=0.5), 3)
+    assert torch.isfinite(states[-1].x).all()
+    assert states[-1].alpha.sum().item() == pytest.approx(1.0)
+
+
+@BOTH
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
+    net = network()
+    net._sites["target"].data = target(n).data
+    states = rounds(net, KD3A(variant=variant, gate_begin=0.5, gate_end=0.5), 2)
+    assert torch.isfinite(states[-1].x).all()
+    assert net.notes["gate/passed"] == 1.0 and net.notes["distil/loss"] is not None
+
+
+def test_a_target_without_images_is_told_so() -> None:
+    site = target()
+    site.data = Unlabelled(site.data.images[:0])
+    with pytest.raises(FdamedError, match="no image to vote on"):
+        taught(site, lesson(model_of("a")), hospitals.theta())
+
+
+def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
+    broken = hospitals.theta()
+    broken[0] = float("inf")
+    with pytest.raises(FdamedError, match="not finite"):
+        taught(target(), lesson(model_of("a"), pace=1.0), broken)
+
+
+# --- the malicious source --------------------------------------------------------------------------------------------
+
+
+def with_noise(resident: FlatModel) -> tuple[dict[str, Site], np.ndarray]:
+    """Two hospitals that see what the target sees, and one whose images and labels mean nothing."""
+    sites = {}
+    for i, name in enumerate(("east", "noise", "north", "target")):
+        n = 60 if name == "target" else 120
+        rng, y = stream(11, name).numpy, np.arange(n) % 2
+        x = rng.integers(0, 60, (n, 8, 8)) + 10 * i
+        x[:, 2:6, 2:6] += 90 * y[:, None, None]
+        if name == "noise":
+            x = rng.integers(0, 256, (n, 8, 8))
+        data = Labelled(x.astype(np.uint8), y.astype(np.int64), {})
+        sites[name] = Site(
+            name=name,
+            data=data.without_labels() if name == "target" else data,
+            model=resident,
+            recipe=Recipe(lr=0.02, batch=20, epochs=2),
+            seed=0,
+            release=hospitals.RELEASE,
+        )
+    return sites, y
+
+
+def test_a_source_of_noise_gets_the_lowest_weight_and_does_no_harm() -> None:
+    sites, y = with_noise(hospitals.model())
+    images = torch.from_numpy(sites["target"].data.images)
+    theta, record = run(KD3A(), InProcess(sites, "target", "kd3a"), hospitals.theta(), 12, hospitals.no_judge)
+    for line in record.metrics:
+        assert line["weight/noise"] < 0.1 * min(line["weight/east"], line["weight/north"])
+    model = hospitals.model()
+    model.load(theta)
+    model.module.eval()
+    assert (model.module(images.unsqueeze(1) / 255).argmax(1).numpy() == y).mean() > 0.9

@@ -1,0 +1,265 @@
+"""The theorems on a case where every expectation can be enumerated, and the survey's algebra against them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fdamed.errors import FdamedError
+from fdamed.theory import errors
+from fdamed.theory.advice import advise, score
+from fdamed.theory.moments import Moments, Rule, error
+from fdamed.theory.survey import Findings, Plan, Point, plan, survey
+from tests import hospitals
+
+Q, P = 3, 4
+
+
+@pytest.fixture
+def case() -> tuple[Tensor, Tensor, Tensor]:
+    """A target of three equally likely samples and data sets of two: all nine of them, at three thetas."""
+    generator = torch.Generator().manual_seed(1)
+    samples = torch.randn(3, Q, P, generator=generator, dtype=torch.float64) * 1.5 + 0.4
+    g_t = samples.mean(0)
+    g_hat = torch.stack([samples[list(pair)].mean(0) for pair in itertools.product(range(3), repeat=2)])
+    g_s = g_t + torch.randn(2, Q, P, generator=generator, dtype=torch.float64)
+    g_s[1] = -0.3 * g_t + 0.1
+    return g_t, g_s, g_hat
+
+
+def fedda(beta: float):
+    return lambda t, s: (1 - beta) * t + beta * s.mean(0)
+
+
+def fedgp(beta: float):
+    def rule(t: Tensor, s: Tensor) -> Tensor:
+        return (1 - beta) * t + beta * torch.stack([(t @ x).clamp(min=0) * x / (x @ x) for x in s]).mean(0)
+
+    return rule
+
+
+def test_the_error_of_target_only_is_its_variance(case) -> None:
+    g_t, g_s, g_hat = case
+    assert errors.delta_error(lambda t, s: t, g_t, g_s, g_hat) == pytest.approx(errors.variance(g_t, g_hat))
+    assert errors.variance(g_t, g_hat) > 0.1
+
+
+def test_the_error_of_source_only_is_the_distance(case) -> None:
+    g_t, g_s, g_hat = case
+    assert errors.delta_error(lambda t, s: s.mean(0), g_t, g_s, g_hat) == pytest.approx(errors.distance(g_t, g_s))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.25, 0.5, 1.0])
+def test_theorem_4_5_is_exact(case, beta: float) -> None:
+    g_t, g_s, g_hat = case
+    expected = errors.delta_error(fedda(beta), g_t, g_s, g_hat)
+    assert errors.fedda_error(beta, errors.variance(g_t, g_hat), errors.distance(g_t, g_s)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("source", [0, 1])
+def test_theorem_4_6_is_exact_with_the_unit_vector_of_its_proof(case, beta: float, source: int) -> None:
+    g_t, g_s, g_hat = case
+    expected = errors.delta_error(fedgp(beta), g_t, g_s[source : source + 1], g_hat)
+    assert errors.fedgp_error(beta, g_t, g_s[source], g_hat) == pytest.approx(expected)
+
+
+def test_the_case_tells_the_theorems_fourth_term_apart(case) -> None:
+    g_t, g_s, g_hat = case
+    share = errors.kept(g_hat, g_s[0]).mean()
+    assert 0 < float(share) < 1
+
+
+def test_the_mean_field_form_is_exact_when_the_filter_keeps_everything_at_one_theta(case) -> None:
+    g_t, g_s, g_hat = (x[..., :1, :] for x in case)
+    source = g_t + 0.01
+    g_hat = g_t + 0.2 * (g_hat - g_t)
+    assert errors.kept(g_hat, source).min() == 1
+    u = source / source.norm(dim=-1, keepdim=True)
+    along2 = float(((g_hat - g_t) * u).sum(-1).square().mean())
+    d2, tau2 = errors.distance(g_t, source[None]), float(errors.tau(g_t, source).mean())
+    sigma2, norm2 = errors.variance(g_t, g_hat), errors.square_norm(g_t)
+    found = errors.fedgp_error_mean_field(0.3, sigma2, d2, tau2, 1.0, norm2, along2)
+    assert found == pytest.approx(errors.fedgp_error(0.3, g_t, source, g_hat))
+    alike = errors.fedgp_error_approximate(0.3, sigma2, d2, tau2, 1.0, norm2, sigma2 / along2)
+    assert alike == pytest.approx(found)
+
+
+def test_tau_is_at_most_one_and_zero_for_the_same_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    g_t, g_s = torch.randn(2, 100, 5, generator=generator, dtype=torch.float64)
+    assert float(errors.tau(g_t, g_s).max()) <= 1.0 + 1e-12
+    assert float(errors.tau(g_t, g_t).max()) == 0.0
+
+
+def test_the_four_rules_win_in_the_papers_order_as_the_distance_grows() -> None:
+    winners = [errors.winner(errors.four_errors(1.0, d2, **errors.PAPER)) for d2 in np.geomspace(0.01, 100, 60)]
+    order = [name for name, _ in itertools.groupby(winners)]
+    assert order == ["source_only", "fedda", "fedgp", "target_only"]
+
+
+def test_best_beta_minimises_the_error_of_fedda() -> None:
+    best = errors.best_beta(2.0, 6.0)
+    assert best == 0.25
+    assert errors.fedda_error(best, 2.0, 6.0) == pytest.approx(1.5)
+    assert errors.best_beta(0.0, 0.0) == 0.0
+
+
+# --- several sources from inner products ------------------------------------------------------------------------------
+
+
+def moments(g_t: Tensor, g_s: Tensor, g_hat: Tensor) -> Moments:
+    """The exact inner products at one theta; t is <v, u>, so the noise in its square is put back."""
+    v, u = g_t, g_s / g_s.norm(dim=1, keepdim=True)
+    e = (g_hat - v) @ u.t()
+    cov = e.t() @ e / len(e)
+    return Moments(
+        errors.variance(v, g_hat),
+        float(v @ v),
+        (u @ v).numpy(),
+        cov.numpy(),
+        g_s.norm(dim=1).numpy(),
+        (u @ u.t()).numpy(),
+    )
+
+
+def one_theta(case) -> tuple[Tensor, Tensor, Tensor]:
+    g_t, g_s, g_hat = case
+    return g_t[0], g_s[:, 0], g_hat[:, 0]
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.5, 1.0])
+def test_fedda_of_several_sources_is_exact_from_inner_products(case, beta: float) -> None:
+    g_t, g_s, g_hat = one_theta(case)
+    expected = errors.delta_error(fedda(beta), g_t[None], g_s[:, None], g_hat[:, None])
+    assert error(Rule("fedda", beta), moments(g_t, g_s, g_hat), [1, 1]) == pytest.approx(expected)
+
+
+class Unfiltered(Moments):
+    """All filters open, and <v, u> known without noise."""
+
+    delta = property(lambda self: np.ones(len(self.t)))
+    products = property(lambda self: np.outer(self.t, self.t))
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.5, 1.0])
+def test_fedgp_of_several_sources_is_exact_from_inner_products_without_the_filter(case, beta: float) -> None:
+    g_t, g_s, g_hat = one_theta(case)
+
+    def rule(t: Tensor, s: Tensor) -> Tensor:
+        return (1 - beta) * t + beta * torch.stack([(t @ x) * x / (x @ x) for x in s]).mean(0)
+
+    expected = errors.delta_error(rule, g_t[None], g_s[:, None], g_hat[:, None])
+    m = Unfiltered(**vars(moments(g_t, g_s, g_hat)))
+    assert error(Rule("fedgp", beta), m, [1, 1]) == pytest.approx(expected)
+
+
+def test_fedgp_of_one_source_is_the_mean_field_theorem() -> None:
+    m = Moments(2.0, 9.0, np.array([1.2]), np.array([[0.44]]), np.array([2.0]), np.ones((1, 1)))
+    t2 = 1.2**2 - 0.44
+    delta, d2 = float(m.delta[0]), float(m.distance2[0])
+    assert d2 == pytest.approx(9 - 4.8 + 4)
+    expected = errors.fedgp_error_mean_field(0.3, 2.0, d2, (9 - t2) / d2, delta, 9.0, 0.44)
+    assert error(Rule("fedgp", 0.3), m, [7]) == pytest.approx(expected)
+
+
+def test_weights_by_samples_and_a_source_left_out() -> None:
+    m = Moments(1.0, 1.0, np.array([1.0, 0.0]), np.zeros((2, 2)), np.array([1.0, 1.0]), np.eye(2))
+    assert error(Rule("fedavg", weighting="samples"), m, [3, 1]) == pytest.approx(0.25**2 + 0.25**2)
+    assert error(Rule("fedavg"), m.without(1), [3]) == pytest.approx(0.0)
+    assert error(Rule("fedavg"), m.without(1).without(0), []) == 1.0
+    with pytest.raises(ValueError, match="nothing about kd3a"):
+        error(Rule("kd3a"), m, [3, 1])
+
+
+def test_auto_weighting_takes_the_best_beta_of_each_source() -> None:
+    m = Moments(1.0, 4.0, np.array([2.0]), np.zeros((1, 1)), np.array([1.0]), np.ones((1, 1)))
+    assert error(Rule("fedda_auto"), m, [5]) == pytest.approx(
+        min(error(Rule("fedda", b), m, [5]) for b in (0.4, 0.5, 0.6))
+    )
+
+
+# --- the survey and the advice ----------------------------------------------------------------------------------------
+
+
+def findings(near: float = 1.0, far: float = 9.0) -> Findings:
+    """Two sources along the target's own gradient (1, 0): one half its length, one against it."""
+    m = Moments(
+        near, 4.0, np.array([2.0, -2.0]), 1e-6 * np.eye(2), np.array([1.5, far]), np.array([[1.0, -1.0], [-1.0, 1.0]])
+    )
+    return Findings(("good", "bad"), (10, 10), 20, (Point(m, (m, m, m)),), 100)
+
+
+def test_the_advice_names_the_source_that_helps_and_the_one_that_hurts() -> None:
+    advice = advise(findings(), {"fedda": Rule("fedda", 0.5, "samples"), "alone": Rule("target_only")})
+    verdicts = {s["source"]: s["verdict"] for s in advice["sources"]}
+    assert verdicts == {"good": "helps", "bad": "hurts"}
+    assert advice["sources"][0]["d2"]["value"] == pytest.approx(0.25)
+    assert advice["runs"]["alone"]["error"]["value"] == pytest.approx(1.0)
+    shares = [row["best_share"] for row in advice["ranking"]]
+    assert sum(shares) == pytest.approx(1.0)
+    assert [r["error"]["value"] for r in advice["ranking"]] == sorted(r["error"]["value"] for r in advice["ranking"])
+
+
+def test_with_a_very_sure_target_the_advice_is_to_stay_alone() -> None:
+    assert advise(findings(near=1e-9, far=50.0), {})["ranking"][-1]["name"] == "fedavg"
+    assert advise(findings(near=1e-9, far=50.0), {})["target"]["sigma2"]["value"] == 1e-9
+
+
+def test_the_score_says_what_following_the_advice_cost() -> None:
+    def row(e: float) -> dict[str, object]:
+        return {"error": {"value": e}}
+
+    advice = {"runs": {"a": row(1.0), "b": row(2.0), "c": row(3.0), "unfinished": row(0.1)}}
+    right = score(advice, {"a": 0.9, "b": 0.8, "c": 0.7, "kd3a": 0.99})
+    assert right and (right.recommended, right.best, right.lost, right.agreement) == ("a", "a", 0.0, 1.0)
+    wrong = score(advice, {"a": 0.7, "b": 0.8, "c": 0.9})
+    assert wrong and (wrong.recommended, wrong.best, wrong.agreement) == ("a", "c", -1.0)
+    assert wrong.lost == pytest.approx(0.2)
+    assert score(advice, {"kd3a": 0.9}) is None
+
+
+def test_a_plan_stays_within_its_share_of_a_run() -> None:
+    for run, samples, labelled in ((100_000, [2000] * 4, 100), (6_500, [240] * 4, 80), (30_000, [500, 90], 20)):
+        p = plan(run, samples, labelled)
+        cost = p.points * (len(samples) * (p.warm + p.images) + p.target)
+        assert cost <= 0.05 * run
+    assert plan(100_000, [2000] * 4, 100).points == 3
+    with pytest.raises(FdamedError, match="fewer than 4"):
+        plan(1000, [10], 3)
+
+
+def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
+    net = hospitals.in_process()
+    found = survey(net, hospitals.theta(), Plan(points=1, warm=0, images=99, target=99, batch=2, replicates=50))
+    assert found.sources == ("east", "north", "south") and found.samples == (9, 14, 11) and found.labelled == 6
+    m = found.points[0].found
+    assert len(found.points[0].again) == 50
+    assert m.norm2 >= 0 and m.sigma2 > 0 and (np.abs(m.t) <= (m.norm2 + m.sigma2) ** 0.5 + 1e-9).all()
+    assert np.allclose(np.diag(m.gram), 1.0) and (m.length > 0).all()
+    out = {line["kind"] for line in net.ledger.lines() if line["from"] == "target"}
+    assert out == {"count", "scalar", "statistic"}
+    assert found.images == 8 + 14 + 10 + 6 or found.images == 9 + 14 + 11 + 6
+
+
+def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
+    net = hospitals.in_process()
+    deliver = net._deliver
+
+    def poisoned(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if party in bad and hasattr(reply, "g"):
+            reply.g[0] = float("nan")
+        return reply
+
+    net._deliver = poisoned
+    bad = {"east"}
+    assert survey(net, hospitals.theta(), Plan(2, 4, 8, 6, 2, 10)).sources == ("north", "south")
+    assert {a["party"] for a in net.absences} == {"east"}
+    bad = {"north", "east", "south"}
+    with pytest.raises(FdamedError, match="no source"):
+        survey(net, hospitals.theta(), Plan(1, 0, 8, 6, 2, 10))
