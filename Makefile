@@ -28,6 +28,10 @@ check: setup  ## style, types, layers, workflow
 bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.gp
 	$(BIN)/python -m benchmarks.round
+	$(BIN)/python -m benchmarks.local
+	$(BIN)/python -m benchmarks.healthcare
+	$(BIN)/python -m benchmarks.methods
+	$(BIN)/python -m benchmarks.fashion
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.phantom
 
@@ -40,7 +44,7 @@ schema: setup  ## regenerate config/schema.json and the catalogue of methods
 
 setup: .venv/made
 
-.venv/made: envs/requirements.lock pyproject.toml
+.venv/made: envs/requirements.lock pyproject.toml setup.py fdamed/algebra/kernel.c fdamed/models/trunk.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r envs/requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .

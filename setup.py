@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: a C file that is compiled where there is a compiler."""
+"""The one thing that pyproject.toml cannot say: two C files that are compiled where there is a compiler."""
 
 from setuptools import Extension, setup
 
@@ -9,6 +9,12 @@ setup(
             ["fdamed/algebra/kernel.c"],
             extra_compile_args=["-O3", "-fopenmp"],
             optional=True,
-        )
+        ),
+        Extension(
+            "fdamed.models._trunk",
+            ["fdamed/models/trunk.c"],
+            extra_compile_args=["-O3", "-Wno-psabi"],
+            optional=True,
+        ),
     ]
 )

@@ -1,9 +1,9 @@
 """The 837 source batches of a round of the FedGP paper's Fashion-MNIST study against a bare PyTorch loop.
 
-`python -m benchmarks.fashion` prints one JSON line: CPU seconds a round, ratio = fdamed / bare loop. The two take turns, 93
-batches (one source's epoch) at a time, in one process with one thread. Images: the Debian package dataset-fashion-mnist
-where it is installed, random bytes of the same shape elsewhere (the convolutions' backward pass skips what ReLU turned off,
-so the figures differ a little).
+`python -m benchmarks.fashion` prints one JSON line: CPU seconds a round, ratio = fdamed / bare loop. They take turns,
+93 batches (one source's epoch) at a time, in one process with one thread. Images: the Debian package
+dataset-fashion-mnist where it is installed, random bytes of the same shape elsewhere (the convolutions' backward pass
+skips what ReLU turned off, so the figures differ a little).
 """
 
 from __future__ import annotations

@@ -21,11 +21,13 @@ COMMANDS: dict[str, str] = {
     "guard": "check that no patient and no copy of an image is in two splits",
     "divide": "public benchmark sets -> hospitals (instead of the five above)",
     "init": "seeded or pretrained starting weights",
+    "advise": "tell before training which method, beta and sources promise most",
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
     "methods": "list the methods, their papers and what crosses the wire",
+    "figure2": "which rule wins on synthetic data: the theory beside training",
     "params": "count the parameters of a configuration",
     "schema": "write config/schema.json and the catalogue of methods",
 }

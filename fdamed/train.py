@@ -69,6 +69,7 @@ def fit(
         for number, rows in enumerate(batches(len(data), recipe.batch, rng.child("order", epoch))):
             x = as_input(taken(images, rows, device))
             rows = rows.to(device)
+            y = labels.index_select(0, rows)
             if recipe.augment:
                 x = jitter(x, rng.child("augment", epoch, number))
             if data.noise:
@@ -78,13 +79,13 @@ def fit(
                 if auxiliary and head_optimiser:
                     auxiliary.heads.grad.zero_()
                     f = model.module.features(x)  # type: ignore[operator]  # every network here has features
-                    value = F.cross_entropy(model.module.head(f), labels[rows])  # type: ignore[operator]
+                    value = F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
                     b = {k: v[rows] for k, v in side.items()}
                     value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, b)  # type: ignore[arg-type]
                 elif loss:
-                    value = loss(model, x, labels[rows])
+                    value = loss(model, x, y)
                 else:
-                    value = F.cross_entropy(model.module(x), labels[rows])
+                    value = F.cross_entropy(model.module(x), y)
             value.backward()  # type: ignore[no-untyped-call]
             if correct:
                 correct(model.grad)
@@ -122,8 +123,8 @@ def held(data: Labelled | Unlabelled, device: torch.device) -> Tensor:
 def taken(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     """The images of a batch on the device; from the host through pinned memory, without waiting."""
     if images.device.type == device.type:
-        return images[rows.to(device)]
-    return images[rows].pin_memory().to(device, non_blocking=True)
+        return images.index_select(0, rows.to(device))
+    return images.index_select(0, rows).pin_memory().to(device, non_blocking=True)
 
 
 def as_input(images: Tensor) -> Tensor:

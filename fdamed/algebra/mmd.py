@@ -5,6 +5,8 @@ k(x, y) = sum over j = -2..2 of exp(-|x - y|^2 / (2^j h)).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def mmd(f_s: Tensor, f_t: Tensor) -> Tensor:
     Features that are all equal have nothing to tell apart: the loss is 0 and so are its gradients.
     """
     n, m = len(f_s), len(f_t)
-    joint = torch.cat([f_s, f_t]).float()
+    joint = torch.cat([f_s, f_t])
     joint = joint - joint.detach().mean(0)  # distances of numbers near 0 lose the fewest digits
     d = squared_distances(joint, joint)
     off_diagonal = d.detach().clone().fill_diagonal_(0.0)
@@ -61,7 +63,7 @@ def fourier(f: Tensor, omega: Tensor, h: float) -> Tensor:
     for j in range(-2, 3):
         a = angle * (2.0 / (2.0**j * h)) ** 0.5
         means.append(torch.cat([a.cos().mean(0), a.sin().mean(0)]))
-    return torch.stack(means) / omega.shape[1] ** 0.5
+    return torch.stack(means) / math.sqrt(omega.shape[1])
 
 
 def fourier_mmd(a: Tensor, b: Tensor) -> Tensor:

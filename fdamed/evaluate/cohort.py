@@ -20,16 +20,16 @@ def sizes(cohort: dict[str, Any], smallest: int) -> pd.DataFrame:
     for party, content in cohort["parties"].items():
         cells = [_cells(content, split, smallest) for split in SPLITS]
         rows += [(party, split, *cell) for split, cell in zip(SPLITS, cells, strict=True)]
-        totals = [
-            HIDDEN if any(isinstance(cell[i], str) for cell in cells) else sum(int(cell[i]) for cell in cells)
-            for i in range(3)
-        ]
+        totals = [_total([cell[i] for cell in cells]) for i in range(3)]
         rows.append((party, TOTAL, *totals, _rate(totals[0], totals[2])))
     return pd.DataFrame(rows, columns=["hospital", "split", "images", "patients", "positives", "rate"], dtype=object)
 
 
 def _cells(content: dict[str, Any], split: str, smallest: int) -> tuple[int | str, int | str, int | str, float | str]:
-    images, patients, positives = (int(content[k].get(split, 0)) for k in ("images", "patients", "positives"))
+    images, patients = (int(content[k].get(split, 0)) for k in ("images", "patients"))
+    if content["positives"] is None:  # several classes
+        return images, patients, "", ""
+    positives = int(content["positives"].get(split, 0))
     few = f"<{smallest}"
     shown_images: int | str = few if small(images, smallest) else images
     shown_patients: int | str = few if small(patients, smallest) or small(images, smallest) else patients
@@ -39,9 +39,15 @@ def _cells(content: dict[str, Any], split: str, smallest: int) -> tuple[int | st
     return shown_images, shown_patients, shown_positives, _rate(shown_images, shown_positives)
 
 
+def _total(values: list[int | str | float]) -> int | str:
+    if all(v == "" for v in values):
+        return ""
+    return HIDDEN if any(isinstance(v, str) for v in values) else sum(int(v) for v in values)
+
+
 def _rate(images: int | str, positives: int | str) -> float | str:
     if isinstance(images, str) or isinstance(positives, str):
-        return HIDDEN
+        return "" if positives == "" else HIDDEN
     return round(positives / images, 4) if images else ""
 
 

@@ -130,25 +130,28 @@ STEPS = (start, show, feel, end)
 def exchange(net: Network, ask: Start, critic: Critic, limit: int = 0) -> tuple[dict[str, Ended], Ended, float | None]:
     """A round of `limit` steps (0: each source's epochs) of every pair: the sources' ends, the target's, the mean loss.
 
-    Who drops out between two steps is out of this round.
+    Who drops out between two steps is out of this round. Without an image at the target sources only learn their task.
     """
     target = net.ask(net.target, start, ask)
-    ready: dict[str, Ready] = net.ask_all(net.sources, start, ask) if target.steps else {}
+    ready: dict[str, Ready] = net.ask_all(net.sources, start, ask)
     losses: list[float] = []
     number = 0
     for turn in range(limit or max((r.steps for r in ready.values()), default=0)):
         for source in [s for s, r in ready.items() if limit or turn < r.steps]:
             try:
                 f_s = net.ask(source, show, Turn(number=turn)).f
-                f_t = net.ask(net.target, show, Turn(number=number)).f
-                g_s, g_t = critic(source, f_s, f_t)
+                if target.steps:
+                    g_s, g_t = critic(source, f_s, net.ask(net.target, show, Turn(number=number)).f)
+                else:
+                    g_s, g_t = torch.zeros_like(f_s), None
                 losses.append(net.ask(source, feel, Felt(number=turn, g=g_s)).loss)
             except DroppedOut as absent:
                 if absent.party == net.target:
                     raise
                 del ready[source]
                 continue
-            net.ask(net.target, feel, Felt(number=number, g=g_t))
+            if g_t is not None:
+                net.ask(net.target, feel, Felt(number=number, g=g_t))
             number += 1
     ends = net.ask_all(ready, end, Turn(number=0))
     return ends, net.ask(net.target, end, Turn(number=0)), sum(losses) / len(losses) if losses else None

@@ -142,7 +142,7 @@ class Fada(Method[State]):
         def moved(r: Any) -> Adapted:
             return Adapted(g=r.x - state.x, d=r.d, di=empty, n=r.n, loss=loss or 0.0, skipped=0)
 
-        return {i: moved(r) for i, r in ends.items()}, moved(end), judges.read()
+        return {i: moved(r) for i, r in ends.items()}, moved(end) if end.n else None, judges.read()
 
     def _weights(self, state: State, net: Network, s: Mapping[str, Any]) -> Tensor:
         """6.3: the weights of all sources, those that answered weighed anew, the others as before."""

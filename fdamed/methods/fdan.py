@@ -171,5 +171,5 @@ class FDan(Method[State]):
             return state
         net.notes["train/loss"] = loss
         g_s = [r.x - state.x for r in s.values()]
-        x = combined(state.x, net.layout, g_s, [float(r.n) for r in s.values()], t.x - state.x)
+        x = combined(state.x, net.layout, g_s, [float(r.n) for r in s.values()], t.x - state.x if t.n else None)
         return State(x=x, m=state.m, h=state.h)

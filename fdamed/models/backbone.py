@@ -96,7 +96,7 @@ def _resnet(model: Model) -> Net:
 
 @torch.no_grad()
 def initialise(net: nn.Module, generator: torch.Generator) -> None:
-    """Seeded He initialisation of every convolution and linear layer, ones and zeros elsewhere; a Cnn as PyTorch does."""
+    """Seeded He initialisation of convolutions and linear layers, ones and zeros elsewhere; a Cnn as PyTorch does."""
     if isinstance(net, Cnn):
         default_init(net, generator)
         return

@@ -15,7 +15,7 @@ WIDE, FEATURES = 120, 84
 
 
 class Cnn(nn.Module):
-    """Images (B, channels, side, side) in [0, 1] -> logits (B, classes); 44,426 parameters for 1 x 28 x 28 and 10 classes.
+    """Images (B, channels, side, side) in [0, 1] -> logits (B, classes); 44,426 parameters for 1 x 28 x 28, 10 classes.
 
     Conv(6, 5x5)-ReLU-MaxPool2, Conv(16, 5x5)-ReLU-MaxPool2, 120-ReLU, 84-ReLU, classes. No normalisation, no dropout.
     """
@@ -59,7 +59,7 @@ class Cnn(nn.Module):
 
 @torch.no_grad()
 def default_init(module: nn.Module, generator: torch.Generator) -> None:
-    """PyTorch's defaults, seeded: weights and biases uniform in +-1 / sqrt(fan in), which is kaiming_uniform(a=sqrt(5))."""
+    """PyTorch's defaults, seeded: all uniform in +-1 / sqrt(fan in), for weights that is kaiming_uniform(a=sqrt(5))."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = 1.0 / math.sqrt(layer.weight[0].numel())

@@ -72,9 +72,8 @@ def view_of(vector: Tensor, segment: Segment) -> Tensor:
     """The segment with its own shape, as a view.
 
     Convolution kernels stand in the vector as (out, height, width, in), which is PyTorch's channels_last: the vector
-    stays contiguous and the convolutions get the memory format that is fastest here. Not so those of the small network:
-    with fewer than eight outputs, or fewer than eight channels that another convolution made, channels_last writes outside
-    its memory (decision 0005).
+    stays contiguous and the convolutions get the memory format that is fastest here. Small kernels (fewer than eight
+    outputs, or fewer than eight inputs that are not an image) stand as they are: decision 0005.
     """
     piece = vector[segment.start : segment.stop]
     if len(segment.shape) == 4 and not _small(segment.shape):

@@ -1,7 +1,7 @@
 """The convolutions of `cnn.Cnn` in one pass each way (trunk.c), where the installation could build them.
 
-They are optional: a machine without a C compiler uses torch's layers, about seven times slower. Their rounding differs,
-so `BUILD` is part of a run's conditions, and a checkpoint made with one is not taken up with the other.
+They are optional: a machine without a C compiler uses torch's layers, about eight times slower. Their rounding
+differs, so `BUILD` is part of a run's conditions, and a checkpoint made with one is not taken up with the other.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ def sides_of(side: int) -> tuple[int, int]:
     return first, (first - KERNEL + 1) // 2
 
 
-def serves(x: Tensor, *weights: Tensor) -> bool:
+def serves(x: Tensor, w1: Tensor, *rest: Tensor) -> bool:
     """Whether the compiled pass can take these: float32 on the CPU, contiguous weights, no gradient for the images."""
-    if _LIBRARY is None or x.requires_grad or x.shape[1] > CHANNELS or x.shape[2] not in SIDES:
+    if _LIBRARY is None or x.requires_grad or x.dim() != 4 or x.shape[2] not in SIDES:
         return False
-    plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *weights))
-    return plain and all(w.is_contiguous() for w in weights)
+    if x.shape[1] > CHANNELS or x.shape[1] != w1.shape[1] or x.shape[2] != x.shape[3]:
+        return False
+    plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, w1, *rest))
+    return plain and all(w.is_contiguous() for w in (w1, *rest))
 
 
 class Trunk(torch.autograd.Function):
@@ -62,7 +64,7 @@ class Trunk(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, w1, w2, mid, place1, place2 = ctx.saved_tensors
         n, channels, side, _ = x.shape

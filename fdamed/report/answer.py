@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.report.words import interval
 
 CEILING = "oracle"
 """Trains on all of the target’s labels: an upper bound, not a competitor."""
@@ -26,7 +27,7 @@ def answer(
     if top.low is None:
         first = f"{best} reaches the highest {name} {place}: {_mean(top):.3f}, from a single seed."
     else:
-        first = f"{best} reaches the highest {name} {place}: {_mean(top):.3f} ± {top.half:.3f} over {top.n} seeds."
+        first = f"{best} reaches the highest {name} {place}: {interval(top)} over {top.n} seeds."
     chosen = ["Its value was picked by looking at the test split: a new study must confirm it."] if tuned else []
     last = _ceiling(known, methods, name)
     return [first, *chosen, *_sureness(best, rivals, known), *_alone(best, known, methods), *last]

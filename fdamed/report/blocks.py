@@ -96,7 +96,7 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
     body = []
     for i in range(rows):
         members = order[i * size : (i + 1) * size]
-        name = members[0] if size == 1 else f"{members[0]} … +{len(members) - 1}"
+        name = members[0] if len(members) == 1 else f"{members[0]} … +{len(members) - 1}"
         body.append(
             f'<text class="tick" x="{left - 8}" y="{24 + high * i + 10}" text-anchor="end">{escape(name)}</text>'
         )

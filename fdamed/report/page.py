@@ -14,11 +14,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import ALL_TARGETS, at_target, clipped
+from fdamed.evaluate.tables import ALL_TARGETS, at_target
 from fdamed.report.answer import CEILING, answer
 from fdamed.report.plane import Point, plane
 from fdamed.report.svg import Line, curves, dash, dot, limits
 from fdamed.report.swept import NAMES
+from fdamed.report.words import count, interval, megabytes, millions, seconds
 
 HERE = Path(__file__).parent
 POINTS = 120
@@ -180,42 +181,3 @@ def render(content: Mapping[str, Any]) -> str:
     page = environment.get_template("page.html")
     own = {"script": Markup(script), "style": Markup(style), "script_hash": mark, "all_targets": ALL_TARGETS}  # noqa: S704
     return page.render(dict(content), **own)
-
-
-def interval(score: Interval | None, percent: bool = False) -> str:
-    """Mean and half interval as text; the ends where half of it would lie outside 0 and 1."""
-    if score is None or score.mean is None:
-        return "–"
-    factor, digits = (100, 2) if percent else (1, 3)
-    mean, (low, high) = f"{score.mean * factor:.{digits}f}", clipped(score)
-    if score.half is None or low is None or high is None:
-        return mean
-    if (low, high) != (score.low, score.high):
-        return f"{mean} ({low * factor:.{digits}f} to {high * factor:.{digits}f})"
-    return f"{mean} ± {score.half * factor:.{digits}f}"
-
-
-def megabytes(value: float) -> str:
-    """MB in a unit that shows something."""
-    size = value * 1e6
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:,.3g} {unit}" if size / factor < 1000 else f"{size / factor:,.0f} {unit}"
-    return f"{size:.0f} B"
-
-
-def count(value: object) -> str:
-    """A number with thousands set apart; text as it is."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def millions(value: int | None) -> str:
-    """A number of operations; a dash where they are not counted."""
-    return "–" if value is None else f"{value / 1e6:,.1f} M"
-
-
-def seconds(score: Interval) -> str:
-    """Seconds with three digits that count."""
-    if score.mean is None:
-        return "–"
-    return f"{score.mean:.3g}" + ("" if score.half is None else f" ± {score.half:.2g}")

@@ -80,7 +80,7 @@ def drawing(width: float, height: float, title: str, body: Sequence[str], kind: 
     return Markup(head + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
 
 
-def dot(score: Interval, index: int, low: float, high: float, chance: float | None = 0.5, width: int = 180) -> Markup:
+def dot(score: Interval, index: int, low: float, high: float, chance: float | None = 0.5, width: int = 135) -> Markup:
     """A mean and its interval on the scale of the whole column."""
     if score.mean is None:
         return Markup("")

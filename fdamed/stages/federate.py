@@ -217,6 +217,7 @@ def fingerprint(
     import torch
 
     from fdamed.algebra.kernel import BUILD
+    from fdamed.models import trunk
 
     data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
@@ -231,6 +232,7 @@ def fingerprint(
         "fdamed": __version__,
         "device": device(config),
         "sums": BUILD,
+        "convolutions": trunk.BUILD if config.model.backbone == "cnn" else "torch",
     }
 
 

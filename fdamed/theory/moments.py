@@ -20,26 +20,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """The inner products at one theta, for N sources; noise of the estimates already taken out."""
+    """The inner products at one theta, for N sources."""
 
     sigma2: float
     norm2: float
     """|v|^2."""
     t: Array
-    """<v^, u_i> (N,), as observed."""
+    """<v, u_i> (N,)."""
     cov: Array
     """C (N, N)."""
     length: Array
     """|g_i| (N,)."""
     gram: Array
     """<u_i, u_j> (N, N), ones on the diagonal."""
-
-    @property
-    def products(self) -> Array:
-        """<v, u_i> <v, u_j> (N, N) without the part that is the target's noise."""
-        out = np.outer(self.t, self.t) - self.cov
-        np.fill_diagonal(out, np.clip(np.diag(out), 0.0, self.norm2))
-        return out
 
     @property
     def delta(self) -> Array:
@@ -56,7 +49,7 @@ class Moments:
     @property
     def beside2(self) -> Array:
         """p_i^2 = tau_i^2 d_i^2 (N,): what of v no multiple of g_i expresses."""
-        return np.clip(self.norm2 - np.diag(self.products), 0.0, None)
+        return np.clip(self.norm2 - self.t**2, 0.0, None)
 
     def pooled_distance2(self, w: Array) -> float:
         """d_pi^2 of the sources' weighted mean."""
@@ -75,13 +68,29 @@ class Moments:
 
     def fedgp(self, beta: Array, w: Array) -> float:
         """Delta^2 of sum_i w_i ((1 - beta_i) v^ + beta_i Proj+(v^ | g_i))."""
-        own, q, delta, products = float((w * (1 - beta)).sum()), w * beta, self.delta, self.products
+        own, q, delta = float((w * (1 - beta)).sum()), w * beta, self.delta
         both = np.outer(q * delta, q * delta)
         np.fill_diagonal(both, q**2 * delta)  # a filter's square is itself
-        bias2 = (1 - own) ** 2 * self.norm2 - 2 * (1 - own) * float((q * delta) @ np.diag(products))
-        bias2 += float((both * self.gram * products).sum())
+        bias2 = (1 - own) ** 2 * self.norm2 - 2 * (1 - own) * float((q * delta) @ self.t**2)
+        bias2 += float((both * self.gram * np.outer(self.t, self.t)).sum())
         noise2 = own**2 * self.sigma2 + 2 * own * float((q * delta) @ np.diag(self.cov))
         return max(bias2, 0.0) + noise2 + float((both * self.gram * self.cov).sum())
+
+
+def estimated(sigma2: float, mean2: float, t: Array, cov: Array, length: Array, gram: Array) -> Moments:
+    """Moments from noisy inner products: `mean2` = |v^|^2, `t` = <v^, u_i>.
+
+    t is shrunk as a whole so that its square, t' G^-1 t, loses what noise alone would give it; |v|^2 is at least the
+    length of what the sources see of v. So no combination of the estimates has a negative square.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    gram = (vectors * np.clip(values, 0.05, None)) @ vectors.T
+    gram = gram / np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
+    inverse = np.linalg.inv(gram)
+    seen2 = float(t @ inverse @ t)
+    true2 = max(seen2 - float(np.trace(inverse @ cov)), 0.0)
+    t = t * np.sqrt(true2 / seen2) if seen2 > 0 else t
+    return Moments(sigma2, max(mean2 - sigma2, true2), t, cov, length, gram)
 
 
 @dataclass(frozen=True)

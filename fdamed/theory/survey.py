@@ -16,7 +16,7 @@ from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.network import Network
 from fdamed.theory.gradients import Gradient, Lie, Part, Question, gradient, lie, train_a_little
-from fdamed.theory.moments import Moments
+from fdamed.theory.moments import Moments, estimated
 
 SHARE = 0.05
 """A survey may cost this share of one training run, counted in images through the network."""
@@ -112,16 +112,8 @@ def _point(net: Network, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> t
     gram.fill_diagonal_(1.0)
 
     def moments(sigma2: float, mean2: float, t: Tensor, cov: Tensor) -> Moments:
-        norm2 = max(mean2 - sigma2, 0.0)
-        bound = max(mean2, 0.0) ** 0.5
-        return Moments(
-            sigma2,
-            norm2,
-            (t * gain).clamp(-bound, bound).numpy(),
-            (cov * torch.outer(gain, gain)).numpy(),
-            true.numpy(),
-            gram.numpy(),
-        )
+        both = torch.outer(gain, gain)
+        return estimated(sigma2, mean2, (t * gain).numpy(), (cov * both).numpy(), true.numpy(), gram.numpy())
 
     found = moments(answer.sigma2, answer.mean2, answer.t, answer.cov)
     # A resample is noisier than the data by one more sigma^2: shift its |v^|^2 so that the mean is the estimate.

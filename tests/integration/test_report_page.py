@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, write_study
+from run_folders import PARTIES, note_by_round, write_absences, write_study
 
 from fdamed.cli import main
 
@@ -84,7 +84,42 @@ def test_a_click_sorts_the_table_toggles_a_run_and_switches_the_target(page: Pat
     assert tree.count('class="view" data-view="0" hidden') == 3
 
 
-def test_no_part_is_wider_than_a_phone(page: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sweeps over one and two options, auxiliary tasks, absences, weights."""
+    heads: dict[str, object] = {h: {"method": "finetune", "auxiliary": {"heads": [h]}} for h in ("sex", "age")}
+    runs = {
+        "fedavg": {},
+        "finetune": {},
+        "gp": {},
+        "a_run_with_quite_a_long_name_for_a_phone": {"method": "gp", "sweep": {"beta": [0, 0.2, 0.4, 0.6, 0.8, 1]}},
+        "two": {"method": "gp", "sweep": {"beta": [0.2, 0.5, 0.8], "labelled": [10, 20, 50, 100]}},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+        folder = tmp_path_factory.mktemp("rich")
+        settings = {"model": {"heads": ["sex", "age"]}, "train": {"rounds": 4}, "seeds": [0, 1]}
+        config = write_study(folder, runs=runs | heads, **settings)
+        write_absences(config.parent / "runs/gp/NC/0", (2, "LO", "update rejected: g has entries that are not finite"))
+        note_by_round(config.parent / "runs/gp/NC/0", weight__LO=0.4, weight__CO=0.6)
+        assert main(["report", "--config", str(config)]) == 0
+    return config.parent / "report/index.html"
+
+
+def test_switches_of_swept_runs_work_inside_their_fold(rich: Path, tmp_path: Path) -> None:
+    script = "document.querySelector('.legend details [data-toggle]').click();"
+    tree, complaints = browse(clicking(rich, script), tmp_path, "--dump-dom")
+    assert complaints == []
+    fold = tree[tree.index("<details><summary>18 runs of sweeps") :]
+    first = re.search(r'data-toggle="(\d+)" aria-pressed="true"', fold)
+    assert first is not None
+    assert f'<g data-run="{first[1]}" class="">' in tree
+    assert len(re.findall(r'data-toggle="\d+" aria-pressed="false"', tree)) == 17
+
+
+@pytest.mark.parametrize("which", ["page", "rich"])
+def test_no_part_is_wider_than_a_phone(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    page: Path = request.getfixturevalue(which)
     frame = f'<iframe src="{page.as_uri()}" style="width:390px;height:900px;border:0"></iframe>'
     host = tmp_path / "phone.html"
     script = (

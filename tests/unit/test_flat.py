@@ -64,6 +64,17 @@ def test_names_and_vector_are_inverse() -> None:
     assert torch.equal(vector_from(tensors, model.layout), model.theta)
 
 
+def test_kernels_are_channels_last_except_where_that_is_unsafe() -> None:
+    resnet, small = small_net(), nn.Sequential(nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5), nn.Conv2d(16, 4, 3))
+    before = [p.detach().clone() for p in small.parameters()]
+    FlatModel(resnet), FlatModel(small)
+    assert resnet.trunk.conv1.weight.shape[1] == 3
+    assert resnet.trunk.conv1.weight.stride() == (7 * 7 * 3, 1, 7 * 3, 3)
+    assert all(layer.weight.is_contiguous() for layer in small)
+    assert all(p.grad is not None and p.grad.stride() == p.stride() for p in small.parameters())
+    assert all(torch.equal(p, b) for p, b in zip(small.parameters(), before, strict=True))
+
+
 def test_the_flat_adam_is_torchs_adam() -> None:
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())

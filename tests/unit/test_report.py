@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -11,14 +12,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, edit, write_run, write_study
+from run_folders import PARTIES, edit, note_by_round, without_auc, write_absences, write_run, write_study
 
 from fdamed.cli import main
+from fdamed.configfile import parse
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.report import beside
 from fdamed.report.answer import answer
-from fdamed.report.page import interval, megabytes
 from fdamed.report.svg import Line, curves, ticks
+from fdamed.report.words import interval, megabytes
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 
@@ -228,6 +231,230 @@ def test_a_missing_file_of_the_study_is_one_clear_error(
     assert not (config.parent / "report/index.html").exists()
 
 
+# --- sweeps ----------------------------------------------------------------------------------------------------------
+
+SWEPT = {
+    "fedavg": {},
+    "oracle": {},
+    "wide": {"method": "gp", "sweep": {"beta": [0.8, 0, 0.4]}},
+    "other": {"method": "fedgp", "sweep": {"beta": [0, 0.4]}},
+}
+
+
+def section(page: str, name: str) -> str:
+    begin = page.index(f'<section id="{name}">')
+    return page[begin : page.index("</section>", begin)]
+
+
+def swept_study(folder: Path, **changes: object) -> Path:
+    """The swept runs score far above the plain ones."""
+    config = write_study(folder, **STUDY | {"runs": SWEPT} | changes)
+    for path in config.parent.glob("runs/wide-beta-0.4/NC/*/scores/NC.json"):
+        edit(path, auc=0.95)
+    return config
+
+
+def test_a_sweep_has_one_plot_and_one_table_for_all_runs_that_go_over_the_option(tmp_path: Path) -> None:
+    part = section(report(swept_study(tmp_path)), "sweeps")
+    assert len(re.findall(r"<h3>Over beta</h3>", part)) == 1
+    labels = re.findall(r'aria-label="(\w+) at NC by beta"', part)
+    assert labels == ["AUC", "accuracy"]
+    assert re.findall(r'<th scope="col" class="num">([^<]*)</th>', part) == ["0", "0.4", "0.8"]
+    row = re.search(r'<th scope="row">wide</th>(.*?)</tr>', part)
+    assert row is not None and "0.950 ± 0.000" in row[1] and row[1].count("<td") == 3
+    other = re.search(r'<th scope="row">other</th>(.*?)</tr>', part)
+    assert other is not None and other[1].endswith('<td class="num">–</td>')
+    assert part.count('class="reference"') == 4, "fedavg and oracle, in both plots"
+
+
+def test_swept_runs_are_folded_and_never_called_best(tmp_path: Path) -> None:
+    page = report(swept_study(tmp_path))
+    text = visible(page)
+    assert "fedavg reaches the highest AUC" in text
+    first = page[page.index("<table") : page.index("</table>")]
+    assert 'data-value="fedavg"' in first and "wide-beta" not in first
+    assert "5 runs of sweeps" in text
+    assert text.count("wide-beta-0.4") >= 2, "in the folded table and among the switches"
+    assert "wide (swept)" in text and "picked on the test split" in text
+
+
+def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_test_split(tmp_path: Path) -> None:
+    config = swept_study(tmp_path, runs={"wide": SWEPT["wide"]})
+    text = visible(report(config))
+    assert "wide-beta-0.4 reaches the highest AUC" in text
+    assert "Its value was picked by looking at the test split" in text
+
+
+def test_two_swept_options_are_a_shaded_table_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
+    runs = {
+        "fedavg": {},
+        "both": {"method": "gp", "sweep": {"beta": [0.2, 0.8], "labelled": [20, 50, 100]}},
+        "word": {"method": "gp", "sweep": {"granularity": ["layer", "model"]}},
+        "few": {"method": "gp", "sweep": {"labelled": [10, 100]}},
+    }
+    part = section(report(write_study(tmp_path, **STUDY | {"runs": runs})), "sweeps")
+    grid = part[part.index('<table class="grid">') :]
+    shades = re.findall(r'style="--shade:([\d.]+)"', grid[: grid.index("</table>")])
+    assert len(shades) == 6 and {"0.0", "1.0"} <= set(shades)
+    assert ">layer</text>" in part and ">model</text>" in part
+    assert "labelled (log scale)" in part and "granularity (log scale)" not in part
+
+
+def test_the_papers_table_4_stands_beside_a_sweep_over_labelled_images_of_its_cohort(tmp_path: Path) -> None:
+    cut = {"by": "site", "label": "covid", "parties": {"IL": "IL", "CA": "CA"}, "target": "IL"}
+    data = {"layout": "midrc", "root": "/x"}
+    runs = {"fedavg": {}, "gp": {"sweep": {"labelled": [50, 100]}}}
+    changes = {"runs": runs, "cut": cut, "data": data, "phantom": None}
+    part = section(report(write_study(tmp_path, **STUDY | changes)), "sweeps")
+    assert re.search(r'paper: GP</th><td class="num">53\.27</td><td class="num">55\.38</td>', part)
+
+
+# --- the paper -------------------------------------------------------------------------------------------------------
+
+
+def ordered(cohort: str, **scores: Interval) -> str:
+    runs = {
+        "fedavg": {},
+        "finetune": {},
+        "aux": {"method": "finetune", "auxiliary": {"heads": ["sex"]}},
+        "all": {"method": "finetune", "auxiliary": {"heads": ["sex", "age"]}},
+        "gp": {},
+        "gp_aux": {"method": "gp", "auxiliary": {"heads": ["sex"]}},
+    }
+    layouts = {"chexpert": "condition", "mimic": "race", "nih": "condition"}
+    cut = {"by": layouts[cohort], "parties": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
+    data = {"layout": cohort, "root": "/x"}
+    raw = {"cohort": "c", "data": data, "cut": cut, "runs": runs, "model": {"heads": ["sex", "age"]}}
+    config = parse(raw, "test")
+    found = {("B", run, "auc"): score for run, score in scores.items()}
+    return " ".join(beside.ordering(config, config.expanded_runs(), found, "B", "auc"))
+
+
+def test_the_papers_order_is_judged_pair_by_pair() -> None:
+    text = ordered(
+        "chexpert",
+        fedavg=Interval(0.5, 0.02, 3),
+        finetune=Interval(0.6, 0.02, 3),
+        all=Interval(0.63, 0.05, 3),
+        gp=Interval(0.55, 0.01, 3),
+        gp_aux=Interval(0.54, 0.05, 3),
+    )
+    assert "FedAvg < Finetune holds with intervals apart" in text
+    assert "Finetune < AuxInfo holds only within overlapping intervals" in text
+    assert "Finetune < GP is reversed with intervals apart" in text
+    assert "GP < AuxInfo_GP is reversed within overlapping intervals" in text
+
+
+def test_the_order_is_that_of_the_papers_own_cohort_and_missing_sides_are_said() -> None:
+    text = ordered("mimic", finetune=Interval(0.7, 0.01, 3), all=Interval(0.6, 0.01, 3))
+    assert "AuxInfo < Finetune holds with intervals apart" in text, "on MIMIC the paper found AuxInfo below Finetune"
+    assert "AuxInfo_GP < GP cannot be judged" in text
+    assert "none of the paper’s" not in text
+    other = ordered("nih", fedavg=Interval(0.5, None, 1), finetune=Interval(0.6, None, 1))
+    assert "this cohort is none of the paper’s" in other
+    assert "FedAvg < Finetune holds as far as single runs can tell" in other
+    assert ordered("nih", gp=Interval(0.5, None, 1)) == ""
+
+
+def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_path: Path) -> None:
+    part = section(report(write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "finetune": {}}})), "cost")
+    text = visible(part)
+    assert "paper 5.6212E+07" in text and "paper 31.53" in text
+    assert re.search(r"FADA not run paper 5\.6369E\+07", text)
+    assert "fine-tune on 100 labelled target images" in text
+
+
+# --- protocol, absences, weights, classes ----------------------------------------------------------------------------
+
+
+def test_the_caption_tells_the_protocol_and_the_headline_has_the_chosen_round(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for seed in (0, 1, 2):
+        rows = [{"round": r, "val/auc": float(r == 2), "test/auc": 0.123 if r == 2 else 0.9} for r in (1, 2, 3, 4)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (config.parent / f"runs/gp/NC/{seed}/metrics.jsonl").write_text(lines)
+    page = report(config)
+    assert re.search(r'data-value="0\.123">0\.123 ± 0\.000 <small>round 2</small>', page)
+    text = visible(section(page, "scores"))
+    for words in (
+        "Seeds 0, 1, 2; rounds 4.",
+        "1 epoch in batches of 32 at each source and 1 epoch in batches of 16 at the target",
+        "it costs the target 74 labelled validation images",
+        "The test split never chooses a round.",
+        # 700 + 100 images of LO in batches of 32 are 25 steps; 100 of NC in batches of 16 are 7.
+        "25 at LO",
+        "At NC: 7 on 100 labelled images.",
+    ):
+        assert words in text
+
+
+def test_hospitals_that_were_left_out_are_named_with_round_and_reason(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    reason = "update rejected: g has entries that are not finite"
+    write_absences(config.parent / "runs/gp/NC/0", (2, "LO", reason), (4, "LO", reason))
+    write_absences(config.parent / "runs/gp/NC/1", (3, "ED", "its process ended"))
+    page = report(config)
+    text = visible(page)
+    assert "3 answers of hospitals were left out of their rounds, in 1 run" in text
+    assert f"gp NC LO {reason} 2 2, 4 0" in text and "gp NC ED its process ended 1 3 1" in text
+    assert "gp 3 answers left out" in text
+    assert "fedavg 3 answers" not in text
+    assert 'id="absences"' not in report(write_study(tmp_path / "none", **STUDY))
+    table = (config.parent / "report/tables/absences.csv").read_text().splitlines()
+    assert table[1] == f"gp,NC,0,2,LO,train_locally,{reason}"
+
+
+def test_a_broken_list_of_absences_is_one_clear_error(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    (config.parent / "runs/gp/NC/0/absences.jsonl").write_text('{"round": 1}\n')
+    assert main(["report", "--config", str(config)]) == 2
+
+
+def test_lost_rounds_are_said(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    note_by_round(config.parent / "runs/gp/NC/2", lost=1.0)
+    assert "gp 4 rounds lost" in visible(report(config))
+
+
+def test_weights_of_sources_are_drawn_by_round_as_a_mean_over_seeds(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for seed, weight in zip((0, 1, 2), (0.1, 0.2, 0.6), strict=True):
+        note_by_round(config.parent / f"runs/gp/NC/{seed}", weight__LO=weight, weight__CO=0.5, loss__CO=0.5)
+    part = section(report(config), "weights")
+    assert 'aria-label="weight of each source by round: gp, target NC"' in part
+    assert part.count("<polyline") == 2
+    table = (config.parent / "report/tables/weights.csv").read_text().splitlines()
+    assert sorted(table[1:])[4:] == [f"gp,NC,weight,LO,{r},0.3" for r in (1, 2, 3, 4)]
+
+
+def test_with_many_classes_everything_is_judged_by_accuracy(tmp_path: Path) -> None:
+    config = swept_study(tmp_path, model={"classes": 10})
+    for folder in config.parent.glob("runs/*/*/*"):
+        without_auc(folder)
+    page = report(config)
+    text = visible(page)
+    assert "fedavg reaches the highest accuracy at NC" in text
+    assert "Accuracy, chosen round" in text and "AUC, chosen round" not in text
+    assert re.findall(r'aria-label="(\w+) at NC by beta"', page) == ["accuracy"]
+    assert 'class="chance"' not in page, "with ten classes chance is not a half"
+    assert "% pos." not in text
+
+
+def test_gains_by_auxiliary_task_are_drawn_against_the_run_without(
+    tmp_path: Path, with_figures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = set()
+    monkeypatch.setattr("fdamed.report.figures.save", lambda figure, folder, name: names.add(name))
+    runs = {"finetune": {}, "wide": {"method": "gp", "sweep": {"beta": [0, 0.5]}}}
+    runs |= {h: {"method": "finetune", "auxiliary": {"heads": [h]}} for h in ("sex", "age")}
+    config = write_study(tmp_path, **STUDY | {"runs": runs, "model": {"heads": ["sex", "age"]}})
+    note_by_round(config.parent / "runs/finetune/NC/0", weight__LO=0.5)
+    part = section(report(config), "gains")
+    assert part.count("<circle") == 2 and 'class="zero"' in part
+    assert re.search(r'<th scope="row">sex</th><td>sex</td><td>finetune</td><td class="num">[+-]0\.\d{3} ± ', part)
+    assert {"auxiliary_gain", "sweep_beta_auc", "sweep_beta_acc", "weight_finetune_NC"} <= names
+
+
 # --- the answer ------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +510,7 @@ def test_a_curve_breaks_where_a_round_is_undefined() -> None:
 def test_numbers_are_written_for_readers() -> None:
     assert interval(Interval(0.8125, 0.0204, 3)) == "0.812 ± 0.020"
     assert interval(Interval(0.8125, None, 1), percent=True) == "81.25"
+    assert interval(Interval(0.97, 0.05, 3)) == "0.970 (0.92–1.00)"
     assert interval(None) == "–"
     assert [megabytes(v) for v in (11.2, 3.2e-5, 0.0045, 2500.0)] == ["11.2 MB", "32 B", "4.5 kB", "2.5 GB"]
 

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, edit, write_study
+from run_folders import PARTIES, edit, without_auc, write_lines, write_study
 
+from fdamed.config import Model, Recipe, Swept
+from fdamed.configfile import load
 from fdamed.disclosure import LOCAL, counts, hides, shareable, vague
 from fdamed.errors import FdamedError
-from fdamed.evaluate import cohort, tables, traffic
+from fdamed.evaluate import cohort, costs, gains, protocol, sweeps, tables, traffic
+from fdamed.evaluate.intervals import Interval
 from fdamed.records import Record, read, study
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
@@ -197,3 +200,176 @@ def test_the_digest_of_a_run_changes_with_each_of_its_files(tmp_path: Path) -> N
     seen.add(read(folder).digest)  # type: ignore[union-attr]
     assert len(seen) == 3
     assert len(PARTIES) == 5
+
+
+# --- scores that are no shares, classes that are no pairs ------------------------------------------------------------
+
+
+def test_intervals_of_shares_end_at_0_and_1(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL)
+    for seed, auc in zip((0, 1, 2), (0.90, 1.00, 0.98), strict=True):
+        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", auc=auc)
+        write_lines(config.parent / f"runs/gp/NC/{seed}/metrics.jsonl", [{"round": 1, "test/auc": auc}])
+    records = records_of(config)
+    row = tables.headline(tables.tidy(records, 11)).set_index("run").loc["gp"]
+    assert row["auc"] == pytest.approx(0.96)
+    assert (row["auc_high"], row["auc_low"]) == (1.0, pytest.approx(0.96 - 4.30265 * 0.0529150 / np.sqrt(3), rel=1e-4))
+    by_round = tables.rounds(records, 11).set_index(["run", "metric"]).loc[("gp", "test/auc")]
+    assert float(by_round["high"]) == 1.0
+    assert tables.clipped(Interval(0.02, 0.1, 3)) == (0.0, pytest.approx(0.12))
+    assert tables.clipped(Interval(0.5, None, 1)) == (None, None)
+
+
+def test_with_many_classes_the_accuracy_is_the_main_score(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL)
+    assert tables.main_score(tables.tidy(records_of(config), 11)) == "auc"
+    for folder in config.parent.glob("runs/*/*/*"):
+        without_auc(folder)
+    scores = tables.tidy(records_of(config), 11)
+    assert tables.main_score(scores) == "acc"
+    assert list(tables.headline(scores, ("acc",))["run"]) == ["gp", "fedavg"]
+    edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=10)
+    hidden = tables.tidy(records_of(config), 11)
+    assert hidden[(hidden["run"] == "gp") & (hidden["seed"] == 0) & (hidden["party"] == "NC")]["value"].isna().all()
+
+
+# --- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_over_the_same_option_share_a_sweep_and_values_are_in_order() -> None:
+    swept = {f"gp-beta-{v}": Swept("gp", {"beta": v}) for v in (0.8, 0, 0.2)}
+    swept |= {f"fedgp-beta-{v}": Swept("fedgp", {"beta": v}) for v in (0.2, 0.4)}
+    swept |= {f"few-labelled-{v}": Swept("few", {"labelled": v}) for v in (100, 20)}
+    beta, labelled = sweeps.grouped(swept)
+    assert (beta.options, list(beta.runs), beta.axis()) == (("beta",), ["gp", "fedgp"], [0, 0.2, 0.4, 0.8])
+    assert (beta.numeric, beta.logarithmic) == (True, False)
+    assert (labelled.axis(), labelled.logarithmic) == ([20, 100], True)
+    summary = {("NC", "gp-beta-0.2", "auc"): Interval(0.7, 0.4, 3)}
+    table = sweeps.table([beta], summary, ["NC"], ["auc"])
+    assert list(table["value"]) == ["0", "0.2", "0.8", "0.2", "0.4"]
+    assert table.iloc[1][["run", "mean", "high", "seeds"]].tolist() == ["gp", 0.7, 1.0, 3]
+    assert table["mean"].isna().tolist() == [True, False, True, True, True]
+
+
+def test_two_options_make_one_sweep_of_pairs_and_words_are_no_numbers() -> None:
+    pairs = [("model", 0.5), ("layer", 0.5), ("layer", 0.1)]
+    swept = {f"gp-{g}-{b}": Swept("gp", {"granularity": g, "beta": b}) for g, b in pairs}
+    (sweep,) = sweeps.grouped(swept)
+    assert sweep.options == ("beta", "granularity")
+    assert (sweep.axis(0), sweep.axis(1)) == ([0.1, 0.5], ["layer", "model"])
+    assert sweep.runs["gp"][0.5, "model"] == "gp-model-0.5"
+    assert not sweep.numeric
+
+
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
+def test_validation_chooses_the_first_best_round_and_never_looks_at_the_test_split() -> None:
+    rows = [
+        {"round": 1, "val/auc": 0.6, "val/acc": 0.9, "test/auc": 0.99},
+        {"round": 2, "val/auc": 0.8, "val/acc": 0.5, "test/auc": 0.70},
+        {"round": 3, "val/auc": 0.8, "val/acc": 0.6, "test/auc": 0.90},
+        {"round": 4, "val/auc": None, "val/acc": 0.95, "test/auc": 0.95},
+    ]
+    chosen = protocol.chosen_round(rows)
+    assert chosen is not None and chosen["round"] == 2
+    without = protocol.chosen_round([row | {"val/auc": None} for row in rows])
+    assert without is not None and without["round"] == 4
+    assert protocol.chosen_round([{"round": 1, "test/auc": 0.9}]) is None
+
+
+def test_the_score_at_the_chosen_round_is_a_mean_over_seeds(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL)
+    for seed, best in zip((0, 1, 2), (1, 2, 2), strict=True):
+        lines: list[dict[str, object]] = [
+            {"round": r, "val/auc": float(r == best), "test/auc": 0.1 * r + 0.1 * seed, "test/acc": 0.5}
+            for r in (1, 2, 3)
+        ]
+        write_lines(config.parent / f"runs/gp/NC/{seed}/metrics.jsonl", lines)
+    found = protocol.at_chosen_round(records_of(config), 11)
+    assert found["NC", "gp", "auc"].mean == pytest.approx((0.1 + 0.3 + 0.4) / 3)
+    assert found["NC", "gp", "round"].mean == pytest.approx(5 / 3)
+    for seed in (0, 1, 2):
+        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", n=60, positives=7)
+    assert ("NC", "gp", "auc") not in protocol.at_chosen_round(records_of(config), 11)
+
+
+def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
+    recipe = Recipe(lr=0.1, batch=32, epochs=2)
+    # 65 = 32 + 32 + 1, and a last batch of one is left out.
+    assert [protocol.steps(n, recipe) for n in (64, 65, 66, 1)] == [4, 4, 6, 2]
+
+
+def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL | {"runs": {"fedavg": {}, "gp": {"labelled": 33}, "oracle": {}}})
+    sizes = {"parties": {p: {"images": {"train": 60, "adapt": 40, "val": 9}} for p in PARTIES}}
+    found = {b.run: b for b in protocol.budgets(records_of(config), load(config), sizes)}
+    # Sources: 100 images in batches of 32, the last one of 4. Target: 33 in batches of 16, the last of one left out.
+    assert found["fedavg"].sources == {"LO": 4, "CO": 4, "ED": 4, "AT": 4}
+    assert (found["fedavg"].own, found["gp"].own, found["oracle"].own) == (None, 2, 4)
+    assert (found["fedavg"].labelled, found["gp"].labelled, found["oracle"].labelled) == ("0", "33", "100 (all)")
+    assert found["oracle"].sources == {}
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameters_are_those_of_the_papers_table_3(tmp_path: Path) -> None:
+    aux = {"method": "gp", "auxiliary": {"heads": ["sex", "age", "view"]}}
+    runs = {"finetune": {}, "gp_auxinfo": aux}
+    model = {"heads": ["sex", "age", "view"]}
+    config = write_study(tmp_path, **SMALL | {"runs": runs, "model": model, "seeds": [0]})
+    for run in runs:
+        edit(config.parent / f"runs/{run}/NC/0/run.json", parameters=11_242_434)
+    settings_ = load(config)
+    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    assert (found["finetune"].parameters, found["gp_auxinfo"].parameters) == (56_212_170, 56_221_200)
+    assert costs.head_parameters(["age"], Model()) == 129 * 10
+
+
+def test_the_servers_operations_are_inner_products_and_a_combination() -> None:
+    # N = 4 sources, 10 parameters: 4 <t,s>, 4 <s,s>, 1 <t,t> and a sum of 5 vectors.
+    assert costs.multiply_adds("gp", 4, 10) == 140
+    assert costs.multiply_adds("fedda", 4, 10) == 50
+    assert costs.multiply_adds("fedavg", 4, 10) == 40
+    assert costs.multiply_adds("oracle", 4, 10) is None
+
+
+def test_seconds_leave_out_the_first_round_and_warm_up_and_are_held_against_fine_tuning(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL | {"runs": {"finetune": {}, "gp": {}}, "seeds": [0]})
+    for run, spent in {"finetune": (99, 2, 4), "gp": (99, 50, 6)}.items():
+        rows: list[dict[str, object]] = [
+            {"round": i + 1, "seconds": s, "started": "2026-01-01T00:00:00+00:00"} for i, s in enumerate(spent)
+        ]
+        write_lines(config.parent / f"runs/{run}/NC/0/timing.jsonl", rows)
+    edit(config.parent / "runs/gp/NC/0/run.json", options={"warmup": 2})
+    settings_ = load(config)
+    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    assert (found["finetune"].seconds.mean, found["gp"].seconds.mean) == (3.0, 6.0)
+    assert (found["finetune"].ratio, found["gp"].ratio) == (1.0, 2.0)
+
+
+# --- gains -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: Path) -> None:
+    runs = {
+        "finetune": {},
+        "sex": {"method": "finetune", "auxiliary": {"heads": ["sex"]}},
+        "both": {"method": "finetune", "auxiliary": {"heads": ["sex", "age"]}},
+        "gp_sex": {"method": "gp", "auxiliary": {"heads": ["sex"]}},
+        "other": {"method": "finetune", "labelled": 50, "auxiliary": {"heads": ["age"]}},
+    }
+    config = write_study(tmp_path, **SMALL | {"runs": runs, "model": {"heads": ["sex", "age"]}})
+    values = {"finetune": (0.5, 0.6, 0.7), "sex": (0.6, 0.7, 0.8), "both": (0.5, 0.7, 0.9)}
+    for run, aucs in values.items():
+        for seed, auc in enumerate(aucs):
+            edit(config.parent / f"runs/{run}/NC/{seed}/scores/NC.json", auc=auc)
+    found = gains.gains(load(config).expanded_runs(), tables.tidy(records_of(config), 11), "auc", "NC")
+    assert [(g.base, g.run, g.heads) for g in found] == [
+        ("finetune", "sex", ("sex",)),
+        ("finetune", "both", ("sex", "age")),
+    ]
+    # +0.1 in every seed: certain, though the seeds themselves differ by 0.1.
+    assert found[0].score.mean == pytest.approx(0.1) and found[0].score.half == pytest.approx(0.0, abs=1e-9)
+    assert found[1].score.mean == pytest.approx(0.1) and found[1].score.half == pytest.approx(4.30265 * 0.1 / 3**0.5)

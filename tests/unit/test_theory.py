@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fdamed.errors import FdamedError
-from fdamed.theory import errors
+from fdamed.seeds import stream
+from fdamed.theory import errors, gradients
 from fdamed.theory.advice import advise, score
-from fdamed.theory.moments import Moments, Rule, error
+from fdamed.theory.moments import Moments, Rule, error, estimated
 from fdamed.theory.survey import Findings, Plan, Point, plan, survey
 from tests import hospitals
 
@@ -69,13 +70,13 @@ def test_theorem_4_6_is_exact_with_the_unit_vector_of_its_proof(case, beta: floa
 
 
 def test_the_case_tells_the_theorems_fourth_term_apart(case) -> None:
-    g_t, g_s, g_hat = case
+    _g_t, g_s, g_hat = case
     share = errors.kept(g_hat, g_s[0]).mean()
     assert 0 < float(share) < 1
 
 
 def test_the_mean_field_form_is_exact_when_the_filter_keeps_everything_at_one_theta(case) -> None:
-    g_t, g_s, g_hat = (x[..., :1, :] for x in case)
+    g_t, _g_s, g_hat = (x[..., :1, :] for x in case)
     source = g_t + 0.01
     g_hat = g_t + 0.2 * (g_hat - g_t)
     assert errors.kept(g_hat, source).min() == 1
@@ -113,7 +114,7 @@ def test_best_beta_minimises_the_error_of_fedda() -> None:
 
 
 def moments(g_t: Tensor, g_s: Tensor, g_hat: Tensor) -> Moments:
-    """The exact inner products at one theta; t is <v, u>, so the noise in its square is put back."""
+    """The exact inner products at one theta."""
     v, u = g_t, g_s / g_s.norm(dim=1, keepdim=True)
     e = (g_hat - v) @ u.t()
     cov = e.t() @ e / len(e)
@@ -140,10 +141,9 @@ def test_fedda_of_several_sources_is_exact_from_inner_products(case, beta: float
 
 
 class Unfiltered(Moments):
-    """All filters open, and <v, u> known without noise."""
+    """All filters open."""
 
     delta = property(lambda self: np.ones(len(self.t)))
-    products = property(lambda self: np.outer(self.t, self.t))
 
 
 @pytest.mark.parametrize("beta", [0.2, 0.5, 1.0])
@@ -160,11 +160,27 @@ def test_fedgp_of_several_sources_is_exact_from_inner_products_without_the_filte
 
 def test_fedgp_of_one_source_is_the_mean_field_theorem() -> None:
     m = Moments(2.0, 9.0, np.array([1.2]), np.array([[0.44]]), np.array([2.0]), np.ones((1, 1)))
-    t2 = 1.2**2 - 0.44
+    t2 = 1.2**2
     delta, d2 = float(m.delta[0]), float(m.distance2[0])
     assert d2 == pytest.approx(9 - 4.8 + 4)
     expected = errors.fedgp_error_mean_field(0.3, 2.0, d2, (9 - t2) / d2, delta, 9.0, 0.44)
     assert error(Rule("fedgp", 0.3), m, [7]) == pytest.approx(expected)
+
+
+def test_noise_is_taken_out_of_the_inner_products_and_no_square_is_negative() -> None:
+    cov = np.diag([1.0, 2.0])
+    m = estimated(10.0, 12.0, np.array([3.0, 4.0]), cov, np.ones(2), np.eye(2))
+    assert float(m.t @ m.t) == pytest.approx(25.0 - 3.0)
+    assert m.t[1] / m.t[0] == pytest.approx(4 / 3)
+    assert m.norm2 == pytest.approx(22.0)
+    noise = estimated(10.0, 12.0, np.array([1.0, 1.0]), cov, np.ones(2), np.eye(2))
+    assert noise.t.tolist() == [0.0, 0.0] and noise.norm2 == pytest.approx(2.0)
+    odd = np.array([[1.0, 0.99, -0.99], [0.99, 1.0, 0.99], [-0.99, 0.99, 1.0]])
+    hard = estimated(1.0, 1.5, np.array([1.0, -0.5, 0.8]), 0.01 * np.eye(3), np.ones(3), odd)
+    assert np.linalg.eigvalsh(hard.gram).min() > 0
+    for b in (0.1, 0.7, 1.0):
+        rows = np.full(3, 1 / 3), np.full(3, b)
+        assert hard.fedda(rows[1], rows[0]) >= (1 - b) ** 2 * hard.sigma2 - 1e-12
 
 
 def test_weights_by_samples_and_a_source_left_out() -> None:
@@ -239,11 +255,33 @@ def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
     assert found.sources == ("east", "north", "south") and found.samples == (9, 14, 11) and found.labelled == 6
     m = found.points[0].found
     assert len(found.points[0].again) == 50
-    assert m.norm2 >= 0 and m.sigma2 > 0 and (np.abs(m.t) <= (m.norm2 + m.sigma2) ** 0.5 + 1e-9).all()
+    assert m.sigma2 > 0 and (np.abs(m.t) <= m.norm2**0.5 + 1e-9).all()
     assert np.allclose(np.diag(m.gram), 1.0) and (m.length > 0).all()
     out = {line["kind"] for line in net.ledger.lines() if line["from"] == "target"}
     assert out == {"count", "scalar", "statistic"}
-    assert found.images == 8 + 14 + 10 + 6 or found.images == 9 + 14 + 11 + 6
+    assert found.images == 9 + 14 + 11 + 6
+
+
+def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None:
+    monkeypatch.setattr(gradients, "FOLD", 100)
+    site = hospitals.hospital("target")
+    layout = site.model.layout
+    u = torch.zeros(2, layout.size)
+    u[0, :5], u[1, -26:-16] = 5**-0.5, 10**-0.5
+    answer = gradients.lie.run(site, gradients.Question(x=hospitals.theta(), u=u, images=6, batch=2, replicates=400))
+    seen: list[Tensor] = []
+    site.model.load(hospitals.theta())
+    rng = stream(site.seed, "target", "advice").child("order")
+    gradients._visit(site, 2, rng, lambda g: seen.append(g.clone().double()))
+    g, v = torch.stack(seen), torch.stack(seen).mean(0)
+    t = g @ u[:, : layout.trainable].double().t()
+    assert answer.batches == 3
+    assert answer.sigma2 == pytest.approx(float((g - v).square().sum()) / 2 / 3, rel=1e-5)
+    assert answer.mean2 == pytest.approx(float(v @ v), rel=1e-5)
+    torch.testing.assert_close(answer.t, t.mean(0), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(answer.cov, torch.cov(t.t()) / 3, rtol=1e-4, atol=1e-10)
+    spread = answer.t_again.std(0) / (answer.cov.diagonal() * 2 / 3).sqrt()
+    assert ((spread > 0.8) & (spread < 1.2)).all()
 
 
 def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.idx_files import write_idx
+
 REPO = Path(__file__).resolve().parents[2]
 TINY = REPO / "tests" / "workflow" / "tiny.yaml"
 
@@ -136,3 +138,15 @@ def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) 
     assert "going on after round 1 of 2" in log
     assert (folder / "done").read_text() == digest
     assert (folder / "metrics.jsonl").read_text() == metrics
+
+
+def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> None:
+    write_idx(tmp_path / "idx")
+    done = snakemake(tmp_path, config=REPO / "tests" / "workflow" / "tiny_benchmark.yaml")
+    assert done.returncode == 0, done.stderr[-6000:]
+    root = tmp_path / "results" / "tinybench"
+    assert {p.name for p in (root / "runs").iterdir()} == {"fedavg", "gp-noise-0", "gp-noise-0.2"}
+    score = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "scores" / "C3.json").read_text())
+    last = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert score["n"] == 100 and score["auc"] is None and score["acc"] == last["test/acc"]
+    assert (root / "report" / "index.html").stat().st_size > 0

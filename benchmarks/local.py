@@ -1,0 +1,97 @@
+"""Local training of ResNet-18 against a hand-written PyTorch loop in the best memory format, at 64, 128 and 224 pixels.
+
+`python -m benchmarks.local [--repeats 3] [--threads 1]` prints one JSON line: for each size images a second of `fit`, of
+the loop with contiguous and with channels_last tensors, and of the latter under bfloat16 autocast; `reach` = fit / best
+loop, all taken in turns in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.models.backbone import build, initialise
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import Stream
+from fdamed.train import fit
+
+BATCH = 32
+IMAGES = {64: 192, 128: 96, 224: 64}
+
+
+def data_of(side: int) -> Labelled:
+    rng = np.random.default_rng(0)
+    n = IMAGES[side]
+    return Labelled(rng.integers(0, 255, (n, side, side), dtype=np.uint8), rng.integers(0, 2, n), {})
+
+
+def by_hand(data: Labelled, memory_format: torch.memory_format, half: bool = False) -> Callable[[], None]:
+    """Somebody's own loop: model, fused Adam, shuffled batches out of memory."""
+    net = build(Model())
+    initialise(net, torch.Generator().manual_seed(0))
+    net = net.to(memory_format=memory_format)
+    net.train()
+    images, labels = torch.from_numpy(data.images), torch.from_numpy(data.y)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+
+    def epoch() -> None:
+        order = torch.randperm(len(data))
+        for at in range(0, len(data), BATCH):
+            rows = order[at : at + BATCH]
+            x = images[rows].unsqueeze(1).float().div_(255.0).to(memory_format=memory_format)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = F.cross_entropy(net(x), labels[rows])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+    return epoch
+
+
+def ours(data: Labelled) -> Callable[[], None]:
+    net = build(Model())
+    initialise(net, torch.Generator().manual_seed(0))
+    model = FlatModel(net)
+    recipe = Recipe(lr=1e-3, batch=BATCH)
+    return lambda: fit(model, data, recipe, Stream(0)) and None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    out: dict[str, object] = {"benchmark": "local", "threads": given.threads}
+    for side, n in IMAGES.items():
+        data = data_of(side)
+        loops = {
+            "fit": ours(data),
+            "contiguous": by_hand(data, torch.contiguous_format),
+            "channels_last": by_hand(data, torch.channels_last),
+            "bfloat16": by_hand(data, torch.channels_last, half=True),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in loops}
+        for turn in range(given.repeats + 1):
+            for name, loop in loops.items():
+                begin = time.process_time()
+                loop()
+                if turn:
+                    seconds[name].append((time.process_time() - begin) / given.threads)
+        speed = {name: round(n / statistics.median(s), 1) for name, s in seconds.items()}
+        pairs = [min(seconds[k][i] for k in loops if k != "fit") / seconds["fit"][i] for i in range(given.repeats)]
+        out[str(side)] = speed | {"reach": round(statistics.median(pairs), 3)}
+    print(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Seconds of a round of every registered method, as a ratio to `finetune` in the same run.
+
+`python -m benchmarks.methods` prints a table and one JSON line. Four sources and a target in one process, ResNet-18 of
+a quarter of the width on 64 pixels; `--full` is the papers' network on 224. All methods take turns in every repeat,
+and the ratio is the median of the ratios within a repeat. Hospitals have the same number of images each; a target with
+labels has a quarter of them labelled, one without has all, and the oracle all with labels. finetune_offline is measured
+in its FedAvg phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+import fdamed.methods  # noqa: F401  (registers the methods)
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import Site
+from fdamed.models.backbone import build, initialise
+from fdamed.models.flat import FlatModel
+
+SOURCES, BATCH, BASE = 4, 32, "finetune"
+RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
+
+
+def hospitals(name: str, sets: list[Labelled], model: FlatModel) -> InProcess:
+    """The federation as the method sees it."""
+    kind = REGISTRY[name]
+    sites = {}
+    for i, data in enumerate(sets):
+        party, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
+        sites[party] = Site(party, seen, model, Recipe(lr=1e-3, batch=BATCH), 0, RELEASE)  # type: ignore[arg-type]
+    return InProcess(sites, "target", name)
+
+
+def target(data: Labelled, kind: Any) -> Any:
+    if not kind.target_labels:
+        return data.without_labels()
+    few = len(data) if kind.every_target_label else max(2, len(data) // 4)
+    return Labelled(data.images[:few], data.y[:few], {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="the whole ResNet-18 on 224 pixels")
+    parser.add_argument("--images", type=int, default=96, help="images of a hospital")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="these methods beside finetune; default: all")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    side = 224 if given.full else 64
+    rng = np.random.default_rng(0)
+    sets = [
+        Labelled(rng.integers(0, 256, (given.images, side, side), dtype=np.uint8), np.arange(given.images) % 2, {})
+        for _ in range(SOURCES + 1)
+    ]
+    net = build(Model() if given.full else Model(width=0.25))
+    initialise(net, torch.Generator().manual_seed(0))
+    model = FlatModel(net)
+    theta = model.read()
+    names = [BASE, *sorted(set(given.only or REGISTRY) - {BASE})]
+    nets = {name: hospitals(name, sets, model) for name in names}
+    states: dict[str, Any] = {name: REGISTRY[name]().start(theta) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    rounds = 4 * (given.repeats + 1)
+    for repeat in range(given.repeats + 1):
+        for name in names:
+            nets[name].begin(repeat + 1, rounds)
+            begin = time.perf_counter()
+            states[name] = REGISTRY[name]().round(states[name], nets[name])
+            seconds[name].append(time.perf_counter() - begin)
+    median = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first round warms up
+    ratio = {
+        name: statistics.median(a / b for a, b in zip(s[1:], seconds[BASE][1:], strict=True))
+        for name, s in seconds.items()
+    }
+    print(f"{'method':<20}{'s a round':>12}{'x finetune':>12}")
+    for name in sorted(names, key=lambda n: ratio[n]):
+        print(f"{name:<20}{median[name]:>12.3f}{ratio[name]:>12.2f}")
+    print(
+        json.dumps(
+            {
+                "benchmark": "methods",
+                "network": "resnet18" if given.full else "resnet18/4",
+                "pixels": side,
+                "images": given.images,
+                "threads": given.threads,
+                "repeats": given.repeats,
+                "seconds": {name: round(median[name], 3) for name in names},
+                "ratio": {name: round(ratio[name], 3) for name in names},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""fdamed advise on a small cohort whose hospitals are made to agree and to disagree with the target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fdamed.cli import main
+from fdamed.theory.advice import score
+
+SIDE = 32
+PARTIES = {"twin": "a", "opposite": "b", "target": "c"}
+
+
+def write_party(folder: Path, seed: int, flipped: bool) -> None:
+    """Positives have a bright left half; in a flipped hospital they are called negatives."""
+    rng = np.random.default_rng(seed)
+    splits = ["adapt"] * 48 + ["test"] * 8 + ["train"] * 80 + ["val"] * 8
+    bright = np.arange(len(splits)) % 2
+    images = rng.integers(0, 60, (len(splits), SIDE, SIDE))
+    images[:, :, : SIDE // 2] += 150 * bright[:, None, None]
+    folder.mkdir(parents=True)
+    np.save(folder / "images.npy", images.astype(np.uint8))
+    order = {"split": splits, "y": (1 - bright if flipped else bright).astype(np.int8)}
+    pd.DataFrame(order).to_parquet(folder / "order.parquet")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advise")
+    config = {
+        "cohort": "small",
+        "results": str(folder / "results"),
+        "data": {"layout": "chexpert", "root": str(folder)},
+        "cut": {"by": "race", "label": "Edema", "parties": PARTIES, "target": "target", "labelled": 48},
+        "image": {"size": SIDE},
+        "model": {"width": 0.0625},
+        "train": {
+            "rounds": 40,
+            "source": {"lr": 0.001, "batch": 8},
+            "target": {"lr": 0.001, "batch": 8},
+            "device": "cpu",
+        },
+        "seeds": [0],
+        "runs": {"fedavg": {}, "target_only": {}, "fedda": {"sweep": {"beta": [0.25, 0.5]}}, "fedgp": {}, "oracle": {}},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    root = folder / "results" / "small"
+    for seed, party in enumerate(PARTIES):
+        write_party(root / "parties" / party, seed, party == "opposite")
+    images = {"train": 80, "adapt": 48, "val": 8, "test": 8}
+    (root / "cohort.json").write_text(json.dumps({"parties": {p: {"images": images} for p in PARTIES}}))
+    assert main(["init", "--config", str(folder / "config.json"), "--seed", "0"]) == 0
+    return folder
+
+
+def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(study: Path, capfd) -> None:
+    assert main(["advise", "--config", str(study / "config.json")]) == 0
+    folder = study / "results" / "small" / "advice"
+    advice = json.loads((folder / "target.json").read_text())
+    sources = {s["source"]: s for s in advice["sources"]}
+    assert sources["twin"]["cosine"]["value"] > 0.3 > 0.0 > sources["opposite"]["cosine"]["value"]
+    assert sources["twin"]["d2"]["value"] < sources["opposite"]["d2"]["value"]
+    assert sources["twin"]["gain"]["value"] > 0.0 > sources["opposite"]["gain"]["value"]
+    assert sources["twin"]["delta"]["value"] > sources["opposite"]["delta"]["value"]
+    assert advice["cost"]["share"] <= 0.05
+    assert advice["ranking"][0]["method"] == advice["recommended"]["method"] != "fedavg"
+    assert set(advice["runs"]) == {"fedavg", "target_only", "fedda-beta-0.25", "fedda-beta-0.5", "fedgp"}
+    assert "target: " in capfd.readouterr().err
+    picture = (folder / "target.svg").read_text()
+    assert picture.startswith("<svg") and "twin" in picture and "opposite" in picture
+
+
+def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_target(study: Path) -> None:
+    lines = (study / "results" / "small" / "advice" / "target.ledger.jsonl").read_text().splitlines()
+    out = {(line["from"], line["kind"]) for line in map(json.loads, lines) if line["from"] != "server"}
+    assert {kind for party, kind in out if party == "target"} == {"count", "scalar", "statistic"}
+    assert {kind for party, kind in out if party == "twin"} == {"weights", "update", "count", "scalar"}
+
+
+@pytest.mark.slow
+def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(study: Path, tmp_path: Path) -> None:
+    file = study / "results" / "small" / "advice" / "target.json"
+    before = file.read_bytes()
+    config = json.loads((study / "config.json").read_text())
+    config["train"]["network"] = "processes"
+    (tmp_path / "apart.json").write_text(json.dumps(config))
+    assert main(["advise", "--config", str(tmp_path / "apart.json")]) == 0
+    assert file.read_bytes() == before
+
+
+def test_the_advice_can_be_scored(study: Path) -> None:
+    advice = json.loads((study / "results" / "small" / "advice" / "target.json").read_text())
+    told = score(advice, {"fedavg": 0.6, "target_only": 0.7, "fedgp": 0.8, "fedda-beta-0.5": 0.75, "oracle": 0.9})
+    assert told is not None and told.runs == 4 and told.best == "fedgp"
+
+
+def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:
+    assert main(["advise", "--config", str(study / "config.json"), "--target", "nobody"]) == 2
+    assert "no party 'nobody'" in capfd.readouterr().err
+
+
+def test_figure_2_small_writes_theory_beside_training(tmp_path: Path, capfd) -> None:
+    assert main(["figure2", "--out", str(tmp_path), "--small"]) == 0
+    content = json.loads((tmp_path / "figure2.json").read_text())
+    assert content["summary"]["cells"] == 9 and len(content["cells"]) == 9
+    same = [c for c in content["cells"] if c["shift"] == 0.0]
+    assert all(c["d2"] < 1e-9 and c["errors"]["source_only"] < 1e-9 for c in same)
+    variance = [c["sigma2"] for c in same]
+    assert variance == sorted(variance)
+    assert 0.0 <= content["summary"]["measured"]["agreement_percent"] <= 100.0
+    assert (tmp_path / "figure2.svg").read_text().count("<rect") > 27

@@ -1,0 +1,89 @@
+"""Public sets are read from the files that everybody has, and refused with a remedy where they are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fdamed.data.benchmark import Samples, fitted, read
+from fdamed.datasets import Domain
+from fdamed.errors import FdamedError
+from tests.idx_files import write_idx
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
+    write_idx(tmp_path, train=30, test=20)
+    found = read(Domain(kind="idx", root=str(tmp_path)), "here")
+    assert found.x.shape == (50, 28, 28) and found.x.dtype == np.uint8
+    assert found.y[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert found.test.sum() == 20 and not found.test[:30].any()
+    assert (found.x[3, 6:10] == 220).all()
+
+
+@pytest.mark.skipif(not FASHION.is_dir(), reason="the package dataset-fashion-mnist is not installed")
+def test_fashion_mnist_has_7000_images_of_each_class() -> None:
+    found = read(Domain(kind="idx", root=str(FASHION)), "here")
+    assert np.bincount(found.y).tolist() == [7000] * 10
+    assert found.test.sum() == 10_000
+    assert found.x.mean() == pytest.approx(72.97, abs=0.05)  # published: 0.2860 of 255 on the training part
+
+
+def test_a_missing_set_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(FdamedError, match=r"train-images") as told:
+        read(Domain(kind="idx", root=str(tmp_path / "nowhere")), "here")
+    assert "dataset-fashion-mnist" in told.value.fix
+
+
+def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+    write_idx(tmp_path, train=30, test=20)
+    labels = tmp_path / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-3])
+    with pytest.raises(FdamedError, match="cut short"):
+        read(Domain(kind="idx", root=str(tmp_path)), "here")
+
+
+def test_feature_vectors_come_as_npz(tmp_path: Path) -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    np.savez(tmp_path / "set.npz", x=x, y=[0, 1, 0, 1], x_test=x[:2], y_test=[1, 0])
+    found = read(Domain(kind="npz", root=str(tmp_path / "set.npz")), "here")
+    assert found.x.dtype == np.float32 and found.x.shape == (6, 3)
+    assert found.test.tolist() == [False] * 4 + [True] * 2
+
+
+def test_the_digits_of_scikit_learn_need_no_file() -> None:
+    found = read(Domain(kind="digits"), "here")
+    assert found.x.shape == (1797, 8, 8) and found.x.max() == 255 and found.test.sum() == 359
+
+
+def test_cifar10_is_read_channel_by_channel(tmp_path: Path) -> None:
+    for i, name in enumerate([*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]):
+        rows = np.zeros((2, 3073), dtype=np.uint8)
+        rows[:, 0] = i
+        rows[:, 1:1025] = 7  # red
+        rows.tofile(tmp_path / name)
+    found = read(Domain(kind="cifar10", root=str(tmp_path)), "here")
+    assert found.x.shape == (12, 32, 32, 3)
+    assert found.x[0, 0, 0].tolist() == [7, 0, 0] and found.y[-1] == 5
+
+
+def test_colour_goes_with_the_label_as_often_as_the_correlation_says(tmp_path: Path) -> None:
+    write_idx(tmp_path, train=4000, test=1000)
+    found = read(Domain(kind="coloured", root=str(tmp_path), correlation=0.8), "here")
+    red = found.x[..., 0].any(axis=(1, 2))
+    assert (
+        found.x.shape == (5000, 14, 14, 3) and not (found.x[..., 0].astype(bool) & found.x[..., 1].astype(bool)).any()
+    )
+    assert (red == (found.y == 1)).mean() == pytest.approx(0.9, abs=0.02)
+    truth = np.arange(4000) % 10 >= 5
+    assert ((found.y[:4000] == 1) == truth).mean() == pytest.approx(0.75, abs=0.03)
+
+
+def test_images_are_brought_to_the_side_and_channels_of_the_model() -> None:
+    grey = Samples(np.full((3, 8, 8), 90, np.uint8), np.zeros(3, np.int64), np.zeros(3, bool))
+    assert (fitted(grey, 32, 3).x == 90).all() and fitted(grey, 32, 3).x.shape == (3, 32, 32, 3)
+    colour = Samples(np.tile(np.array([10, 20, 30], np.uint8), (2, 4, 4, 1)), np.zeros(2, np.int64), np.zeros(2, bool))
+    assert fitted(colour, 4, 1).x[0, 0, 0] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)

@@ -1,0 +1,399 @@
+"""FADA against its paper: the losses' values, who learns from which, the weights, the bytes, and what may go wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.data.loader import Unlabelled
+from fdamed.errors import FdamedError
+from fdamed.federation.adversaries import Batch, Game
+from fdamed.federation.disentangling import Rates, branches, disentangle, opponents
+from fdamed.federation.loop import run
+from fdamed.federation.network import DroppedOut
+from fdamed.federation.playing import Adapt, adapt
+from fdamed.federation.steps import Moved
+from fdamed.methods.fada import Fada
+from fdamed.methods.fedavg import FedAvg
+from fdamed.models.adversary import (
+    Branches,
+    Discriminator,
+    Mine,
+    Opponents,
+    domain_loss,
+    folded,
+    frozen,
+    half,
+    mutual_information,
+    uniformity,
+)
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import stream
+from tests import hospitals
+from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
+
+EMPTY = torch.empty(0)
+FULL = Rates(0.1, 1e-4, 0.01)
+
+
+def normal(*shape: int, name: str = "x") -> Tensor:
+    return torch.from_numpy(stream(2, name).numpy.normal(size=shape)).float()
+
+
+def federation(names: tuple[str, ...] = hospitals.NAMES, features: bool = False, batch: int = 4):
+    net = hospitals.in_process(names, labels=False)
+    for site in net._sites.values():
+        site.recipe = site.recipe.model_copy(update={"batch": batch, "optimiser": "sgd"})
+        if features:
+            site.release = site.release | {"features"}
+    return net
+
+
+def after_one_round(method, net):
+    net.begin(1, 1)
+    return method.round(method.start(hospitals.theta()), net)
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_undecided_discriminator_costs_two_times_log_two() -> None:
+    logit = torch.zeros(5)
+    l_di = domain_loss(logit, 1.0) + domain_loss(logit, 0.0)
+    l_g = domain_loss(logit, 1.0) + domain_loss(logit, 1.0)
+    assert float(l_di) == pytest.approx(1.386294, abs=1e-6) and float(l_g) == pytest.approx(1.386294, abs=1e-6)
+
+
+def test_a_certain_discriminator_has_a_finite_loss() -> None:
+    assert float(domain_loss(torch.tensor([-500.0]), 1.0)) == 500.0
+
+
+def test_class_confusion_is_least_for_constant_logits() -> None:
+    assert float(uniformity(torch.full((4, 3), 7.0))) == pytest.approx(math.log(3))
+    assert float(uniformity(torch.tensor([[1.0, 0.0, 0.0]]))) > math.log(3)
+
+
+def test_a_constant_critic_sees_no_information() -> None:
+    assert float(mutual_information(torch.full((9,), 2.5), torch.full((9,), 2.5))) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_critic_that_knows_the_density_finds_the_information_of_a_gaussian() -> None:
+    rho = 0.8
+    x, z = normal(200_000, name="x"), normal(200_000, name="z")
+    y = rho * x + math.sqrt(1 - rho**2) * z
+
+    def ratio(a: Tensor, b: Tensor) -> Tensor:
+        quadratic = (rho**2 * (a * a + b * b) - 2 * rho * a * b) / (2 * (1 - rho**2))
+        return -0.5 * math.log(1 - rho**2) - quadratic
+
+    assert float(mutual_information(ratio(x, y), ratio(x, y.roll(1)))) == pytest.approx(0.5108, abs=0.01)
+
+
+def test_scores_too_large_for_exponentials_give_a_finite_information() -> None:
+    assert float(mutual_information(torch.tensor([1e4, 1e4]), torch.tensor([1e4, 0.0]))) == pytest.approx(
+        math.log(2), abs=1e-3
+    )
+
+
+# --- who learns from what --------------------------------------------------------------------------------------------
+
+
+def test_features_learn_with_a_frozen_discriminator_and_the_discriminator_from_detached_features() -> None:
+    di = FlatModel(Discriminator(4, 3))
+    seen = normal(6, 4).requires_grad_()
+    alone = torch.autograd.grad(domain_loss(di.module(seen.detach()), 0.0), list(di.module.parameters()))
+    Game(di, label=0.0, toward=1.0, pull=0.3).play(seen).backward()
+    assert torch.allclose(di.grad, torch.cat([g.flatten() for g in alone]))
+    with frozen(di.module):
+        (g,) = torch.autograd.grad(0.3 * domain_loss(di.module(seen), 1.0), seen)
+    assert torch.allclose(seen.grad, g)
+
+
+def objective_of(rates: Rates, pull: float = 0.0):
+    site = hospitals.hospital("north")
+    d, o = branches(site, EMPTY), opponents(site)
+    d.grad.zero_(), o.grad.zero_()
+    objective, skipped = disentangle(d, o, rates, lambda f, b: 0.0, lambda f: pull * f.sum(), on_f=False)
+    return d, o, objective, skipped
+
+
+def batch_of(n: int = 6) -> Batch:
+    return Batch(torch.empty(0), torch.arange(n) % 2, {}, stream(0, "batch"))
+
+
+def gradient_at_the_feature(rates: Rates) -> Tensor:
+    _, _, objective, _ = objective_of(rates)
+    f = normal(6, 4).requires_grad_()
+    objective(f, batch_of()).backward()
+    return f.grad
+
+
+def test_information_and_reconstruction_shape_the_branches_and_never_the_extractor() -> None:
+    assert torch.equal(gradient_at_the_feature(Rates(0.1, 0.0, 0.0)), gradient_at_the_feature(Rates(0.1, 5.0, 5.0)))
+    assert not torch.equal(gradient_at_the_feature(Rates(0.1, 0.0, 0.0)), gradient_at_the_feature(Rates(2.0, 0.0, 0.0)))
+    changes = []
+    for rates in (Rates(0.1, 0.0, 0.0), Rates(0.1, 5.0, 0.0), Rates(0.1, 0.0, 5.0)):
+        d, _, objective, _ = objective_of(rates)
+        objective(normal(6, 4).requires_grad_(), batch_of()).backward()
+        changes.append(d.grad.clone())
+    assert not torch.allclose(changes[0], changes[1]) and not torch.allclose(changes[0], changes[2])
+
+
+def test_the_class_identifier_learns_its_task_and_not_the_confusion() -> None:
+    gradients = []
+    for entropy in (0.0, 9.0):
+        _, o, objective, _ = objective_of(Rates(entropy, 0.0, 0.0))
+        objective(normal(6, 4).requires_grad_(), batch_of()).backward()
+        gradients.append(o.module.identifier.weight.grad.clone())
+    assert torch.equal(gradients[0], gradients[1]) and gradients[0].any()
+
+
+def test_the_critic_maximises_the_information_that_the_branches_minimise() -> None:
+    d, o, objective, _ = objective_of(Rates(0.0, 1.0, 0.0))
+    objective(normal(6, 4).requires_grad_(), batch_of()).backward()
+    order = torch.randperm(6, generator=batch_of().rng.child("shuffle").torch)
+
+    def information() -> Tensor:
+        f_di, f_ds = d.module(normal(6, 4))
+        return mutual_information(o.module.mine(f_di, f_ds), o.module.mine(f_di, f_ds[order]))
+
+    mine = list(o.module.mine.parameters())
+    for p, g in zip(mine, torch.autograd.grad(information(), mine), strict=True):
+        assert torch.allclose(p.grad, -g, atol=1e-6)
+    (up,) = torch.autograd.grad(information(), d.module.specific.weight)
+    d2, _, with_information, _ = objective_of(Rates(0.0, 1.0, 0.0))
+    with_information(normal(6, 4).requires_grad_(), batch_of())  # the value's own backward is left out
+    assert torch.allclose(d2.module.specific.weight.grad, up, atol=1e-6)
+
+
+def test_information_that_is_not_finite_is_left_out_and_counted() -> None:
+    d, o, objective, skipped = objective_of(FULL)
+    with torch.no_grad():
+        o.module.mine.x.weight.fill_(3e38)
+    f = normal(6, 4).requires_grad_()
+    objective(f, batch_of()).backward()
+    assert skipped == [1]
+    assert torch.isfinite(d.grad).all() and torch.isfinite(o.grad).all() and torch.isfinite(f.grad).all()
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_four_sources_have_the_papers_number_of_parameters() -> None:
+    parts = (Branches(128, 2), Opponents(128, 2), Discriminator(half(128), 32))
+    numbers = sum(p.numel() for m in parts for p in m.parameters()) - sum(
+        p.numel() for p in parts[0].classifier.parameters()
+    )  # the classifier stands in for the network's own head
+    assert 4 * numbers == 157_712
+    assert 4 * numbers == pytest.approx(56_369_000 - 56_212_170, rel=0.01)
+
+
+def test_branch_and_classifier_fold_into_one_linear_head() -> None:
+    b = Branches(6, 3)
+    b.train()
+    for i in range(3):
+        b(normal(20, 6, name=f"f{i}") + 2.0)
+    b.eval()
+    f = normal(5, 6)
+    weight, bias = folded(b)
+    assert torch.allclose(F.linear(f, weight, bias), b.classifier(b(f)[0]), atol=1e-5)
+
+
+def test_the_learned_model_predicts_what_the_branches_predict() -> None:
+    net = federation(batch=16)
+    state = after_one_round(Fada(), net)
+    site = hospitals.hospital("target")
+    d = branches(site, state.d)
+    site.model.load(state.x)
+    site.model.module.eval(), d.module.eval()
+    x = normal(4, 1, 8, 8)
+    with torch.inference_mode():
+        expected = d.module.classifier(d.module(site.model.module.features(x))[0])
+        assert torch.allclose(site.model.module(x), expected, atol=1e-5)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+SPREADS = {"before": 10.0, "S1": 9.8, "S2": 9.95}
+
+
+class WithSpreads(Scripted):
+    def _deliver(self, party, step, nth, msg):
+        if hasattr(msg, "models"):
+            moved = msg.models[0] - X
+            which = next((k for k in ("S1", "S2") if torch.equal(moved, MOVES[k])), "before")
+            return step.answer(i=SPREADS[which])
+        return super()._deliver(party, step, nth, msg)
+
+
+def test_model_one_weighs_updates_by_how_much_tighter_the_target_clusters() -> None:
+    net = WithSpreads(lambda p, x: x + MOVES[p], SAMPLES, dict.fromkeys(SAMPLES, 1.0))
+    net.begin(1, 1)
+    method = Fada(model="I")
+    got = method.round(method.start(X), net).x - X
+    w = torch.softmax(torch.tensor([0.4, 0.1]), 0)  # relative gains 0.02 and 0.005 over 0.05
+    assert torch.allclose(got, w[0] * MOVES["S1"] + w[1] * MOVES["S2"], atol=1e-5)
+    assert net.notes["weight/S1"] == pytest.approx(float(w[0]), abs=1e-6)
+    assert Moved in {s.answer for s in method.asks()}
+
+
+def test_without_its_losses_and_weighed_by_samples_it_is_fedavg() -> None:
+    theta = {}
+    for name, method in (
+        ("avg", FedAvg()),
+        ("I", Fada(model="I", weighting="samples")),
+        ("II", Fada(model="II", weighting="samples", adversarial=0.0, adversarial_start=0.0)),
+    ):
+        theta[name] = after_one_round(method, federation(batch=16)).x
+    p = hospitals.model().layout.trainable
+    assert torch.allclose(theta["I"], theta["avg"], atol=1e-6)
+    assert torch.allclose(theta["II"][:p], theta["avg"][:p], atol=1e-6)
+    assert not torch.equal(theta["avg"], hospitals.theta())
+
+
+def test_weights_are_noted_and_sum_to_one_in_every_model() -> None:
+    for model in ("I", "II", "III"):
+        net = federation()
+        after_one_round(Fada(model=model), net)
+        weights = [net.notes[f"weight/{s}"] for s in net.sources]
+        assert sum(weights) == pytest.approx(1.0) and min(weights) >= 0.0
+
+
+def test_weights_are_kept_between_two_looks_and_shared_among_those_who_answer() -> None:
+    net = federation()
+    method = Fada(model="I", attention_every=5)
+    state = after_one_round(method, net)
+    first = {s: net.notes[f"weight/{s}"] for s in net.sources}
+    deliver = net._deliver
+    net._deliver = lambda party, step, nth, msg: (
+        deliver(party, step, nth, msg) if party != "east" else (_ for _ in ()).throw(DroppedOut(party, "gone"))
+    )
+    net.begin(2, 2)
+    before = net.ledger.total(receiver="target")
+    method.round(state, net)
+    assert net.ledger.total(receiver="target") == before
+    assert net.notes["weight/north"] == pytest.approx(first["north"] / (first["north"] + first["south"]))
+    assert "weight/east" not in net.notes
+
+
+def test_a_single_source_has_the_whole_weight_without_a_look() -> None:
+    net = federation(("north", "target"))
+    after_one_round(Fada(model="II"), net)
+    assert net.notes["weight/north"] == 1.0
+    assert net.ledger.total(kind="individual") == 0
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_round_are_those_of_the_formula() -> None:
+    net = federation()
+    after_one_round(Fada(model="I"), net)
+    k, m = 3, 4 * net.layout.size
+    assert net.ledger.total(kind="weights") + net.ledger.total(kind="update") == 2 * k * m
+    assert net.ledger.total(kind="individual") == (k + 1) * m
+
+
+def test_the_shared_discriminator_costs_its_copies_down_and_up() -> None:
+    net = federation()
+    method = Fada(model="II")
+    state = after_one_round(method, net)
+    first = net.ledger.total(kind="statistic")
+    net.begin(2, 2)
+    method.round(state, net)
+    k, p_di, rates = 3, sum(p.numel() for p in Discriminator(4, 2).parameters()), 3 * 8
+    assert net.ledger.total(kind="statistic") - first == 2 * (k + 1) * 4 * p_di + (k + 1) * rates
+    assert net.ledger.total(kind="weights") + net.ledger.total(kind="update") == 2 * (2 * (k + 1)) * 4 * net.layout.size
+    assert net.ledger.total(kind="features") == 0
+
+
+def test_features_are_refused_before_any_byte_leaves_unless_every_hospital_releases_them() -> None:
+    net = federation()
+    with pytest.raises(FdamedError, match="features"):
+        run(Fada(wire="features"), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert net.ledger.lines() == []
+    run(Fada(), net, hospitals.theta(), 1, hospitals.no_judge)
+
+
+@pytest.mark.parametrize(("model", "d"), [("II", 4), ("III", 2)])
+def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None:
+    net = federation(features=True, batch=3)
+    run(Fada(model=model, wire="features", limit=2), net, hospitals.theta(), 1, hospitals.no_judge)
+    pairs, steps, b = 3, 2, 3
+    assert net.ledger.total(kind="features") == 16 * b * d * pairs * steps
+
+
+def test_published_features_teach_both_sides_and_resume_between_questions() -> None:
+    results = []
+    for build in (hospitals.in_process, hospitals.rebuilt):
+        net = build(labels=False)
+        for site in net._sites.values():
+            site.release = site.release | {"features"}
+        net.check_release = lambda party, step: None
+        theta, record = run(Fada(wire="features"), net, hospitals.theta(), 2, hospitals.no_judge)
+        assert torch.isfinite(theta).all() and not record.absences
+        results.append(theta)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], hospitals.theta())
+
+
+# --- what may go wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
+    net = federation(features=True)
+    deliver = net._deliver
+    asked = []
+
+    def leaving(party, step, nth, msg):
+        if party == "east":
+            asked.append(step.name)
+            if wire == "discriminator" or len(asked) > 3:
+                raise DroppedOut(party, "gone")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = leaving
+    theta, record = run(Fada(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
+    assert "weight/east" not in record.metrics[0] and "weight/north" in record.metrics[0]
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+@pytest.mark.parametrize("images", [0, 1])
+def test_a_target_with_one_image_or_none_leaves_a_finite_model(wire, images) -> None:
+    net = federation(features=True)
+    site = net._sites["target"]
+    site.data = Unlabelled(site.data.images[:images])
+    theta, _ = run(Fada(wire=wire), net, hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
+
+
+def test_a_source_with_one_image_trains_with_running_statistics() -> None:
+    site = hospitals.hospital("north")
+    site.data = type(site.data)(site.data.images[:1], site.data.y[:1], {})
+    theta = hospitals.theta()
+    ask = Adapt(x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, source=1, apart=1, on_f=0)
+    site.rng = stream(0, "test")
+    reply = adapt.run(site, ask)
+    assert torch.isfinite(reply.g).all() and torch.isfinite(reply.d).all()
+    assert not torch.equal(reply.d, branches(site, EMPTY).read())
+    assert not reply.g[site.model.layout.trainable :].any() and reply.d[-8:].tolist() == [0, 0, 1, 1] * 2
+
+
+def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:
+    net = federation()
+    after_one_round(Fada(), net)
+    assert {s: "opponents" in net._sites[s].memory for s in (*net.sources, "target")} == {
+        "north": True,
+        "east": True,
+        "south": True,
+        "target": False,
+    }
+    mine = sum(p.numel() for p in Mine(2).parameters())
+    assert mine > 0 and len(net._sites["north"].memory["opponents"]) > mine

@@ -1,0 +1,182 @@
+"""f-DANN against centralised DANN, FedAvg and its byte formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.data.loader import Unlabelled
+from fdamed.errors import FdamedError
+from fdamed.federation.adversaries import Game, discriminator, progress
+from fdamed.federation.exchange import Judges
+from fdamed.federation.loop import run
+from fdamed.federation.network import DroppedOut
+from fdamed.methods.fdann import DEPTH, WIDTH, FDann
+from fdamed.methods.fedavg import FedAvg
+from fdamed.models.adversary import Discriminator, domain_loss, frozen
+from fdamed.models.flat import FlatModel
+from tests import hospitals
+from tests.unit.test_fada import after_one_round, federation, normal
+
+EMPTY = torch.empty(0)
+
+
+def test_the_ramp_is_danns() -> None:
+    assert progress(0, 50) == 0.0
+    assert progress(5, 50) == pytest.approx(2 / (1 + math.exp(-1)) - 1)
+    assert progress(50, 50) == pytest.approx(0.9999092)
+
+
+def test_the_reversed_gradient_is_minus_lambda_times_the_gradient() -> None:
+    di = FlatModel(Discriminator(4, 8, 2, slope=0.0))
+    seen = normal(6, 4).requires_grad_()
+    with frozen(di.module):
+        (plain,) = torch.autograd.grad(domain_loss(di.module(seen), 1.0), seen)
+    (turned,) = torch.autograd.grad(Game(di, label=1.0, toward=1.0, pull=-0.3).play(seen), seen)
+    assert torch.allclose(turned, -0.3 * plain, atol=1e-6) and plain.any()
+
+
+def centralised(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
+    """One DANN step on both full batches: trainable change of the network, and the discriminator after it."""
+    site = hospitals.hospital("north")
+    north, target = hospitals.images("north"), hospitals.images("target")
+    net = site.model.module
+    net.train()
+    di = discriminator(site, EMPTY, WIDTH, DEPTH)
+    x_s, x_t = (torch.from_numpy(v.images).unsqueeze(1).float() / 255 for v in (north, target))
+    f_s, f_t = net.features(x_s), net.features(x_t)
+    s, t = domain_loss(di.module(f_s), 1.0) / 2, domain_loss(di.module(f_t), 0.0) / 2
+    parameters = list(net.parameters())
+
+    def flat(loss: Tensor) -> Tensor:
+        g = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        return torch.cat(
+            [
+                (torch.zeros_like(p) if v is None else v).permute(0, 2, 3, 1).flatten()
+                if p.ndim == 4
+                else (torch.zeros_like(p) if v is None else v).flatten()
+                for p, v in zip(parameters, g, strict=True)
+            ]
+        )
+
+    task = F.cross_entropy(net.head(f_s), torch.from_numpy(north.y))
+    change = -lr_s * flat(task - lam * s) - lr_t * flat(-lam * t)
+    own = torch.autograd.grad(s + t, list(di.module.parameters()))
+    return change, di.read()[: di.layout.trainable] - lr_s * torch.cat([g.flatten() for g in own])
+
+
+def test_one_source_and_one_step_are_a_centralised_dann_step() -> None:
+    net = federation(("north", "target"), batch=16)
+    for site in net._sites.values():
+        site.recipe = site.recipe.model_copy(update={"lr": 0.02})
+    method = FDann()
+    net.begin(1, 1)
+    state = method.round(method.start(hospitals.theta()), net)
+    change, di = centralised(progress(1, 1), 0.02, 0.02)
+    p = net.layout.trainable
+    assert torch.allclose(state.x[:p] - hospitals.theta()[:p], change, atol=1e-6)
+    assert torch.allclose(state.di, di, atol=1e-6)
+
+
+def test_published_features_take_the_same_step_of_the_network() -> None:
+    net = federation(("north", "target"), features=True, batch=16)
+    for site in net._sites.values():
+        site.recipe = site.recipe.model_copy(update={"lr": 0.02})
+    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-3)
+    common = discriminator(net._sites["north"], EMPTY, WIDTH, DEPTH).read()
+    net.begin(1, 1)
+    method = FDann(wire="features")
+    start = method.start(hospitals.theta())
+    state = method.round(type(start)(x=start.x, di=common.expand_as(judges.read())), net)
+    change, _ = centralised(progress(1, 1), 0.02, 0.02)
+    p = net.layout.trainable
+    assert torch.allclose(state.x[:p] - hospitals.theta()[:p], change, atol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_without_a_weight_it_is_fedavg(wire) -> None:
+    expected = after_one_round(FedAvg(), federation(features=True)).x
+    assert torch.equal(after_one_round(FDann(weight=0.0, wire=wire), federation(features=True)).x, expected)
+    assert not torch.equal(after_one_round(FDann(), federation()).x, expected)
+
+
+def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
+    net = federation(features=True)
+    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    f = normal(32, 4)
+    for _ in range(60):
+        judges.versus("north", f, f, 1.0, reverse=True)
+    di = discriminator(net._sites["north"], judges.read()[net.sources.index("north")], WIDTH, DEPTH)
+    with torch.inference_mode():
+        logit = di.module(f)
+        assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
+
+
+def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
+    net = federation(features=True)
+    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
+    for _ in range(30):
+        judges.versus("north", f_s, f_t, 1.0, reverse=True)
+    di = discriminator(net._sites["north"], judges.read()[net.sources.index("north")], WIDTH, DEPTH)
+    with torch.inference_mode():
+        assert bool((di.module(f_s) > 0).all()) and bool((di.module(f_t) < 0).all())
+
+
+def test_a_saturated_discriminator_does_not_pull() -> None:
+    di = FlatModel(Discriminator(4, 8, 2))
+    with torch.no_grad():
+        di.module.out.bias.fill_(-20.0)
+    seen = normal(3, 4).requires_grad_()
+    (g,) = torch.autograd.grad(Game(di, label=1.0, toward=1.0, pull=-1.0, saturation=10.0).play(seen), seen)
+    assert not g.any() and di.grad.any()
+
+
+def test_bytes_of_a_round_are_those_of_the_formula() -> None:
+    net = federation()
+    method = FDann()
+    state = after_one_round(method, net)
+    first = {kind: net.ledger.total(kind=kind) for kind in ("weights", "update", "statistic")}
+    net.begin(2, 2)
+    method.round(state, net)
+    second = {kind: net.ledger.total(kind=kind) - v for kind, v in first.items()}
+    k, m = 3, 4 * net.layout.size
+    p_di = sum(p.numel() for p in Discriminator(4, WIDTH, DEPTH).parameters())
+    assert second == {"weights": (k + 1) * m, "update": (k + 1) * m, "statistic": 2 * (k + 1) * 4 * p_di}
+    assert net.ledger.total(kind="features") == 0
+
+
+def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
+    with pytest.raises(FdamedError, match="features"):
+        run(FDann(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
+    net = federation(features=True, batch=3)
+    run(FDann(wire="features", limit=2), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert net.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_without_an_image_at_the_target_the_sources_learn_their_task(wire) -> None:
+    net = federation(features=True, batch=16)
+    net._sites["target"].data = Unlabelled(net._sites["target"].data.images[:0])
+    got = after_one_round(FDann(wire=wire), net).x
+    assert torch.allclose(got, after_one_round(FedAvg(), federation(batch=16)).x, atol=1e-6)
+
+
+def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
+    net = federation(features=True)
+    deliver, asked = net._deliver, []
+
+    def leaving(party, step, nth, msg):
+        if party == "south":
+            asked.append(step.name)
+            if len(asked) > 4:
+                raise DroppedOut(party, "gone")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = leaving
+    theta, _ = run(FDann(wire="features"), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert torch.isfinite(theta).all() and len(asked) == 5
