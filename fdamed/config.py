@@ -132,6 +132,15 @@ class Tracking(Strict):
     """MLflow tracking URI; default: a SQLite file below results/."""
 
 
+class Published(Strict):
+    """Figures of a paper that the study repeats, for the report to put beside ours."""
+
+    source: str
+    metric: Literal["acc", "auc"] = "acc"
+    values: dict[str, float | dict[str, float]]
+    """Run (a swept one by its folder, such as fedgp-noise-0.4) -> per cent, or -> {target: per cent}."""
+
+
 class Config(Strict):
     cohort: Name
     results: str = "results"
@@ -145,6 +154,7 @@ class Config(Strict):
     runs: dict[Name, Run]
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     tracking: Tracking = Tracking()
+    published: Published | None = None
 
     @model_validator(mode="after")
     def _runs_fit(self) -> Config:
@@ -164,6 +174,9 @@ class Config(Strict):
                     raise ValueError(f"runs.{name}.sweep cannot go over `{key}`: write one run for each")
                 if not values or len({str(v) for v in values}) != len(values):
                     raise ValueError(f"runs.{name}.sweep.{key} needs values, each of them once")
+        stray_rows = [r for r in (self.published.values if self.published else ()) if r not in self.expanded_runs()]
+        if stray_rows:
+            raise ValueError(f"published.values names {', '.join(stray_rows)}, which is no run of the study")
         for name, run in self.expanded_runs().items():
             rounds = self.train_of(run).rounds
             if float(run.options.get("warmup", 0)) >= rounds:

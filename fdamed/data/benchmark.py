@@ -17,7 +17,12 @@ from fdamed.errors import FdamedError
 from fdamed.seeds import stream
 
 FASHION = "Debian and Ubuntu have it as the package dataset-fashion-mnist (/usr/share/datasets/fashion-mnist)."
-IDX: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x09: np.dtype("i1"), 0x0B: np.dtype(">i2"), 0x0C: np.dtype(">i4")}
+IDX: dict[int, np.dtype[Any]] = {
+    0x08: np.dtype("u1"),
+    0x09: np.dtype("i1"),
+    0x0B: np.dtype(">i2"),
+    0x0C: np.dtype(">i4"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +68,7 @@ def _array(root: Path, stem: str) -> NDArray[Any]:
     path = found[0]
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        zeros, code, rank = struct.unpack(">HBB", content[:4])
+        _, code, rank = struct.unpack(">HBB", content[:4])
         shape = struct.unpack(f">{rank}I", content[4 : 4 + 4 * rank])
         values: NDArray[Any] = np.frombuffer(content, IDX[code], offset=4 + 4 * rank)
         return values.reshape(shape)

@@ -1,5 +1,6 @@
-"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score; with several classes there is no AUC,
-balanced accuracy is the mean recall, and the Brier score sums over the classes.
+"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score.
+
+With several classes there is no AUC, balanced accuracy is the mean recall, and the Brier score sums over the classes.
 
 A score that the data cannot define (AUC where a class is absent) is None and comes with its reason; it is never 0.5 and
 never NaN, so that no mean can swallow it.

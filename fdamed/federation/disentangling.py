@@ -74,11 +74,10 @@ def disentangle(
         if not torch.isfinite(estimate):
             skipped[0] += 1
         elif rates.information:
-            with frozen(rivals.mine):
-                apart = apart + rates.information * mutual_information(
-                    rivals.mine(f_di, f_ds), rivals.mine(f_di, f_ds[order])
-                )
-        # These two shape the branches and the reconstructor only; `inputs` keeps them away from the extractor.
+            apart = apart + rates.information * mutual_information(
+                rivals.mine(f_di, f_ds), rivals.mine(f_di, f_ds[order])
+            )
+        # These two shape the branches and the reconstructor; `inputs` keeps them from the extractor and the critic.
         shaped = [p for m in (parts.invariant, parts.specific, rivals.reconstructor) for p in m.parameters()]
         apart.backward(retain_graph=True, inputs=shaped)  # type: ignore[no-untyped-call]
         return task + beside(f, batch) + rates.entropy * confusion + pull(f if on_f else f_di)

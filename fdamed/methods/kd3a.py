@@ -251,10 +251,8 @@ class KD3A(Method[Consensus]):
         net.notes["sources"] = float(len(s))
         if not s:
             return state
-        n = [r.n for r in s.values()]
+        names, n = list(s), [r.n for r in s.values()]
         net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
-
-        names = list(s)
         present = torch.tensor([*(p in s for p in net.sources), True])
         alpha = state.alpha if len(state.alpha) else torch.full((len(net.sources) + 1,), NONE, dtype=torch.float64)
         lesson = Lesson(

@@ -86,6 +86,8 @@ def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[st
 
 def ordering(config: Config, runs: Mapping[str, Run], summary: Summary, target: str, metric: str) -> list[str]:
     """Sentences: which of the paper's comparisons are found here, which only within intervals, which reversed."""
+    if config.data.layout == "benchmark":
+        return []
     cohort = paper_cohort(config) or LARGE
     names = {(e["method"], e["auxiliary"]): e for e in printed()["rows"]}
     verdicts: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from fdamed import __version__
 from fdamed.config import Config, Run
 from fdamed.disclosure import shareable
 from fdamed.evaluate import cohort as cohorts
-from fdamed.evaluate import gains, protocol, sweeps, tables
+from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
 from fdamed.evaluate.costs import Cost, costs
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
@@ -59,6 +59,8 @@ class Known:
     budgets: Sequence[protocol.Budget]
     by_kind: pd.DataFrame
     """Runs x kinds: MB a round."""
+    repeated: list[reproduction.Cell]
+    """Figures of the paper that the configuration names, with ours."""
 
     @property
     def index(self) -> dict[str, int]:
@@ -108,6 +110,7 @@ def known(config: Config, frames: Frames, records: Sequence[Record], cohort: Map
         gains={t: gains.gains(plain, frames.scores, main, t) for t in targets},
         costs=costs(sorted(records, key=lambda r: order.index(r.run)), every, config.model, fold),
         budgets=protocol.budgets(records, config, cohort),
+        repeated=reproduction.cells(config.published, config.cut.targets, records) if config.published else [],
         by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
     )
 
@@ -229,6 +232,8 @@ def page(
         "rejects": cohorts.rejects(ingest.get("rejected") or {}, smallest),
         "published": beside.table2(config, study.runs, found.summary, first),
         "ordering": beside.ordering(config, study.runs, found.summary, first, found.main),
+        "repeated": study.repeated,
+        "repeated_source": config.published.source if config.published else "",
         "commands": reproduce.COMMANDS,
         "provenance": reproduce.provenance(config, records, cohort, ingest, digest(open_config)),
         "configuration": json.dumps(open_config, indent=2, ensure_ascii=False),

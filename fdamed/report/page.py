@@ -19,7 +19,7 @@ from fdamed.report.answer import CEILING, answer
 from fdamed.report.plane import Point, plane
 from fdamed.report.svg import Line, curves, dash, dot, limits
 from fdamed.report.swept import NAMES
-from fdamed.report.words import count, interval, megabytes, millions, seconds
+from fdamed.report.words import count, interval, megabytes, millions, points, seconds
 
 HERE = Path(__file__).parent
 POINTS = 120
@@ -173,7 +173,7 @@ def render(content: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"interval": interval, "count": count, "megabytes": megabytes, "seconds": seconds}
-    environment.filters["millions"] = millions
+    environment.filters |= {"millions": millions, "points": points}
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = (HERE / "style.css").read_text(encoding="utf-8")

@@ -19,6 +19,11 @@ def interval(score: Interval | None, percent: bool = False) -> str:
     return f"{mean} ± {score.half * factor:.{digits}f}"
 
 
+def points(score: Interval) -> str:
+    """Mean and half interval of a score that is in per cent already."""
+    return "–" if score.mean is None else f"{score.mean:.2f}" + ("" if score.half is None else f" ± {score.half:.2f}")
+
+
 def megabytes(value: float) -> str:
     """MB in a unit that shows something."""
     size = value * 1e6

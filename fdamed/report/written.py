@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from fdamed.evaluate import gains, protocol, sweeps, tables
+from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
 from fdamed.report.contents import Frames, Known
@@ -30,6 +30,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "auxiliary_gain": pd.concat([gains.table(study.gains[n], n, main) for n in names], ignore_index=True),
         "absences": frames.absences,
         "weights": frames.weights,
+        "reproduction": reproduction.table(study.repeated),
     }
     return out | {name: frame for name, frame in more.items() if not frame.empty}
 

@@ -110,9 +110,7 @@ def _tables(config: Config, report: Report) -> pd.DataFrame | None:
     share = rejects.refused() / max(1, len(index) + rejects.refused())
     detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused"
     if not len(index) or share > data.reject_share:
-        report.say(
-            "fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {data.reject_share:g})"
-        )
+        report.say("fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {data.reject_share:g})")
         return None
     report.say("ok", "tables", detail + (f": {_listed(report.refused)}" if report.refused else ""))
     return index

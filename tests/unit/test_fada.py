@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fdamed.data.loader import Unlabelled
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import Batch, Game
+from fdamed.federation.attending import Candidate, spread_of
 from fdamed.federation.disentangling import Rates, branches, disentangle, opponents
 from fdamed.federation.loop import run
 from fdamed.federation.network import DroppedOut
@@ -286,6 +287,33 @@ def test_a_single_source_has_the_whole_weight_without_a_look() -> None:
     after_one_round(Fada(model="II"), net)
     assert net.notes["weight/north"] == 1.0
     assert net.ledger.total(kind="individual") == 0
+
+
+def test_running_statistics_are_the_targets_own() -> None:
+    net = federation(batch=16)
+    state = after_one_round(Fada(model="II"), net)
+    p = net.layout.trainable
+    alone = hospitals.model()
+    alone.module.train()
+    with torch.no_grad():
+        alone.module(torch.from_numpy(hospitals.images("target").images).unsqueeze(1).float() / 255)
+    assert torch.allclose(state.x[p:], alone.read()[p:], atol=1e-6)
+
+
+def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None:
+    site = hospitals.hospital("target", labels=False)
+    theta = hospitals.theta()
+    place = next(s for s in site.model.layout if s.name == "hidden.bias")
+    theta[place.start : place.stop] = 1.0  # no feature is cut off
+    site.rng = stream(0, "test")
+
+    def look(x: Tensor, first: int) -> float:
+        return spread_of.run(site, Candidate(models=x[None], probe=5, squared=1, first=first)).i
+
+    look(theta, 1)
+    centres = site.memory["fada.centres"].clone()
+    assert len(centres) == 2 and look(theta * 2.0, 0) > 0.0
+    assert torch.equal(site.memory["fada.centres"], centres)
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------

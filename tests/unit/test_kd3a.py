@@ -286,7 +286,7 @@ def test_a_round_costs_three_models_a_source_and_one_and_the_first_one_more(vari
         models = sum(line["bytes"] for line in spent if line["kind"] in ("weights", "individual"))
         assert models == (3 * k + 1 + (r == 1)) * m
         others = sum(line["bytes"] for line in spent) - models
-        assert others == 56 * k + 176 + 16 * (r == 1) - 8 * (r == 1)
+        assert others == 56 * k + 176 + 8 * (r == 1)
     assert net.ledger.total(kind="individual") == 3 * k * m
     assert net.ledger.total(kind="features") == net.ledger.total(kind="update") == 0
 

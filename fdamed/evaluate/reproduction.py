@@ -1,0 +1,74 @@
+"""A paper's cells beside ours: the last round, the mean of the last five, and where our curve crosses the number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from fdamed.evaluate.intervals import Interval, over_seeds
+from fdamed.records import Record
+
+if TYPE_CHECKING:
+    from fdamed.config import Published
+
+LAST = 5
+"""Rounds whose mean smooths the end of a curve."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a paper and what came out here, all in per cent."""
+
+    run: str
+    target: str
+    paper: float
+    last: Interval
+    last_five: Interval
+    crossed: int | None
+    """First round after which the mean curve has passed from one side of the paper's figure to the other."""
+
+    @property
+    def apart(self) -> float | None:
+        """Last round minus the paper, in points."""
+        return None if self.last.mean is None else self.last.mean - self.paper
+
+
+def cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
+    """Every figure of the paper, run here or not, in the order of the configuration."""
+    curves: dict[tuple[str, str], list[list[float]]] = {}
+    for record in records:
+        values = [row.get(f"test/{published.metric}") for row in record.rounds]
+        curves.setdefault((record.run, record.target), []).append([100 * float(v) for v in values if v is not None])
+    out = []
+    for run, value in published.values.items():
+        each = value if isinstance(value, dict) else dict.fromkeys(targets, value)
+        out += [_cell(run, target, paper, curves.get((run, target), [])) for target, paper in each.items()]
+    return out
+
+
+def _cell(run: str, target: str, paper: float, curves: list[list[float]]) -> Cell:
+    kept = [c for c in curves if c]
+    mean = np.mean([c[: min(map(len, kept))] for c in kept], axis=0) if kept else np.zeros(0)
+    passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0)
+    return Cell(
+        run=run,
+        target=target,
+        paper=paper,
+        last=over_seeds(c[-1] for c in kept),
+        last_five=over_seeds(float(np.mean(c[-LAST:])) for c in kept),
+        crossed=int(passed[0]) + 2 if len(passed) else None,
+    )
+
+
+def table(found: list[Cell]) -> pd.DataFrame:
+    """One row a cell, for the files beside the page."""
+    rows = [
+        (c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.last_five.mean, c.apart, c.crossed)
+        for c in found
+    ]
+    columns = ["run", "target", "paper", "last", "last_half", "seeds", "last_five", "apart", "crossed"]
+    return pd.DataFrame(rows, columns=columns).astype({"crossed": "Int64"})
