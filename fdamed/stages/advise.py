@@ -136,7 +136,7 @@ def picture(content: dict[str, Any]) -> str:
         return value, low, high
 
     def win(sigma: float, d: float) -> str:
-        return winner(four_errors(sigma**2, d**2, beta=0.5, delta=delta, tau2=tau2, m=1000.0, norm2=norm2))
+        return winner(four_errors(sigma**2, d**2, beta=0.5, delta=delta, tau2=tau2, m=own["m"], norm2=norm2))
 
     spots = [Spot(s["source"], root(own["sigma2"]), root(s["d2"])) for s in sources]
     title = f"{content['target_name']}: tau^2 = {tau2:.2f}, delta = {delta:.2f}, beta = 0.5"
@@ -155,5 +155,7 @@ def told(content: dict[str, Any]) -> str:
         for row in content["ranking"]
     ]
     lines += [f"  {s['source']:<14} {s['verdict']}, cosine {s['cosine']['value']:.2f}" for s in content["sources"]]
+    if content["weak"]:
+        lines.append("  weak: on so few images the target's gradient cannot be told from noise")
     lines.append(f"  cost: {content['cost']['share']:.1%} of one run")
     return "\n".join(lines)

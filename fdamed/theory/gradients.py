@@ -18,6 +18,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.site import Site, at_site
 from fdamed.federation.steps import Trained, train_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
+from fdamed.models.flat import Layout
 from fdamed.seeds import Stream, stream
 from fdamed.train import Optimiser, fit
 
@@ -36,20 +37,21 @@ class Part:
 
 @message
 class Gradient:
-    """A source's mean gradient (buffers zero), and the variance of that mean."""
+    """A source's mean gradient (buffers zero), and the variance of that mean by tensor, (L,)."""
 
     g: Update
     n: Count
     used: Count
-    noise2: Scalar
+    noise2: Statistic
 
 
 @message
 class Question:
-    """The model, the unit directions of the sources (N, P), and how to go about it."""
+    """The model, the unit directions of the sources (N, P), the length of each tensor's unit (L,), and how to go on."""
 
     x: Weights
     u: Individual
+    unit: Statistic
     images: Count
     batch: Count
     replicates: Count
@@ -94,19 +96,20 @@ def gradient(site: Site, ask: Part) -> Gradient:
     """The mean gradient over some of the images, and how far chance may have moved it."""
     site.model.load(ask.x)
     part = _some(site, ask.images, site.rng.child("part"))
-    total, square, count = torch.zeros(site.model.layout.trainable, device=site.model.grad.device), 0.0, 0
+    layout = site.model.layout
+    total, count = torch.zeros(layout.trainable, device=site.model.grad.device), 0
+    square = torch.zeros(len(layout.parameters), dtype=torch.float64)
 
     def add(g: Tensor) -> None:
-        nonlocal square, count
+        nonlocal count
         total.add_(g)
-        square += float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
+        square.add_(by_tensor(g.cpu(), layout))
         count += 1
 
     _visit(part, ask.batch, site.rng, add)
-    g = torch.zeros(site.model.layout.size)
+    g = torch.zeros(layout.size)
     g[: len(total)] = total.div_(count).cpu()
-    mean2 = float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
-    noise2 = max(square / count - mean2, 0.0) / (count - 1) if count > 1 else 0.0
+    noise2 = (square / count - by_tensor(g, layout)).clamp(min=0.0) / max(count - 1, 1)
     return Gradient(g=g, n=len(site.data), used=len(part.data), noise2=noise2)
 
 
@@ -121,9 +124,10 @@ def lie(site: Site, ask: Question) -> Lie:
     signs = torch.randint(0, 2, (layout.trainable,), dtype=torch.int8, generator=rng.child("signs").torch)
     signs.mul_(2).sub_(1)
     dots, squares, folded = [], [], []
+    inverse = 1.0 / spread(ask.unit, layout)
 
     def compare(grad: Tensor) -> None:
-        g[: layout.trainable] = grad.cpu()
+        torch.mul(grad.cpu(), inverse, out=g[: layout.trainable])
         total.add_(g)
         dot, _, square = inner_products(g, ask.u, layout, per_layer=False)
         dots.append(dot[:, 0])
@@ -156,6 +160,16 @@ def lie(site: Site, ask: Question) -> Lie:
         t_again=t_again,
         cov_again=cov_again,
     )
+
+
+def by_tensor(g: Tensor, layout: Layout) -> Tensor:
+    """|g|^2 of each parameter tensor, (L,) float64."""
+    return torch.stack([torch.linalg.vector_norm(g[s.start : s.stop]).double().square() for s in layout.parameters])
+
+
+def spread(values: Tensor, layout: Layout) -> Tensor:
+    """One number a tensor (L,) -> one for each of its entries, (trainable,) float32."""
+    return torch.repeat_interleave(values.float(), torch.tensor([s.stop - s.start for s in layout.parameters]))
 
 
 def _some(site: Site, images: int, rng: Stream) -> Site:

@@ -15,7 +15,18 @@ from torch import Tensor
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.network import Network
-from fdamed.theory.gradients import Gradient, Lie, Part, Question, gradient, lie, train_a_little
+from fdamed.models.flat import Layout
+from fdamed.theory.gradients import (
+    Gradient,
+    Lie,
+    Part,
+    Question,
+    by_tensor,
+    gradient,
+    lie,
+    spread,
+    train_a_little,
+)
 from fdamed.theory.moments import Moments, estimated
 
 SHARE = 0.05
@@ -73,7 +84,9 @@ def plan(run_images: int, samples: Sequence[int], labelled: int) -> Plan:
     points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)
     images = min(max(int(0.6 * left[points]), 2 * batch), 512, max(samples))
     warm = min(int(0.4 * left[points]), 1024, max(samples))
-    return Plan(points, warm if warm >= 2 * batch else 0, images, target, batch)
+    if left[points] < 2.5 * 64:  # too few images to share: a warm-up costs more certainty than it brings
+        warm, images = 0, min(max(int(left[points]), 2 * batch), 512, max(samples))
+    return Plan(points, warm, images, target, batch)
 
 
 def survey(net: Network, theta: Tensor, plan: Plan) -> Findings:
@@ -98,12 +111,27 @@ def survey(net: Network, theta: Tensor, plan: Plan) -> Findings:
     return Findings(sources, samples, labelled, tuple(points), images)
 
 
+def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
+    """The unit in which each tensor is measured, (L,): the sources' root mean square there, times sqrt(P).
+
+    Adam takes steps of about one size in every tensor, so that plain gradients, which differ by orders between
+    tensors, would let one tensor speak for all. The theorems hold for any fixed inner product.
+    """
+    size = torch.tensor([s.stop - s.start for s in layout.parameters], dtype=torch.float64)
+    square = torch.stack([by_tensor(g, layout) for g in gradients]).mean(0) / size
+    return (square.clamp(min=float(square.max()) * 1e-12 + 1e-300) * size.sum()).sqrt()  # a source's length is near 1
+
+
 def _point(net: Network, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Lie]:
-    norms = [float(torch.linalg.vector_norm(r.g, dtype=torch.float64)) for r in s.values()]
-    length = torch.tensor(norms, dtype=torch.float64)
-    noise2 = torch.tensor([r.noise2 for r in s.values()], dtype=torch.float64)
-    u = torch.stack([r.g / max(x, 1e-30) for r, x in zip(s.values(), norms, strict=True)])
-    question = Question(x=theta, u=u, images=plan.target, batch=plan.batch, replicates=plan.replicates)
+    layout, replies = net.layout, list(s.values())
+    unit = units([r.g for r in replies], layout)
+    inverse = 1.0 / spread(unit, layout)
+    u = torch.stack([r.g for r in replies])
+    u[:, : layout.trainable] *= inverse
+    length = torch.linalg.vector_norm(u, dim=1).double()
+    u /= length.clamp(min=1e-30).float()[:, None]
+    noise2 = torch.stack([(r.noise2 / unit.square()).sum() for r in replies])
+    question = Question(x=theta, u=u, unit=unit, images=plan.target, batch=plan.batch, replicates=plan.replicates)
     answer: Lie = net.ask(net.target, lie, question)
     true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
     # A noisy direction is too long and leans away from everything: its inner products grow by this factor.

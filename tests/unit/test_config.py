@@ -132,3 +132,47 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
 def test_the_generated_files_are_not_stale() -> None:
     assert config.CATALOGUE.read_text() == schema.catalogue_text(), "run `make schema`"
     assert (ROOT / "config" / "schema.json").read_text() == schema.schema_text(), "run `make schema`"
+
+
+COHORTS = ("chexpert", "mimic", "midrc", "chexpert_phantom", "mimic_phantom", "midrc_phantom")
+OVERLAYS = [
+    *((name, cohort) for name in ("beta", "alpha", "tasks") for cohort in COHORTS),
+    ("labels", "midrc"),
+    ("labels_phantom", "midrc_phantom"),
+]
+
+
+@pytest.mark.parametrize(("name", "cohort"), OVERLAYS)
+def test_every_figure_of_the_healthcare_paper_can_be_laid_over_its_cohorts(name: str, cohort: str) -> None:
+    overlay = ROOT / "config" / "healthcare" / f"{name}.yaml"
+    alone = config.load(ROOT / "config" / f"{cohort}.yaml")
+    both = config.load(ROOT / "config" / f"{cohort}.yaml", overlay)
+    assert set(alone.expanded_runs()) < set(both.expanded_runs())
+
+
+def test_a_sweep_over_alpha_goes_to_the_auxiliary_tasks() -> None:
+    study = config.load(ROOT / "config" / "chexpert.yaml", ROOT / "config" / "healthcare" / "alpha.yaml")
+    run = study.expanded_runs()["auxinfo_alpha-alpha-0.2"]
+    assert run.auxiliary is not None and run.auxiliary.alpha == 0.2 and "alpha" not in run.options
+    assert study.sweeps()["auxinfo_alpha-alpha-0.2"].values == {"alpha": 0.2}
+
+
+def test_a_run_can_differ_in_how_it_trains() -> None:
+    study = config.load(ROOT / "config" / "fashion_mnist.yaml")
+    oracle = study.train_of(study.expanded_runs()["oracle-noise-0.4"])
+    assert oracle.source.lr == 0.003 and oracle.source.batch == study.train.source.batch == 64
+    assert study.noise_of(study.expanded_runs()["oracle-noise-0.4"]) == 0.4
+
+
+def test_public_sets_and_radiographs_are_cut_each_in_their_own_way() -> None:
+    raw = yaml.safe_load((ROOT / "config" / "fashion_mnist.yaml").read_text())
+    raw["data"] = {"layout": "nih", "root": "data/nih"}
+    with pytest.raises(FdamedError, match="does not go with"):
+        config.parse(raw, "here")
+
+
+def test_a_figure_of_a_paper_names_a_run_of_the_study() -> None:
+    raw = yaml.safe_load((ROOT / "config" / "mnist_noniid.yaml").read_text())
+    raw["published"]["values"]["gpp"] = 1.0
+    with pytest.raises(FdamedError, match="gpp"):
+        config.parse(raw, "here")

@@ -262,17 +262,35 @@ def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
     assert found.images == 9 + 14 + 11 + 6
 
 
+def test_a_source_answers_with_its_mean_gradient_and_that_means_variance_by_tensor() -> None:
+    site = hospitals.hospital("east")
+    site.rng = stream(1, "east")
+    answer = gradients.gradient.run(site, gradients.Part(x=hospitals.theta(), images=99, batch=3))
+    seen: list[Tensor] = []
+    site.model.load(hospitals.theta())
+    gradients._visit(site, 3, stream(1, "east"), lambda g: seen.append(g.clone().double()))
+    g, layout = torch.stack(seen), site.model.layout
+    torch.testing.assert_close(answer.g[: layout.trainable].double(), g.mean(0), rtol=1e-5, atol=1e-7)
+    assert float(answer.g[layout.trainable :].abs().sum()) == 0.0
+    variance = g.var(0) / len(g)
+    expected = torch.stack([variance[s.start : s.stop].sum() for s in layout.parameters])
+    torch.testing.assert_close(answer.noise2, expected, rtol=1e-3, atol=1e-9)
+
+
 def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None:
     monkeypatch.setattr(gradients, "FOLD", 100)
     site = hospitals.hospital("target")
     layout = site.model.layout
     u = torch.zeros(2, layout.size)
     u[0, :5], u[1, -26:-16] = 5**-0.5, 10**-0.5
-    answer = gradients.lie.run(site, gradients.Question(x=hospitals.theta(), u=u, images=6, batch=2, replicates=400))
+    unit = torch.arange(1.0, 1.0 + len(layout.parameters), dtype=torch.float64)
+    question = gradients.Question(x=hospitals.theta(), u=u, unit=unit, images=6, batch=2, replicates=400)
+    answer = gradients.lie.run(site, question)
     seen: list[Tensor] = []
     site.model.load(hospitals.theta())
     rng = stream(site.seed, "target", "advice").child("order")
-    gradients._visit(site, 2, rng, lambda g: seen.append(g.clone().double()))
+    scale = torch.cat([torch.full((s.stop - s.start,), float(k)) for k, s in enumerate(layout.parameters, 1)])
+    gradients._visit(site, 2, rng, lambda g: seen.append((g / scale).double()))
     g, v = torch.stack(seen), torch.stack(seen).mean(0)
     t = g @ u[:, : layout.trainable].double().t()
     assert answer.batches == 3
