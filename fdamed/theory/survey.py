@@ -78,7 +78,7 @@ def plan(run_images: int, samples: Sequence[int], labelled: int) -> Plan:
     if labelled < 4:
         what = f"the target has {labelled} labelled images: no variance can be told from fewer than 4"
         raise FdamedError(what, "advise", "Label a few more images, or raise cut.labelled.")
-    target = min(labelled, 256)
+    target = min(labelled, 256, max(16, int(SHARE * run_images / 2)))  # half of it is for the sources
     batch = max(2, min(BATCH, target // 4))
     left = {points: (SHARE * run_images / points - target) / len(samples) for points in (3, 2, 1)}
     points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)

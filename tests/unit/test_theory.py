@@ -240,7 +240,12 @@ def test_the_score_says_what_following_the_advice_cost() -> None:
 
 
 def test_a_plan_stays_within_its_share_of_a_run() -> None:
-    for run, samples, labelled in ((100_000, [2000] * 4, 100), (6_500, [240] * 4, 80), (30_000, [500, 90], 20)):
+    for run, samples, labelled in (
+        (100_000, [2000] * 4, 100),
+        (6_500, [240] * 4, 80),
+        (30_000, [500, 90], 20),
+        (4_188, [137] * 4, 150),
+    ):
         p = plan(run, samples, labelled)
         cost = p.points * (len(samples) * (p.warm + p.images) + p.target)
         assert cost <= 0.05 * run
