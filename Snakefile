@@ -23,6 +23,7 @@ else:
 
 
 include: "workflow/rules/federate.smk"
+include: "workflow/rules/advise.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -153,6 +153,8 @@ class Config(Strict):
     train: Train = Train()
     runs: dict[Name, Run]
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    advise: bool = False
+    """Ask the theory before training which method promises most; the report says afterwards whether it was right."""
     tracking: Tracking = Tracking()
     published: Published | None = None
 

@@ -58,9 +58,13 @@ def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
 
 
 def seconds(record: Record) -> float | None:
-    """Mean of a round without the first, which warms the machine up, and without a method's warm-up rounds."""
+    """Mean of a round without the first, which warms the machine up, and without a method's warm-up rounds.
+
+    Seconds of the CPU where one process did the work on it: they do not depend on what else the machine does.
+    """
     skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
-    spent = [float(row["seconds"]) for row in record.timing]
+    alone = record.facts.get("device") == "cpu" and record.facts["train"]["network"] == "in_process"
+    spent = [float(row["cpu" if alone else "seconds"]) for row in record.timing]
     kept = spent[skip:] or spent
     return sum(kept) / len(kept) if kept else None
 

@@ -137,20 +137,20 @@ def run(
     watched = sys.stderr.isatty()
     ahead = range(done + 1, rounds + 1)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
-        begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
+        begin, used, started = time.perf_counter(), time.process_time(), datetime.now(UTC).isoformat(timespec="milliseconds")
         net.begin(round, rounds)
         try:
             state = method.round(state, net)
         except DroppedOut as absent:
             net.notes["lost"] = 1.0
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
-        seconds = time.perf_counter() - begin
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - used
         judged = judge(method.final(state)) if round % judge_every == 0 or round == rounds else {}
         record.metrics.append({"round": round, **net.notes, **judged})
         record.layers += net.layer_notes
         record.absences += net.absences
         net.absences.clear()
-        record.timing.append({"round": round, "started": started, "seconds": round_to(seconds)})
+        record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger = net.ledger.lines()
         if checkpoints and (round % checkpoints.every == 0 or round == rounds):
             checkpoints.save(round, state, net, record)

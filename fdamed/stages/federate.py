@@ -262,6 +262,7 @@ def describe(
         "noise": config.noise_of(spec),
         "rounds": method.length(config.train_of(spec).rounds),
         "train": config.train_of(spec).model_dump(mode="json"),
+        "device": conditions["device"],
         "parameters": model.layout.trainable,
         "versions": {"fdamed": __version__, "torch": conditions["torch"]},
         "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": manifest},

@@ -88,4 +88,11 @@ def run_files():
     )
 
 
+def advice_files():
+    """The advice for every target, where the configuration asks for it."""
+    if not study.advise:
+        return []
+    return expand(f"{ROOT}/advice/{{target}}.json", target=study.cut.targets)
+
+
 keep_config()

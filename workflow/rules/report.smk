@@ -24,6 +24,7 @@ rule track:
 rule report_page:
     input:
         run_files(),
+        advice_files(),
         f"{ROOT}/cohort.json",
         f"{ROOT}/ingest.json",
         f"{ROOT}/leakage.json",

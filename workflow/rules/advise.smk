@@ -1,0 +1,36 @@
+# Before any long training: what the theory promises of each method. Training never waits for it, nor it for training.
+
+
+rule advise:
+    input:
+        caches=expand(
+            f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties
+        ),
+        cohort=f"{ROOT}/cohort.json",
+        guard=f"{ROOT}/leakage.json",
+        theta=f"{ROOT}/init/{study.seeds[0]}/theta.safetensors",
+    output:
+        advice=f"{ROOT}/advice/{{target}}.json",
+        ledger=f"{ROOT}/advice/{{target}}.ledger.jsonl",
+        map=report(
+            f"{ROOT}/advice/{{target}}.svg",
+            caption="../report/advice.rst",
+            category="Advice",
+        ),
+    log:
+        f"{ROOT}/logs/advise.{{target}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/advise.{{target}}.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: study.train.threads
+    resources:
+        mem_mb=train_memory,
+        gpu=1 if study.train.device == "cuda" else 0,
+        runtime=60,
+    params:
+        settings=settings("model", "train", "privacy", "runs"),
+        seed=study.seeds[0],
+    shell:
+        "fdamed advise --target {wildcards.target} --seed {params.seed} "
+        "--threads {threads} 2> {log:q}"
