@@ -1,17 +1,123 @@
-"""One FedAvg round over the sources: the beginning of most methods."""
+"""The sources' part of a round: their updates, or their average, without those that cannot be of this training.
+
+An unsound update is left out of its round by name, in the log and in the run's record; decision 0012 has the limits.
+"""
 
 from __future__ import annotations
 
-from fdamed.algebra.vector import mean
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_high, median_low
+
+import torch
+from torch import Tensor
+
+from fdamed.algebra.vector import BLOCK, cosines, mean
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.steps import train_locally
+from fdamed.federation.steps import Moved, move_locally, train_locally
+
+TOO_LONG = 100.0
+"""Times the median of the others: no training of the same model goes so much further."""
+FAR_TOO_LONG = 1e4
+"""Times the one other and the model itself, where there is no majority to go by."""
+SHORTEST, LONGEST = 1e-30, 1e30
+"""Lengths between which float32 can make a unit direction of an update."""
+AGAINST = -0.5
+"""The cosine of the whole model from which on the log says that a source points against the target."""
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How long an update is (parameters only), from how many images, and its nominal reach."""
+
+    length: float
+    n: int
+    reach: float
+
+    @property
+    def rate(self) -> float:
+        """Nominal reach of one image."""
+        return self.reach / self.n if self.n > 0 else 0.0
+
+    @property
+    def fault(self) -> str | None:
+        """Why nothing can be made of it, whatever the others sent."""
+        if not self.rate > 0.0:
+            return "it counts no training"
+        if not self.length < LONGEST:
+            return "its length is beyond all measure"
+        return None if self.length > SHORTEST else "it is all zero"
 
 
 def source_average(net: Network, model: Model) -> Model:
-    """sum_k n_k/n h_k over the sources that answered; the model itself if none did."""
+    """sum_k n_k/n h_k over the sources that answered soundly; the model itself if none did."""
     h = net.ask_all(net.sources, train_locally, model)
+    x = model.x[: net.layout.trainable]
+    lengths = distances([r.x for r in h.values()], x)
+    travels = {k: Travel(length, r.n, r.n) for (k, r), length in zip(h.items(), lengths, strict=True)}
+    for party, why in implausible(travels, None, x).items():
+        net.reject(party, train_locally, why)
+        del h[party]
     if not h:
         return model
     net.notes["train/loss"] = sum(r.n * r.loss for r in h.values()) / sum(r.n for r in h.values())
     return Model(x=mean([r.x for r in h.values()], [r.n for r in h.values()]))
+
+
+def source_moves(net: Network, model: Model, target: Moved) -> dict[str, Moved]:
+    """The updates of the sources that answered soundly, judged beside the target's."""
+    s: dict[str, Moved] = net.ask_all(net.sources, move_locally, model)
+    cut = net.layout.trainable
+
+    def travel(r: Moved) -> Travel:
+        return Travel(float(torch.linalg.vector_norm(r.g[:cut])), r.n, r.reach)
+
+    for party, why in implausible({k: travel(r) for k, r in s.items()}, travel(target), model.x[:cut]).items():
+        net.reject(party, move_locally, why)
+        del s[party]
+    return s
+
+
+def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor) -> dict[str, str]:
+    """Which updates of the parameters x (P,) cannot be of this training, and why.
+
+    Too long is what is too long in itself and for its number of images: a hospital with many images goes far, and one
+    with a single image goes far for it. A reach that is told too small counts as length, as it would once aligned.
+    """
+    found = {party: why for party, t in sources.items() if (why := t.fault)}
+    sound = {party: t for party, t in sources.items() if party not in found}
+    beside = [target] if target and not target.fault else []
+    for party, own in sound.items():
+        others = [t for k, t in sound.items() if k != party] + beside
+        length = own.length * max(1.0, median_low([t.rate for t in others or [own]]) / own.rate)
+        if len(others) > 1:
+            by_length = length / median_high(t.length for t in others)
+            by_image = length / own.n / median_high(t.length / t.n for t in others)
+            times, limit, what = min(by_length, by_image), TOO_LONG, "the others"
+        else:
+            yardstick = max([float(torch.linalg.vector_norm(x)), *(t.length for t in others)])
+            times, limit, what = length / yardstick if yardstick else 0.0, FAR_TOO_LONG, "the model itself"
+        if times > limit:
+            found[party] = f"it is {times:.3g} times as long as {what}"
+    return found
+
+
+def distances(vectors: Sequence[Tensor], x: Tensor) -> list[float]:
+    """|v - x| over the numbers of x (P,) for each v, block by block: x is read once and nothing is copied whole."""
+    squares, scratch = [0.0] * len(vectors), torch.empty(BLOCK)
+    for start in range(0, len(x), BLOCK):
+        here = x[start : start + BLOCK]
+        for i, v in enumerate(vectors):
+            step = torch.sub(v[start : start + len(here)], here, out=scratch[: len(here)])
+            squares[i] += float(torch.dot(step, step))
+    return [square**0.5 for square in squares]
+
+
+def tell_opponents(net: Network, sources: Sequence[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:
+    """Say once a round which sources' updates, as a whole, point against the target's; products are (N, L) and (L,)."""
+    cos = cosines(dot.sum(1), ss.sum(1), tt.sum()).tolist()
+    against = [f"{name} (cosine {c:.2f})" for name, c in zip(sources, cos, strict=True) if c < AGAINST]
+    if against:
+        print(f"round {net.round}: against {net.target}: {', '.join(against)}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ leave it: the server sends the directions of the sources, and gets the target's 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,17 +13,13 @@ from torch import Tensor
 
 from fdamed.algebra.vector import inner_products
 from fdamed.algebra.weights import Estimates, estimates, no_steps, with_step
+from fdamed.federation.averaging import Travel, implausible
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site
+from fdamed.federation.site import Site, at_site
 from fdamed.federation.steps import Moved, move_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.train import fit
-
-TOO_LONG = 100.0
-"""A source whose mean step is so many times longer than the target's is no step of the same training."""
-SHORTEST, LONGEST = 1e-30, 1e30
-"""Lengths between which float32 can make a unit direction of an update."""
 
 
 @message
@@ -139,8 +134,8 @@ def compare(net: Network, state: Model, pace: float) -> Comparison:
     cut = net.layout.trainable
     length = {name: float(torch.linalg.vector_norm(r.g[:cut], dtype=torch.float64)) for name, r in s.items()}
     for name, value in length.items():
-        if not SHORTEST < value < LONGEST:
-            reject(net, name, move_paced, "it is all zero" if value < LONGEST else "its length is beyond all measure")
+        if why := Travel(value, s[name].n, s[name].reach).fault:
+            net.reject(name, move_paced, why)
             del s[name]
     names = list(s)
     lengths = torch.tensor([length[name] for name in names], dtype=torch.float64)
@@ -150,27 +145,20 @@ def compare(net: Network, state: Model, pace: float) -> Comparison:
     for i, name in enumerate(names):
         torch.mul(s.pop(name).g[:cut], 1.0 / length[name], out=u[i, :cut])
     t: Compared = net.ask(net.target, compare_steps, Directions(x=state.x, u=u, length=lengths / reach, pace=pace))
-    return _without_giants(net, Comparison(t, names, u, lengths, reach, n))
+    return _without_giants(net, Comparison(t, names, u, lengths, reach, n), state.x[:cut])
 
 
-def reject(net: Network, party: str, step: Step, why: str) -> None:
-    """Leave a hospital out of this round, by name, in the log and in the run's record."""
-    why = f"update rejected: {why}"
-    net.absences.append({"round": net.round, "party": party, "step": step.name, "why": why})
-    print(f"round {net.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)
-
-
-def _without_giants(net: Network, c: Comparison) -> Comparison:
-    """Without the sources whose mean step, at the target's learning rate, dwarfs the target's."""
+def _without_giants(net: Network, c: Comparison, x: Tensor) -> Comparison:
+    """Without the sources whose update dwarfs the others' and the target's; directions have no length to do harm."""
     t = c.target
-    own = (t.mean2 + t.sigma2 * (t.steps - 1)) ** 0.5  # root of the mean of |g_j|^2
-    theirs = c.length / c.reach * (t.reach / t.steps)
-    keep = [i for i, value in enumerate(theirs.tolist()) if own == 0.0 or value <= TOO_LONG * own]
-    if len(keep) == len(c.names):
+    travels = map(Travel, c.length.tolist(), c.n, c.reach.tolist())
+    own = Travel(t.mean2**0.5 * t.steps, t.n, t.reach)
+    rejected = implausible(dict(zip(c.names, travels, strict=True)), own, x)
+    if not rejected:
         return c
-    for i in sorted(set(range(len(c.names))) - set(keep)):
-        why = f"its mean step is {float(theirs[i]) / own:.0f} times as long as the target's"
-        reject(net, c.names[i], move_paced, why)
+    for name, why in rejected.items():
+        net.reject(name, move_paced, why)
+    keep = [i for i, name in enumerate(c.names) if name not in rejected]
     return Comparison(
         replace(t, d2=t.d2[keep], p2=t.p2[keep], delta=t.delta[keep]),
         [c.names[i] for i in keep],

@@ -87,6 +87,10 @@ class Network(ABC):
                 for name, c in zip(names, row, strict=True)
             ]
 
+    def reject(self, party: str, step: Step, why: str) -> None:
+        """Leave an answer that came out of this round, by name, in the log and in the run's record."""
+        self._miss(party, step, f"update rejected: {why}")
+
     def _miss(self, party: str, step: Step, why: str) -> None:
         self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
         print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fdamed.algebra.vector import fedda, scaled, stacked
-from fdamed.federation.averaging import source_average
+from fdamed.federation.averaging import source_average, source_moves
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
@@ -31,7 +31,7 @@ class FedDA(OneModel):
         if net.round <= self.warmup:
             return source_average(net, state)
         t = net.ask(net.target, move_locally, state)
-        s = net.ask_all(net.sources, move_locally, state)
+        s = source_moves(net, state, t)
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fdamed.algebra.vector import fedgp, scaled, stacked
-from fdamed.federation.averaging import source_average
+import torch
+
+from fdamed.algebra.vector import combine, cosines, inner_products, normalised, scaled, stacked
+from fdamed.federation.averaging import source_average, source_moves, tell_opponents
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
@@ -33,12 +35,19 @@ class FedGP(OneModel):
         if net.round <= self.warmup:
             return source_average(net, state)
         t = net.ask(net.target, move_locally, state)
-        s = net.ask_all(net.sources, move_locally, state)
+        s = source_moves(net, state, t)
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
-        w = [r.n for r in s.values()] if self.weighting == "samples" else None
-        g_s = stacked((s.pop(name).g for name in list(s)), len(s))
+        w = normalised([r.n for r in s.values()] if self.weighting == "samples" else None, len(s)).unsqueeze(1)
+        names = list(s)
+        g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
-        g = fedgp(t.g, g_s, net.layout, self.beta, w, per_layer=layered, keep_negative=self.keep_negative)
+
+        dot, ss, tt = inner_products(t.g, g_s, net.layout, layered)
+        kept = dot if self.keep_negative else dot.clamp(min=0.0)
+        share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), 0.0)
+        g = combine(t.g, g_s, net.layout, 1.0 - self.beta, self.beta * w * share, layered)
+        net.note_cosines(names, cosines(dot, ss, tt))
+        tell_opponents(net, names, dot, ss, tt)
         return Model(x=g.add_(state.x))

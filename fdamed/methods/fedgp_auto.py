@@ -16,7 +16,7 @@ import torch
 
 from fdamed.algebra.vector import combine, cosines, inner_products, normalised
 from fdamed.algebra.weights import fedgp_betas
-from fdamed.federation.averaging import source_average
+from fdamed.federation.averaging import source_average, tell_opponents
 from fdamed.federation.comparing import compare, compare_steps, move_paced
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
@@ -70,5 +70,6 @@ class FedGPAuto(OneModel):
             if not bool((row > 0).any()):
                 print(f"round {net.round}: {name} points against {net.target} in every layer", file=sys.stderr)
         net.note_cosines(c.names, cos)
+        tell_opponents(net, c.names, dot, ss, tt)
         own = float((w * (1.0 - beta)).sum())
         return Model(x=combine(t.g, c.u, net.layout, own, (w * beta)[:, None] * share, layered).add_(state.x))

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products, scaled, stacked
-from fdamed.federation.averaging import source_average
+from fdamed.federation.averaging import source_average, source_moves, tell_opponents
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
@@ -38,7 +38,7 @@ class GP(OneModel):
         if net.round <= self.warmup:
             return source_average(net, state)
         t = net.ask(net.target, move_locally, state)
-        s = net.ask_all(net.sources, move_locally, state)
+        s = source_moves(net, state, t)
         net.notes["train/loss"] = t.loss
         if not s:
             return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
@@ -47,7 +47,8 @@ class GP(OneModel):
         g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
 
-        cos = cosines(*inner_products(t.g, g_s, net.layout, layered))
+        products = inner_products(t.g, g_s, net.layout, layered)
+        cos = cosines(*products)
         g = combine(
             t.g, g_s, net.layout, 1.0 - self.beta, gp_shares(cos, self.beta, n, align, self.keep_negative), layered
         )
@@ -56,4 +57,5 @@ class GP(OneModel):
             w = torch.tensor([*n, t.n], dtype=torch.float32)
             g[b] = torch.mv(torch.vstack([g_s[:, b], t.g[b]]).t(), w / w.sum())
         net.note_cosines(names, cos)
+        tell_opponents(net, names, *products)
         return Model(x=g.add_(state.x))

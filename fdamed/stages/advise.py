@@ -42,6 +42,8 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     """Ask the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
     import torch
 
+    from fdamed.report.advice import drawing
+    from fdamed.report.regions import alone
     from fdamed.theory import advice
     from fdamed.theory.survey import plan, survey
 
@@ -69,7 +71,7 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
         **advice.advise(findings, rules(config)),
     }
     folder = places.root / "advice"
-    write_text(folder / f"{target}.svg", picture(content))
+    write_text(folder / f"{target}.svg", alone(drawing(content)))
     write_lines(folder / f"{target}.ledger.jsonl", net.ledger.lines())
     write_json(folder / f"{target}.json", content)
     return content
@@ -118,29 +120,6 @@ def rules(config: Config) -> dict[str, Rule]:
             weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))
             out[name] = Rule(spec.method, beta, weighting)
     return out
-
-
-def picture(content: dict[str, Any]) -> str:
-    """The map of Figure 2 with this target's tau, delta and m, and its sources on it."""
-    from fdamed.report.regions import Spot, landscape
-    from fdamed.theory.errors import four_errors, winner
-
-    sources, own = content["sources"], content["target"]
-    tau2 = sum(s["tau2"]["value"] for s in sources) / len(sources)
-    delta = sum(s["delta"]["value"] for s in sources) / len(sources)
-    floor = 1e-6 * max(own["sigma2"]["value"], *(s["d2"]["value"] for s in sources), 1e-12)
-    norm2 = own["norm2"]["value"]
-
-    def root(interval: dict[str, float]) -> tuple[float, float, float]:
-        value, low, high = (max(interval[k], floor) ** 0.5 for k in ("value", "low", "high"))
-        return value, low, high
-
-    def win(sigma: float, d: float) -> str:
-        return winner(four_errors(sigma**2, d**2, beta=0.5, delta=delta, tau2=tau2, m=own["m"], norm2=norm2))
-
-    spots = [Spot(s["source"], root(own["sigma2"]), root(s["d2"])) for s in sources]
-    title = f"{content['target_name']}: tau^2 = {tau2:.2f}, delta = {delta:.2f}, beta = 0.5"
-    return landscape(win, spots, title, ("target variance (sigma)", "source-target distance (d)"))
 
 
 def told(content: dict[str, Any]) -> str:

@@ -278,6 +278,13 @@ def test_a_complete_phantom_is_kept_and_a_damaged_or_other_one_is_made_anew(tmp_
     assert image.stat().st_mtime_ns != born
 
 
+def test_a_phantom_whose_note_the_workflow_deleted_is_made_anew(tmp_path: Path) -> None:
+    root = write(Phantom(patients=10, size=32), "chexpert", tmp_path / "tree")
+    (root / tree.NOTE).unlink()
+    write(Phantom(patients=12, size=32), "chexpert", root)
+    assert (root / tree.NOTE).is_file()
+
+
 def test_a_folder_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
     precious = tmp_path / "data" / "precious.csv"
     precious.parent.mkdir()

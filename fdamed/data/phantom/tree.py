@@ -65,8 +65,16 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
     return root
 
 
+def _is_ours(root: Path) -> bool:
+    """By the note, or by the first line of the README: a workflow deletes the note before it asks for a new phantom."""
+    if (root / NOTE).is_file():
+        return True
+    readme = root / "README.txt"
+    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(README.splitlines()[0])
+
+
 def _guard(root: Path) -> None:
-    if root.exists() and not (root / NOTE).is_file() and not (root.is_dir() and not any(root.iterdir())):
+    if root.exists() and not _is_ours(root) and not (root.is_dir() and not any(root.iterdir())):
         raise FdamedError(
             "this folder is there already and was not written by `fdamed phantom`; it was not touched",
             str(root),

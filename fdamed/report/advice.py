@@ -1,0 +1,185 @@
+"""The advice before training as the report shows it: recommendation, ranking, sources and the map of Figure 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fdamed.report.regions import TITLE, Spot, landscape
+
+Advice = Mapping[str, Any]
+"""What `fdamed advise` wrote for one target."""
+SHARE = 0.05
+"""Of one run: what a survey is meant to cost at most."""
+
+
+def reach(interval: Mapping[str, float], digits: int = 3) -> str:
+    """An estimate and the ends of its interval."""
+    value, low, high = (f"{interval[k]:.{digits}g}" for k in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def block(advice: Advice) -> dict[str, Any]:
+    """What the template asks for about one target, before training."""
+    return {
+        "sentences": sentences(advice),
+        "weak": advice["weak"],
+        "level": f"{advice['level']:.0%}".replace("%", "\u00a0%"),
+        "ranking": ranking(advice),
+        "sources": sources(advice),
+        "judged": "FedDA with β = 0.5" if advice["recommended"]["method"] == "target_only" else named(advice),
+        "map": drawing(advice),
+        "cost": cost(advice),
+    }
+
+
+def named(advice: Advice) -> str:
+    """The recommended rule as people write it."""
+    best = advice["recommended"]
+    return best["method"] + (f" with β = {best['beta']:g}" if isinstance(best["beta"], int | float) else "")
+
+
+def sentences(advice: Advice) -> list[str]:
+    """What is recommended, how sure that is, and beta."""
+    first, *rest = advice["ranking"]
+    out = [
+        f"At {advice['target_name']} the theory promises most of {named(advice)}: predicted error "
+        f"{reach(first['error'])}, smallest of all {len(rest) + 1} in {first['best_share']:.0%} of "
+        f"{advice['resamples']} resamples."
+    ]
+    rival = max(rest, key=lambda row: row["best_share"], default=None)
+    if rival is not None and rival["best_share"] > 0.05:
+        more = (
+            "more often than the recommended one" if rival["best_share"] > first["best_share"] else "so it is a rival"
+        )
+        out.append(f"{rival['name']} is the best in {rival['best_share']:.0%} of them, {more}.")
+    beta, fixed = advice["recommended"]["beta"], advice["best_beta"]
+    if isinstance(beta, Mapping):
+        low, high = min(beta.values()), max(beta.values())
+        out.append(f"It sets β, the weight of a source, by itself; expected are {low:.2f} to {high:.2f}.")
+    if fixed["fedda"] == fixed["fedgp"]:
+        out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and for FedGP.")
+    else:
+        out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and {fixed['fedgp']:g} for FedGP.")
+    for verdict, word in (("helps", "expected to help"), ("hurts", "expected to hurt")):
+        names = [s["source"] for s in advice["sources"] if s["verdict"] == verdict]
+        if names:
+            out.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}.")
+    unclear = [s["source"] for s in advice["sources"] if s["verdict"] == "unclear"]
+    if unclear:
+        out.append(f"Whether {_either(unclear)} {'helps' if len(unclear) == 1 else 'help'} cannot be told.")
+    return out
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def ranking(advice: Advice) -> list[dict[str, Any]]:
+    """The rules, best first, with the runs of the study that are just this rule."""
+    out = []
+    for row in advice["ranking"]:
+        same = [
+            name
+            for name, run in advice["runs"].items()
+            if (run["method"], run["beta"]) == (row["method"], row["beta"])
+            and math.isclose(run["error"]["value"], row["error"]["value"], rel_tol=1e-9)
+        ]
+        out.append({**row, "told": reach(row["error"]), "runs": same})
+    return out
+
+
+def sources(advice: Advice) -> list[dict[str, Any]]:
+    """The sources, most helpful first."""
+    beta = advice["recommended"]["beta"]
+    win = _winner(advice)
+    sigma = _root(advice["target"]["sigma2"], _floor(advice))[0]
+    rows = [
+        {
+            "name": s["source"],
+            "verdict": s["verdict"],
+            "gain": s["gain"]["value"],
+            "gain_told": reach(s["gain"], 2),
+            "distance": s["d2"]["value"],
+            "distance_told": "{:.2g} ({:.2g} to {:.2g})".format(*_root(s["d2"], _floor(advice))),
+            "cosine": s["cosine"]["value"],
+            "cosine_told": "{value:.2f} ({low:.2f} to {high:.2f})".format(**s["cosine"]),
+            "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
+            "region": TITLE[win(sigma, _root(s["d2"], _floor(advice))[0])],
+        }
+        for s in advice["sources"]
+    ]
+    return sorted(rows, key=lambda row: -row["gain"])
+
+
+def cost(advice: Advice) -> str:
+    """What the survey cost, and a word where that is much."""
+    spent = advice["cost"]
+    text = (
+        f"The survey took {spent['images']:,} images through the network, each at its own hospital: "
+        f"{spent['share']:.1%} of the {spent['images_of_one_run']:,} of one training run."
+    )
+    over = f" That is above {SHARE:.0%}, because the runs are short." if spent["share"] > SHARE else ""
+    return (text + over).replace("%", "\u00a0%")
+
+
+def drawing(advice: Advice) -> Markup:
+    """The map of Figure 2 with this target's tau, delta and m, and its sources on it."""
+    tau2, delta = _mean(advice, "tau2"), _mean(advice, "delta")
+    floor = _floor(advice)
+    own = _root(advice["target"]["sigma2"], floor)
+    spots = [Spot(s["source"], own, _root(s["d2"], floor)) for s in advice["sources"]]
+    title = f"{advice['target_name']}: τ² = {tau2:.2f}, δ = {delta:.2f}, β = 0.5"
+    return landscape(_winner(advice), spots, title, ("target variance (σ)", "source-target distance (d)"))
+
+
+def _winner(advice: Advice) -> Callable[[float, float], str]:
+    """sigma, d -> the rule with the smallest error there, all else as this target and its mean source have it."""
+    from fdamed.theory.errors import four_errors, winner  # needs torch, which a report without advice does without
+
+    tau2, delta, own = _mean(advice, "tau2"), _mean(advice, "delta"), advice["target"]
+    norm2 = own["norm2"]["value"]
+
+    def win(sigma: float, d: float) -> str:
+        return winner(four_errors(sigma**2, d**2, beta=0.5, delta=delta, tau2=tau2, m=own["m"], norm2=norm2))
+
+    return win
+
+
+def _mean(advice: Advice, key: str) -> float:
+    values = [float(s[key]["value"]) for s in advice["sources"]]
+    return sum(values) / len(values)
+
+
+def _floor(advice: Advice) -> float:
+    """What stands for zero on a logarithmic axis."""
+    return 1e-6 * max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12)
+
+
+def _root(interval: Mapping[str, float], floor: float) -> tuple[float, float, float]:
+    value, low, high = (max(interval[k], floor) ** 0.5 for k in ("value", "low", "high"))
+    return value, low, high
+
+
+def table(advice: Mapping[str, Advice]) -> pd.DataFrame:
+    """Every target's ranking as one table: target, rule, beta, error, low, high, best_share, recommended."""
+    rows = [
+        (
+            target,
+            r["method"],
+            r["beta"],
+            r["error"]["value"],
+            r["error"]["low"],
+            r["error"]["high"],
+            r["best_share"],
+            i == 0,
+        )
+        for target, told in advice.items()
+        for i, r in enumerate(told["ranking"])
+    ]
+    columns = ["target", "rule", "beta", "error", "low", "high", "best_share", "recommended"]
+    return pd.DataFrame(rows, columns=columns).astype({"beta": "float64"})
