@@ -98,7 +98,7 @@ def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor)
             times, limit, what = min(by_length, by_image), TOO_LONG, "the others"
         else:
             yardstick = max([float(torch.linalg.vector_norm(x)), *(t.length for t in others)])
-            times, limit, what = length / yardstick if yardstick else 0.0, FAR_TOO_LONG, "the model itself"
+            times, limit, what = length / yardstick if yardstick else 0.0, FAR_TOO_LONG, "the model and any other"
         if times > limit:
             found[party] = f"it is {times:.3g} times as long as {what}"
     return found

@@ -19,8 +19,13 @@ SHARE = 0.05
 
 def reach(interval: Mapping[str, float], digits: int = 3) -> str:
     """An estimate and the ends of its interval."""
-    value, low, high = (f"{interval[k]:.{digits}g}" for k in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+    value, low, high = (f"{interval[k]:#.{digits}g}".rstrip(".") for k in ("value", "low", "high"))
+    return f"{value} ({low} to {high})".replace("-", "−")
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share in per cent, not to be torn apart at the end of a line."""
+    return f"{share:.{digits}%}".replace("%", "\u00a0%")
 
 
 def block(advice: Advice) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def block(advice: Advice) -> dict[str, Any]:
     return {
         "sentences": sentences(advice),
         "weak": advice["weak"],
-        "level": f"{advice['level']:.0%}".replace("%", "\u00a0%"),
+        "level": percent(advice["level"]),
         "ranking": ranking(advice),
         "sources": sources(advice),
         "judged": "FedDA with β = 0.5" if advice["recommended"]["method"] == "target_only" else named(advice),
@@ -40,7 +45,7 @@ def block(advice: Advice) -> dict[str, Any]:
 def named(advice: Advice) -> str:
     """The recommended rule as people write it."""
     best = advice["recommended"]
-    return best["method"] + (f" with β = {best['beta']:g}" if isinstance(best["beta"], int | float) else "")
+    return str(best["method"]) + (f" with β = {best['beta']:g}" if isinstance(best["beta"], int | float) else "")
 
 
 def sentences(advice: Advice) -> list[str]:
@@ -48,7 +53,7 @@ def sentences(advice: Advice) -> list[str]:
     first, *rest = advice["ranking"]
     out = [
         f"At {advice['target_name']} the theory promises most of {named(advice)}: predicted error "
-        f"{reach(first['error'])}, smallest of all {len(rest) + 1} in {first['best_share']:.0%} of "
+        f"{reach(first['error'])}, smallest of all {len(rest) + 1} in {percent(first['best_share'])} of "
         f"{advice['resamples']} resamples."
     ]
     rival = max(rest, key=lambda row: row["best_share"], default=None)
@@ -56,7 +61,7 @@ def sentences(advice: Advice) -> list[str]:
         more = (
             "more often than the recommended one" if rival["best_share"] > first["best_share"] else "so it is a rival"
         )
-        out.append(f"{rival['name']} is the best in {rival['best_share']:.0%} of them, {more}.")
+        out.append(f"{rival['name']} is the best in {percent(rival['best_share'])} of them, {more}.")
     beta, fixed = advice["recommended"]["beta"], advice["best_beta"]
     if isinstance(beta, Mapping):
         low, high = min(beta.values()), max(beta.values())
@@ -107,7 +112,7 @@ def sources(advice: Advice) -> list[dict[str, Any]]:
             "distance": s["d2"]["value"],
             "distance_told": "{:.2g} ({:.2g} to {:.2g})".format(*_root(s["d2"], _floor(advice))),
             "cosine": s["cosine"]["value"],
-            "cosine_told": "{value:.2f} ({low:.2f} to {high:.2f})".format(**s["cosine"]),
+            "cosine_told": _hundredths(s["cosine"]),
             "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
             "region": TITLE[win(sigma, _root(s["d2"], _floor(advice))[0])],
         }
@@ -116,15 +121,20 @@ def sources(advice: Advice) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["gain"])
 
 
+def _hundredths(interval: Mapping[str, float]) -> str:
+    value, low, high = (f"{round(interval[k], 2) + 0.0:.2f}" for k in ("value", "low", "high"))
+    return f"{value} ({low} to {high})".replace("-", "−")
+
+
 def cost(advice: Advice) -> str:
     """What the survey cost, and a word where that is much."""
     spent = advice["cost"]
     text = (
         f"The survey took {spent['images']:,} images through the network, each at its own hospital: "
-        f"{spent['share']:.1%} of the {spent['images_of_one_run']:,} of one training run."
+        f"{percent(spent['share'], 1)} of the {spent['images_of_one_run']:,} of one training run."
     )
-    over = f" That is above {SHARE:.0%}, because the runs are short." if spent["share"] > SHARE else ""
-    return (text + over).replace("%", "\u00a0%")
+    over = f" That is above {percent(SHARE)}, because the runs are short." if spent["share"] > SHARE else ""
+    return text + over
 
 
 def drawing(advice: Advice) -> Markup:
@@ -157,7 +167,7 @@ def _mean(advice: Advice, key: str) -> float:
 
 def _floor(advice: Advice) -> float:
     """What stands for zero on a logarithmic axis."""
-    return 1e-6 * max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12)
+    return 1e-6 * float(max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12))
 
 
 def _root(interval: Mapping[str, float], floor: float) -> tuple[float, float, float]:

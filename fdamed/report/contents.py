@@ -20,7 +20,8 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
 from fdamed.files import digest
 from fdamed.records import Key, Record, layers
-from fdamed.report import beside, blocks, figures, hospitals, notes, reproduce, swept
+from fdamed.report import advice as advised
+from fdamed.report import beside, blocks, figures, hindsight, hospitals, notes, reproduce, swept
 from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
 from fdamed.report.swept import NAMES
@@ -61,6 +62,10 @@ class Known:
     """Runs x kinds: MB a round."""
     repeated: list[reproduction.Cell]
     """Figures of the paper that the configuration names, with ours."""
+    advice: Mapping[str, advised.Advice | None]
+    """Target -> what was recommended before training, None where it is missing; empty if nobody asked for it."""
+    judged: Mapping[str, hindsight.Hindsight | None]
+    """Target -> whether that was right."""
 
     @property
     def index(self) -> dict[str, int]:
@@ -72,7 +77,13 @@ class Known:
         return ("auc", "acc") if self.found.main == "auc" else ("acc",)
 
 
-def known(config: Config, frames: Frames, records: Sequence[Record], cohort: Mapping[str, Any]) -> Known:
+def known(
+    config: Config,
+    frames: Frames,
+    records: Sequence[Record],
+    cohort: Mapping[str, Any],
+    advice: Mapping[str, advised.Advice | None],
+) -> Known:
     """Work it out."""
     every, places = config.expanded_runs(), config.sweeps()
     order = [*(r for r in every if r not in places), *(r for r in every if r in places)]
@@ -99,6 +110,10 @@ def known(config: Config, frames: Frames, records: Sequence[Record], cohort: Map
         megabytes=megabytes,
         remarks=notes.remarks(frames.absences, records),
     )
+    judged = {
+        target: told and hindsight.judged(told, frames.scores, main, NAMES[main], found.runs)
+        for target, told in advice.items()
+    }
     plain = {name: every[name] for name in order if name not in places} or every
     fold = {name: f"{place.run} (swept)" for name, place in places.items()}
     return Known(
@@ -112,6 +127,8 @@ def known(config: Config, frames: Frames, records: Sequence[Record], cohort: Map
         budgets=protocol.budgets(records, config, cohort),
         repeated=reproduction.cells(config.published, config.cut.targets, records) if config.published else [],
         by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
+        advice=advice,
+        judged=judged,
     )
 
 
@@ -211,6 +228,9 @@ def page(
         "protocol": {v.name: words.sentences(config, cohort, study.budgets, v.name) for v in study.views},
         "budgets": {v.name: [b for b in study.budgets if b.target == v.name] for v in study.views},
         "legend": legend(study.views),
+        "advice": {target: told and advised.block(told) for target, told in study.advice.items()},
+        "judged": study.judged,
+        "judged_together": hindsight.together(study.judged, NAMES[found.main]),
         "sweeps": {v.name: _sweeps(config, study, v.name) for v in study.views} if study.sweeps else {},
         "gains": {v.name: _gains(study, v.name) for v in study.views} if any(study.gains.values()) else {},
         "heats": heat_maps[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.evaluate.tables import at_target
-from fdamed.report.advice import Advice, named, reach
+from fdamed.report.advice import Advice, named, percent, reach
 from fdamed.report.answer import CEILING
 from fdamed.report.words import interval
 
@@ -36,6 +36,7 @@ class Hindsight:
     target: str
     rows: Sequence[Found] = ()
     sentences: Sequence[str] = ()
+    verdict: str = "Open."
     recommended: str = ""
     best: str = ""
     lost: Interval = NONE
@@ -66,70 +67,79 @@ def judged(advice: Advice, scores: pd.DataFrame, metric: str, name: str, methods
     rows = [Found(r, reach(advice["runs"][r]["error"]), i + 1, means[r], int(ranks[r])) for i, r in enumerate(order)]
     lost = over_seeds(table[told.best] - table[told.recommended])
     chance = None if told.agreement is None else by_chance(told.agreement, told.runs)
-    out = Hindsight(target, rows, (), told.recommended, told.best, lost, told.agreement, chance)
-    text = [*_choice(advice, out, name, table), *_order(out), *_elsewhere(every, out, name, methods)]
-    return Hindsight(target, rows, text, told.recommended, told.best, lost, told.agreement, chance)
+    out = Hindsight(target, rows, (), "Open.", told.recommended, told.best, lost, told.agreement, chance)
+    if len(rows) == 1:
+        return replace(
+            out, sentences=[f"{told.best} is the only finished run that the theory speaks of, so {_open(advice)}."]
+        )
+    verdict, choice = _choice(advice, out, name, table)
+    return replace(out, verdict=verdict, sentences=[*choice, *_order(out), *_elsewhere(every, out, name, methods)])
 
 
 def _open(advice: Advice) -> str:
     return f"whether {named(advice)} was the right choice is open"
 
 
-def _choice(advice: Advice, out: Hindsight, name: str, table: pd.DataFrame) -> list[str]:
+def _choice(advice: Advice, out: Hindsight, name: str, table: pd.DataFrame) -> tuple[str, list[str]]:
     """Which run was promised most, which was best, and what lies between them."""
-    n, scores = len(out.rows), {row.run: row.score for row in out.rows}
-    says = []
-    if n == 1:
-        return [f"{out.recommended} is the only finished run of which the theory can speak, so {_open(advice)}."]
-    ranked = next(r for r in advice["ranking"])
-    if (ranked["method"], ranked["beta"]) != tuple(advice["runs"][out.recommended][k] for k in ("method", "beta")):
+    scores, says = {row.run: row.score for row in out.rows}, []
+    top, mine = advice["ranking"][0], advice["runs"][out.recommended]
+    if (top["method"], top["beta"]) != (mine["method"], mine["beta"]):
         says.append(f"{named(advice)} itself was not run.")
-    first = f"Of the {n} runs of which the theory can speak it ranks {out.recommended} first"
+    first = f"Of the {len(out.rows)} runs of which the theory can speak it ranks {out.recommended} first"
     seeds = f"over {len(table)} seeds" if len(table) > 1 else "from a single seed"
     if out.best == out.recommended:
         says.append(f"{first}, and {out.best} was the best: {name} {interval(scores[out.best])} {seeds}.")
         second = sorted(out.rows, key=lambda row: (row.rank, row.run != out.best))[1].run
-        lead = over_seeds(table[out.best] - table[second])
-        says.append(f"Its lead over {second} is {_difference(lead)}{_sure(lead)}.")
+        apart = over_seeds(table[out.best] - table[second])
+        says.append(f"Its lead over {second} is {_difference(apart)}, {_sure(apart)}.")
+        verdict = "Yes." if _told(apart) else "Yes, but within chance."
     else:
-        says.append(
-            f"{first} with {name} {interval(scores[out.recommended])}; the best was {out.best} with "
-            f"{interval(scores[out.best])} {seeds}."
-        )
-        says.append(f"Following the advice lost {_difference(out.lost)}{_sure(out.lost)}.")
-    picked = float(table.mean().max() - table.mean().mean())
-    says.append(f"A run picked blindly among them would have lost {picked:.3f} on average.")
-    return says
+        second_best = f"the best was {out.best} with {interval(scores[out.best])} {seeds}"
+        says.append(f"{first} with {name} {interval(scores[out.recommended])}; {second_best}.")
+        says.append(f"Following the advice lost {_difference(out.lost)}, {_sure(out.lost)}.")
+        verdict = "No." if _told(out.lost) else "Not the best run, but within chance."
+    blind = float((table.mean().max() - table.mean()).mean())
+    return verdict, [*says, f"A run picked blindly among them would have lost {blind:.3f} on average."]
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
 
 
 def _difference(score: Interval) -> str:
     return f"{score.mean:.3f}" + ("" if score.half is None else f" ± {score.half:.3f}")
 
 
-def _sure(difference: Interval) -> str:
+def _told(difference: Interval) -> bool:
     """Whether a paired difference can be told from chance."""
+    return difference.low is not None and difference.low > 0
+
+
+def _sure(difference: Interval) -> str:
     if difference.low is None:
-        return ", which one seed cannot tell from chance"
-    return ", which cannot be told from chance" if difference.low <= 0 else ", more than chance between seeds explains"
+        return "which one seed cannot tell from chance"
+    return "more than chance between seeds explains" if _told(difference) else "which cannot be told from chance"
 
 
 def _order(out: Hindsight) -> list[str]:
     if out.agreement is None or len(out.rows) < 3:
         return []
-    text = f"The whole order agrees with Kendall’s τ = {out.agreement:.2f} (1: the same order, −1: the reverse)"
+    text = f"The whole order agrees with Kendall’s τ = {_signed(out.agreement)} (1: the same order, −1: the reverse)"
     if out.by_chance is None:
         return [text + "."]
-    return [f"{text}; a random order of {len(out.rows)} runs does as well in {out.by_chance:.0%} of all cases."]
+    return [f"{text}; a random order of {len(out.rows)} runs does as well in {percent(out.by_chance)} of all cases."]
 
 
 def _elsewhere(every: pd.DataFrame, out: Hindsight, name: str, methods: Mapping[str, str]) -> list[str]:
     """A run outside the theory that was better still."""
     others = [r for r in every if r not in {row.run for row in out.rows} and methods.get(str(r)) != CEILING]
     top = next(row.score for row in out.rows if row.run == out.best)
-    best = max(others, key=lambda r: float(every[r].mean()), default=None)
-    if best is None or top.mean is None or float(every[best].mean()) <= top.mean:
+    scores = {str(r): over_seeds(every[r]) for r in others}
+    best = max(scores, key=lambda r: scores[r].mean or 0.0, default=None)
+    if best is None or (scores[best].mean or 0.0) <= (top.mean or 0.0):
         return []
-    return [f"The theory does not speak of {best}, which reached more: {name} {interval(over_seeds(every[best]))}."]
+    return [f"The theory does not speak of {best}, which reached more: {name} {interval(scores[best])}."]
 
 
 def by_chance(agreement: float, runs: int) -> float | None:

@@ -18,7 +18,7 @@ PALETTE = {"source_only": "--c4", "fedda": "--c5", "fedgp": "--c2", "target_only
 """The same colours in the page's stylesheet, where they follow light and dark."""
 TITLE = {"source_only": "source only", "fedda": "FedDA", "fedgp": "FedGP", "target_only": "target only"}
 SHORT = {"source_only": "source", "fedda": "DA", "fedgp": "GP", "target_only": "target"}
-SIDE, FINE = 360.0, 90
+SIDE, FINE = 360.0, 180
 """Side of a map in drawing units, and into how many columns and rows its regions are cut."""
 LEFT, TOP = 62.0, 56.0
 REACH = 1.0
@@ -102,23 +102,23 @@ def _regions(winners: Sequence[Sequence[str]]) -> list[str]:
     return [f'<path d="{d}" {_paint(rule)}><title>{TITLE[rule]} wins</title></path>' for rule, d in pieces.items() if d]
 
 
-def _names(winners: Sequence[Sequence[str]], taken: Box) -> tuple[list[str], list[str]]:
+def _names(winners: Sequence[Sequence[str]], taken: Sequence[Box]) -> tuple[list[str], list[str]]:
     """Each region's name where it is roomiest and no source stands; and the rules whose region has no room."""
     cell = SIDE / FINE
     best: dict[str, tuple[float, float, float]] = {}
     for row, names in enumerate(winners):
-        for a, b in _runs(names):
-            rule, middle = names[a], (a + b) // 2
+        for (a, b), part in itertools.product(_runs(names), (0.5, 0.25, 0.75)):
+            rule, middle = names[a], round(a + (b - a) * part)
             half = len(TITLE[rule]) * LETTER / 2 + 4
-            x, y = LEFT + (a + b) / 2 * cell, TOP + SIDE - (row + 0.5) * cell
-            if taken[0] - half < x < taken[2] + half and taken[1] - LINE < y < taken[3] + LINE:
+            x, y = LEFT + middle * cell, TOP + SIDE - (row + 0.5) * cell
+            if any(x0 - half < x < x1 + half and y0 - LINE < y < y1 + LINE for x0, y0, x1, y1 in taken):
                 continue
-            column = [line[middle] for line in winners]
+            column = [line[min(middle, FINE - 1)] for line in winners]
             up, down = (
                 next((i for i, name in enumerate(way) if name != rule), len(way))
                 for way in (column[row:], column[row::-1])
             )
-            room = min((b - a) * cell / (2 * half), min(up, down) * cell / LINE)
+            room = min(min(middle - a, b - middle) * cell / half, min(up, down) * cell / LINE)
             if room >= 1 and room > best.get(rule, (0.0, 0.0, 0.0))[0]:
                 best[rule] = (room, x, y)
     there = {name for line in winners for name in line}
@@ -128,8 +128,9 @@ def _names(winners: Sequence[Sequence[str]], taken: Box) -> tuple[list[str], lis
 
 def _spots(
     spots: Sequence[Spot], across: Callable[[float], float], up: Callable[[float], float]
-) -> tuple[list[str], Box]:
-    """Sources with their intervals, side by side because all have the target's sigma, and the room they take."""
+) -> tuple[list[str], list[Box]]:
+    """Sources with their intervals, side by side because all have the target's sigma, and the rooms they take."""
+    spots = sorted(spots, key=lambda s: s.y[0])
     step = min(10.0, 60.0 / len(spots))
     shift = [(i - (len(spots) - 1) / 2) * step for i in range(len(spots))]
     xs = [across(s.x[0]) + by for s, by in zip(spots, shift, strict=True)]
@@ -141,7 +142,7 @@ def _spots(
     out = [
         f'<rect class="sigma" x="{low:.1f}" y="{TOP}" width="{max(high - low, 0.5):.1f}" height="{SIDE:g}" '
         f'style="fill:{INK};fill-opacity:.12"/>',
-        f'<path class="sigma" d="M{x:.1f},{TOP}v{SIDE:g}" stroke-dasharray="2 3" style="stroke:{INK};stroke-opacity:.6"/>',
+        f'<path class="sigma" d="M{x:.1f},{TOP}v{SIDE:g}" style="stroke:{INK};stroke-opacity:.6"/>',
     ]
     for i, spot in enumerate(spots):
         y, level, end = up(spot.y[0]), heights[i], aside + (-4 if right else 4)
@@ -159,7 +160,7 @@ def _spots(
         out.append(f'<text class="name" {place} style="{halo}">{name}</text></g>')
     ends = (min(*xs, aside - (0 if right else wide)) - 8, max(*xs, aside + (wide if right else 0)) + 8)
     levels = [*heights.values(), *(up(v) for s in spots for v in s.y)]
-    return out, (ends[0], min(levels) - 8, ends[1], max(levels) + 8)
+    return out, [(ends[0], min(levels) - 8, ends[1], max(levels) + 8), (low, TOP, high, TOP + SIDE)]
 
 
 def panels(maps: Mapping[str, Sequence[Sequence[str]]], columns: Sequence[str], rows: Sequence[str], title: str) -> str:

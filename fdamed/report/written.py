@@ -9,6 +9,7 @@ import pandas as pd
 from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
+from fdamed.report import advice, hindsight
 from fdamed.report.contents import Frames, Known
 
 
@@ -31,6 +32,8 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "absences": frames.absences,
         "weights": frames.weights,
         "reproduction": reproduction.table(study.repeated),
+        "advice": advice.table({t: told for t, told in study.advice.items() if told}),
+        "advice_judged": hindsight.table([h for h in study.judged.values() if h], main),
     }
     return out | {name: frame for name, frame in more.items() if not frame.empty}
 

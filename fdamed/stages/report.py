@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import held, read_json, write_text
 from fdamed.stages.places import add_config, read_config
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         absences=notes.absences(folder / "runs", records),
         weights=notes.weights(records),
     )
-    known = contents.known(config, frames, records, cohort)
+    known = contents.known(config, frames, records, cohort, _advice(config, folder))
     with held(folder / "report"):
         for name, frame in written.files(known, frames).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
@@ -57,3 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""
     print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)
+
+
+def _advice(config: Config, folder: Path) -> dict[str, dict[str, Any] | None]:
+    """Target -> the advice that the configuration asks for, None where it is not there yet."""
+    files = {t: folder / "advice" / f"{t}.json" for t in config.cut.targets} if config.advise else {}
+    return {target: read_json(path) if path.is_file() else None for target, path in files.items()}

@@ -39,6 +39,12 @@ def study(tmp_path_factory) -> Path:
     return folder
 
 
+def jobs(told: str) -> dict[str, str]:
+    """Rule -> number of jobs, from what a dry run says."""
+    pairs = (line.split() for line in told.splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
 def runs(study: Path) -> list[Path]:
     return sorted((study / "results" / "tiny" / "runs").glob("*/*/*/done"))
 
@@ -76,13 +82,22 @@ def test_a_changed_beta_runs_again_what_it_affects_and_nothing_else(study: Path,
     other.write_text(TINY.read_text().replace("beta: 0.5", "beta: 0.25"))
     dry = snakemake(study, "-n", config=other)
     assert dry.returncode == 0
-    counts = {
-        line.split()[0]: line.split()[1]
-        for line in dry.stdout.splitlines()
-        if line.count(" ") and len(line.split()) == 2
-    }
+    counts = jobs(dry.stdout)
     assert counts["federate"] == "2"
     assert "ingest" not in counts and "cache" not in counts
+
+
+def test_a_changed_phantom_reaches_the_training_even_if_its_own_job_failed_before(study: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("patients: 150", "patients: 151"))
+    note = study / "data" / "tiny" / ".phantom.json"
+    kept = note.with_name("kept")
+    note.rename(kept)  # what Snakemake leaves of a phantom job that failed
+    try:
+        counts = jobs(snakemake(study, "-n", config=other).stdout)
+    finally:
+        kept.rename(note)
+    assert counts["phantom"] == "1" and counts["ingest"] == "1" and counts["federate"] == "4"
 
 
 def test_mlflow_has_each_run_once_even_after_a_second_import(study: Path) -> None:

@@ -38,14 +38,18 @@ def keep_config():
 
 
 def settings(*sections):
-    """A digest that changes when, and only when, these sections of the configuration do."""
+    """A digest that changes when, and only when, these sections of the configuration do.
+
+    A job names its own sections and those of all jobs before it: when one of them fails, Snakemake deletes its output,
+    and would take what was made from the old one for up to date.
+    """
     return digest([__version__, [SECTIONS[s] for s in sections]])
 
 
 def run_settings(wildcards):
     return digest(
         [
-            settings("model", "train", "privacy"),
+            settings("phantom", "data", "cut", "image", "model", "train", "privacy"),
             RUNS[wildcards.run].model_dump(mode="json"),
         ]
     )

@@ -39,7 +39,7 @@ rule ingest:
         mem_mb=2000,
         runtime=120,
     params:
-        settings=settings("data"),
+        settings=settings("phantom", "data"),
     shell:
         "fdamed ingest 2> {log:q}"
 
@@ -62,7 +62,7 @@ rule split:
         mem_mb=1500,
         runtime=20,
     params:
-        settings=settings("cut"),
+        settings=settings("phantom", "data", "cut"),
     shell:
         "fdamed split 2> {log:q}"
 
@@ -84,7 +84,7 @@ rule cache:
         mem_mb=3000,
         runtime=240,
     params:
-        settings=settings("image", "data"),
+        settings=settings("phantom", "data", "cut", "image"),
     shell:
         "fdamed cache --party {wildcards.party} --workers {threads} 2> {log:q}"
 
@@ -104,6 +104,6 @@ rule guard:
         mem_mb=3000,
         runtime=60,
     params:
-        settings=settings("cut"),
+        settings=settings("phantom", "data", "cut", "image"),
     shell:
         "fdamed guard 2> {log:q}"
