@@ -13,6 +13,8 @@ if not config:
 
 
 include: "workflow/rules/common.smk"
+
+
 if study.data.layout == "benchmark":
 
     include: "workflow/rules/benchmark.smk"

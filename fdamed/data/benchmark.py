@@ -126,7 +126,7 @@ def _mat(domain: Domain) -> Samples:
 def _usps(domain: Domain) -> Samples:
     """USPS as one HDF5 file with train/data, train/target, test/data, test/target: 256 grey values in 0..1 a digit."""
     try:
-        import h5py  # type: ignore[import-not-found]  # optional
+        import h5py
     except ImportError:
         raise FdamedError("h5py is not installed", "data.domains", "pip install 'fdamed[digits]'") from None
     xs, ys = [], []

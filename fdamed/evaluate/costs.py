@@ -26,6 +26,7 @@ class Cost:
     method: str
     auxiliary: bool
     parameters: int
+    """Of all networks, auxiliary heads and the method's own parts."""
     work: str
     """What a round does beyond training at the sources and averaging."""
     multiply_adds: int | None
@@ -86,6 +87,7 @@ def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold
         heads = run.auxiliary.heads if run.auxiliary else ()
         size = int(first.facts.get("parameters") or 0)
         sources = len(first.facts.get("sources") or ())
+        extra = int(first.facts.get("extra_parameters") or 0)
         joined = bool({s.party for s in first.sent} - {SERVER, first.target})
         models = sources + 1 if joined else 1
         out.append(
@@ -93,7 +95,7 @@ def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold
                 run=name,
                 method=first.method,
                 auxiliary=bool(heads),
-                parameters=models * (size + head_parameters(heads, model)),
+                parameters=models * (size + head_parameters(heads, model)) + extra,
                 work=_work(first, heads, len({str(r.facts.get("labelled")) for r in members}) > 1),
                 multiply_adds=multiply_adds(first.method, sources, size),
                 seconds=over_seeds(sum(v) / len(v) for v in by_seed.values()),

@@ -1,4 +1,4 @@
-"""What left each hospital, from the ledgers."""
+"""What left each hospital, and which single hospitals' models the server passed on, from the ledgers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import pandas as pd
 
 from fdamed.records import SERVER, Record
 
+PASSED_ON = "individual"
+"""Kind of a model of one hospital, not averaged with others, that the server hands to another hospital."""
+
 
 def sent(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds."""
+    """One row a target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds.
+
+    Rows of the server as the hospital are single hospitals' models that it passed on.
+    """
     rows = []
     seeds: dict[tuple[str, str], int] = {}
     for record in records:
@@ -20,7 +26,7 @@ def sent(records: Iterable[Record]) -> pd.DataFrame:
         rows += [
             (*where, record.method, s.party, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / rounds)
             for s in record.sent
-            if s.party != SERVER
+            if s.party != SERVER or s.kind == PASSED_ON
         ]
     keys = ["target", "run", "method", "hospital", "to", "step", "kind"]
     frame = pd.DataFrame(rows, columns=[*keys, "bytes", "messages", "mb_per_round"])

@@ -50,6 +50,9 @@ class Local:
 
     site: Site
     opponents: tuple[FlatModel, ...] = ()
+    pace: float = 1.0
+    """Share of the learning rate for a network whose only loss is the pull. Adam's steps do not shrink with the loss:
+    without it the faintest pull moves the target as fast as the sources' task moves them (decision 0013)."""
     auxiliary: AuxiliaryTasks | None = field(init=False)
     players: tuple[FlatModel, ...] = field(init=False)
     optimisers: tuple[Optimiser, ...] = field(init=False)
@@ -58,7 +61,11 @@ class Local:
         self.auxiliary = auxiliary_tasks(self.site)
         heads = (self.auxiliary.heads,) if self.auxiliary else ()
         self.players = (self.site.model, *heads, *self.opponents)
-        self.optimisers = tuple(Optimiser(p, self.site.recipe) for p in self.players)
+        recipe = self.site.recipe
+        if recipe.optimiser == "adam" and not hasattr(self.site.data, "y"):
+            recipe = recipe.model_copy(update={"lr": recipe.lr * self.pace})
+        others = tuple(Optimiser(p, self.site.recipe) for p in self.players[1:])
+        self.optimisers = (Optimiser(self.site.model, recipe), *others)
 
     def step(self, batch: Batch, objective: Objective) -> Tensor:
         """One step of everybody on one batch; the objective's value. A single image trains with running statistics."""

@@ -35,6 +35,7 @@ class Start:
     x: Weights
     d: Statistic
     rates: Statistic
+    pace: Scalar
     apart: Count
     on_f: Count
 
@@ -85,6 +86,7 @@ def start(site: Site, ask: Start) -> Ready:
     n, size = len(site.data), site.recipe.batch
     key = torch.randint(0, 2**62, (1,), generator=site.rng.torch)
     site.memory |= {f"{_KEPT}x": ask.x.clone(), f"{_KEPT}key": key, f"{_KEPT}on_f": torch.tensor([ask.on_f])}
+    site.memory[f"{_KEPT}pace"] = torch.tensor([ask.pace], dtype=torch.float64)
     if ask.apart:
         site.memory |= {f"{_KEPT}d": branches(site, ask.d).read(), f"{_KEPT}rates": ask.rates.clone()}
     steps = sum(1 for _ in batches(n, size, site.rng)) * site.recipe.epochs
@@ -234,15 +236,15 @@ def _resume(site: Site, g: Tensor) -> tuple[Local, Callable[[Tensor, Batch], Ten
     def pull(seen: Tensor) -> Tensor:
         return (seen * g).sum()
 
-    skipped = [0]
+    skipped, pace = [0], float(site.memory[f"{_KEPT}pace"])
     if f"{_KEPT}d" not in site.memory:
-        local = Local(site)
+        local = Local(site, (), pace)
         objective: Callable[[Tensor, Batch], Tensor] = lambda f, batch: local.task(f, batch) + pull(f)  # noqa: E731
     else:
         d, on_f = branches(site, site.memory[f"{_KEPT}d"]), bool(int(site.memory[f"{_KEPT}on_f"]))
         labelled = hasattr(site.data, "y")
         others: tuple[FlatModel, ...] = (d, opponents(site)) if labelled else (d,)
-        local = Local(site, others)
+        local = Local(site, others, pace)
         if labelled:
             rates = Rates(*site.memory[f"{_KEPT}rates"].tolist())
             objective, skipped = disentangle(d, others[1], rates, local.beside, pull, on_f)

@@ -137,7 +137,11 @@ def run(
     watched = sys.stderr.isatty()
     ahead = range(done + 1, rounds + 1)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
-        begin, used, started = time.perf_counter(), time.process_time(), datetime.now(UTC).isoformat(timespec="milliseconds")
+        begin, used, started = (
+            time.perf_counter(),
+            time.process_time(),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
         net.begin(round, rounds)
         try:
             state = method.round(state, net)

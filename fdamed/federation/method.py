@@ -60,6 +60,10 @@ class Method(Generic[S]):
         """The steps that these options ask for: what the hospitals' policies are held against."""
         return self.steps
 
+    def extra_parameters(self, sources: int, features: int, classes: int) -> int:
+        """Trainable numbers beyond one network a hospital, with this many sources, features and classes."""
+        return 0
+
     def start(self, theta: Tensor) -> S:
         raise TypeError(f"{type(self).__name__} does not say how it starts")
 

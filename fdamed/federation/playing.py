@@ -22,6 +22,7 @@ class Adapt:
     di: Statistic
     rates: Statistic
     pull: Scalar
+    pace: Scalar
     source: Count
     apart: Count
     on_f: Count
@@ -48,7 +49,7 @@ def adapt(site: Site, ask: Adapt) -> Adapted:
     skipped = [0]
     d: FlatModel | None = None
     if not ask.apart:
-        local = Local(site, (di,))
+        local = Local(site, (di,), ask.pace)
         objective: Objective = lambda f, batch: local.task(f, batch) + game.play(f)  # noqa: E731
     else:
         d = branches(site, ask.d)
@@ -58,7 +59,7 @@ def adapt(site: Site, ask: Adapt) -> Adapted:
             rates = Rates(*ask.rates.tolist())
             objective, skipped = disentangle(d, own, rates, local.beside, game.play, bool(ask.on_f))
         else:
-            local = Local(site, (d, di))
+            local = Local(site, (d, di), ask.pace)
             objective = passing(d, game.play, bool(ask.on_f))
     loss = local.epochs(objective)
     if d is not None and ask.source:

@@ -32,7 +32,7 @@ from fdamed.federation.playing import Adapt, Adapted, adapt, quarter
 from fdamed.federation.site import Step
 from fdamed.federation.steps import move_locally
 from fdamed.federation.wire import Statistic, Weights, message
-from fdamed.models.adversary import Branches, folded, shape_of
+from fdamed.models.adversary import Branches, Discriminator, Opponents, count, folded, half, shape_of
 from fdamed.models.flat import FlatModel, layout_of
 
 
@@ -60,6 +60,9 @@ class Fada(Method[State]):
     )
     adversarial: float = option(0.1, "weight of L_G at the end of its ramp", low=0.0)
     adversarial_start: float = option(0.01, "weight of L_G at the beginning of its ramp", low=0.0)
+    target_pace: float = option(
+        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
+    )
     entropy: float = option(0.1, "weight of the class confusion", low=0.0)
     information: float = option(1e-4, "weight of the mutual information", low=0.0)
     reconstruction: float = option(0.01, "weight of the reconstruction", low=0.0)
@@ -77,6 +80,17 @@ class Fada(Method[State]):
         if self.model == "I":
             return (move_locally, *looks)
         return (*((adapt,) if self.wire == "discriminator" else STEPS), *looks)
+
+    def extra_parameters(self, sources: int, features: int, classes: int) -> int:
+        """DI for each source, and in model III its D, CI, M and R; C stands in for the network's own head."""
+        if self.model == "I":
+            return 0
+        if self.model == "II":
+            return sources * count(Discriminator(features, max(2, features // 4)))
+        seen = features if self.adversary_on == "f" else half(features)
+        d = Branches(features, classes)
+        own = count(d) - count(d.classifier) + count(Opponents(features, classes))
+        return sources * (own + count(Discriminator(seen, max(2, features // 4))))
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, d=torch.empty(0), di=torch.empty(0), w=torch.empty(0))
@@ -108,11 +122,12 @@ class Fada(Method[State]):
             di = mean([mean([r.di for r in s.values()], w), t.di], [1.0, 1.0]) if t else state.di
         return State(x=x, d=d, di=di, w=kept)
 
-    def _pull(self, net: Network) -> float:
+    def _pull(self, net: Network) -> tuple[float, float]:
+        """The weight of L_G and the target's pace."""
         ramp = progress(net.round, net.rounds)
         pull = self.adversarial_start + (self.adversarial - self.adversarial_start) * ramp
         net.notes["adversarial"] = pull
-        return pull
+        return pull, self.target_pace * ramp
 
     def _copies(self, state: State, net: Network) -> tuple[dict[str, Any], Any]:
         """Steps 1 to 7, each hospital with its copy of the shared DI; no target where it has no images."""
@@ -120,9 +135,9 @@ class Fada(Method[State]):
         three = self.model == "III"
         ask: dict[str, Any] = {"x": state.x, "d": state.d, "di": state.di, "rates": rates, "apart": int(three)}
         ask["on_f"] = int(not three or self.adversary_on == "f")
-        pull = self._pull(net)
-        t = net.ask(net.target, adapt, Adapt(**ask, pull=pull, source=0))
-        s = net.ask_all(net.sources, adapt, Adapt(**ask, pull=pull if t.n else 0.0, source=1))
+        pull, pace = self._pull(net)
+        t = net.ask(net.target, adapt, Adapt(**ask, pull=pull, pace=pace, source=0))
+        s = net.ask_all(net.sources, adapt, Adapt(**ask, pull=pull if t.n else 0.0, pace=1.0, source=1))
         for i, r in s.items():
             if r.skipped:
                 net.notes[f"skipped/{i}"] = float(r.skipped)
@@ -134,8 +149,8 @@ class Fada(Method[State]):
         on_f = not three or self.adversary_on == "f"
         judges = Judges(net, state.di, quarter(net.layout), 1, not on_f, self.discriminator_lr)
         rates = torch.tensor([self.entropy, self.information, self.reconstruction], dtype=torch.float64)
-        pull = self._pull(net)
-        ask = Start(x=state.x, d=state.d, rates=rates, apart=int(three), on_f=int(on_f))
+        pull, pace = self._pull(net)
+        ask = Start(x=state.x, d=state.d, rates=rates, pace=pace, apart=int(three), on_f=int(on_f))
         ends, end, loss = exchange(net, ask, lambda i, a, b: judges.versus(i, a, b, pull, False), self.limit)
         empty = torch.empty(0)
 

@@ -38,6 +38,7 @@ class Approach:
     m: Statistic
     h: Scalar
     pull: Scalar
+    pace: Scalar
     frequencies: Count
 
 
@@ -75,7 +76,7 @@ def approach(site: Site, ask: Approach) -> Approached:
         task = local.task(f, batch)
         if not ask.h > 0.0:
             return task
-        m = fourier(f, omega, ask.h)
+        m = fourier(f, omega, _spread(f, ask.h))
         own, seen = own + len(f) * m.detach().cpu(), seen + len(f)
         return task + ask.pull * fourier_mmd(m, ask.m.to(f.device))
 
@@ -98,8 +99,18 @@ def portray(site: Site, ask: Approach) -> Approached:
     loss = 0.0
     if ask.m.numel() and ask.h > 0.0 and h > 0.0:
         theirs = ask.m.to(omega.device)
-        loss = Local(site).epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, ask.h), theirs))
+        local = Local(site, (), ask.pace)
+        loss = local.epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, _spread(f, ask.h)), theirs))
     return Approached(g=site.model.read().sub_(ask.x), m=m, h=h, n=len(site.data), loss=loss)
+
+
+def _spread(f: Tensor, h: float) -> float:
+    """The batch's own bandwidth, a constant; h where it has none.
+
+    Each side is seen in units of its own spread: under the other side's bandwidth of a round ago, features that grow
+    with the task would be held at the size that they had then.
+    """
+    return bandwidth(f.detach()) or h
 
 
 def _frequencies(site: Site, count: int) -> Tensor:
@@ -116,9 +127,12 @@ class FDan(Method[State]):
     steps: ClassVar[tuple[Step, ...]] = (train_locally, approach, portray, *STEPS)
     state: ClassVar[type] = State
 
-    weight: float = option(1.0, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
+    weight: float = option(0.1, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
     wire: Literal["fourier", "features"] = option(
         "fourier", "what crosses: means of random features, or (published) features of every batch"
+    )
+    target_pace: float = option(
+        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
     )
     frequencies: int = option(64, "random features of each kernel (wire = fourier)", low=1)
     limit: int = option(0, "steps of a round (wire = features); 0: the sources' epochs", low=0)
@@ -140,8 +154,10 @@ class FDan(Method[State]):
         return self._features(state, net, lam) if self.wire == "features" else self._means(state, net, lam)
 
     def _means(self, state: State, net: Network, lam: float) -> State:
+        pace = self.target_pace * progress(net.round, net.rounds)
+
         def towards(m: Tensor, h: float) -> Approach:
-            return Approach(x=state.x, m=m, h=h, pull=lam, frequencies=self.frequencies)
+            return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 
         t = net.ask(net.target, portray, towards(state.m, state.h))
         s = net.ask_all(net.sources, approach, towards(t.m, t.h))
@@ -165,7 +181,8 @@ class FDan(Method[State]):
             g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
             return g_s, g_t
 
-        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), apart=0, on_f=1)
+        pace = self.target_pace * progress(net.round, net.rounds)
+        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t, loss = exchange(net, ask, critic, self.limit)
         if not s:
             return state

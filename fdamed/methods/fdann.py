@@ -24,6 +24,7 @@ from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site
 from fdamed.federation.steps import train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.models.adversary import Discriminator, count
 
 WIDTH, DEPTH = 256, 2
 
@@ -35,6 +36,7 @@ class Against:
     x: Weights
     di: Statistic
     pull: Scalar
+    pace: Scalar
     saturation: Scalar
     source: Count
 
@@ -61,7 +63,7 @@ def play(site: Site, ask: Against) -> Played:
     site.model.load(ask.x)
     di = discriminator(site, ask.di, WIDTH, DEPTH)
     game = Game(di, label=ask.source, toward=ask.source, pull=ask.pull, saturation=ask.saturation)
-    local = Local(site, (di,))
+    local = Local(site, (di,), ask.pace)
     loss = local.epochs(lambda f, batch: local.task(f, batch) + game.play(f))
     return Played(g=site.model.read().sub_(ask.x), di=di.read(), n=len(site.data), loss=loss)
 
@@ -78,12 +80,19 @@ class FDann(Method[State]):
     wire: Literal["discriminator", "features"] = option(
         "discriminator", "what crosses: copies of the discriminator, or (published) features of every batch"
     )
+    target_pace: float = option(
+        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
+    )
     saturation: float = option(10.0, "a side whose discriminator loss exceeds this is not pulled", low=0.0)
     discriminator_lr: float = option(1e-3, "learning rate of the server's discriminators (wire = features)", low=0.0)
     limit: int = option(0, "steps of a round (wire = features); 0: the sources' epochs", low=0)
 
     def asks(self) -> tuple[Step, ...]:
         return (train_locally, play) if self.wire == "discriminator" else (train_locally, *STEPS)
+
+    def extra_parameters(self, sources: int, features: int, classes: int) -> int:
+        """A discriminator for each source."""
+        return sources * count(Discriminator(features, WIDTH, DEPTH))
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, di=torch.empty(0))
@@ -99,8 +108,10 @@ class FDann(Method[State]):
         return self._features(state, net, lam) if self.wire == "features" else self._copies(state, net, lam)
 
     def _copies(self, state: State, net: Network, lam: float) -> State:
+        pace = self.target_pace * progress(net.round, net.rounds)
+
         def against(pull: float, source: int) -> Against:
-            return Against(x=state.x, di=state.di, pull=pull, saturation=self.saturation, source=source)
+            return Against(x=state.x, di=state.di, pull=pull, pace=pace, saturation=self.saturation, source=source)
 
         t = net.ask(net.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
@@ -115,7 +126,8 @@ class FDann(Method[State]):
 
     def _features(self, state: State, net: Network, lam: float) -> State:
         judges = Judges(net, state.di, WIDTH, DEPTH, False, self.discriminator_lr)
-        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), apart=0, on_f=1)
+        pace = self.target_pace * progress(net.round, net.rounds)
+        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t, loss = exchange(net, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
         if not s:
             return state

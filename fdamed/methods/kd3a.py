@@ -236,7 +236,9 @@ class KD3A(Method[Consensus]):
     norm: Literal["variant", "plain", "moments"] = option(
         "variant", "averaged BatchNorm variance: plain mean, or the closed form of the BatchNorm-MMD"
     )
-    heads: Literal["variant", "local", "average"] = option("variant", "the last layer: each its own, or averaged")
+    heads: Literal["variant", "local", "average"] = option(
+        "variant", "the last layer: each its own (starts slowly: decision 0013), or averaged"
+    )
 
     def start(self, theta: Tensor) -> Consensus:
         return Consensus(x=theta, alpha=torch.empty(0, dtype=torch.float64))

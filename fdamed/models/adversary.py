@@ -81,6 +81,11 @@ class Opponents(nn.Module):
         self.reconstructor = nn.Linear(2 * r, d)
 
 
+def count(module: nn.Module) -> int:
+    """Trainable numbers of a part."""
+    return sum(p.numel() for p in module.parameters())
+
+
 def half(d: int) -> int:
     return max(2, d // 2)
 

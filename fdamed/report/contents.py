@@ -111,7 +111,7 @@ def known(
         remarks=notes.remarks(frames.absences, records),
     )
     judged = {
-        target: told and hindsight.judged(told, frames.scores, main, NAMES[main], found.runs)
+        target: None if told is None else hindsight.judged(told, frames.scores, main, NAMES[main], found.runs)
         for target, told in advice.items()
     }
     plain = {name: every[name] for name in order if name not in places} or every
@@ -228,7 +228,7 @@ def page(
         "protocol": {v.name: words.sentences(config, cohort, study.budgets, v.name) for v in study.views},
         "budgets": {v.name: [b for b in study.budgets if b.target == v.name] for v in study.views},
         "legend": legend(study.views),
-        "advice": {target: told and advised.block(told) for target, told in study.advice.items()},
+        "advice": {target: None if told is None else advised.block(told) for target, told in study.advice.items()},
         "judged": study.judged,
         "judged_together": hindsight.together(study.judged, NAMES[found.main]),
         "sweeps": {v.name: _sweeps(config, study, v.name) for v in study.views} if study.sweeps else {},

@@ -69,9 +69,8 @@ def judged(advice: Advice, scores: pd.DataFrame, metric: str, name: str, methods
     chance = None if told.agreement is None else by_chance(told.agreement, told.runs)
     out = Hindsight(target, rows, (), "Open.", told.recommended, told.best, lost, told.agreement, chance)
     if len(rows) == 1:
-        return replace(
-            out, sentences=[f"{told.best} is the only finished run that the theory speaks of, so {_open(advice)}."]
-        )
+        only = f"{told.best} is the only finished run of which the theory can speak, so {_open(advice)}."
+        return replace(out, sentences=[only])
     verdict, choice = _choice(advice, out, name, table)
     return replace(out, verdict=verdict, sentences=[*choice, *_order(out), *_elsewhere(every, out, name, methods)])
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fdamed.config import Config
 from fdamed.disclosure import vague
+from fdamed.records import SERVER
 
 KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
 
@@ -19,7 +20,8 @@ def _targets(traffic: pd.DataFrame) -> pd.Series[int]:
 
 
 def by_kind(sent: pd.DataFrame, traffic: pd.DataFrame, runs: list[str], fold: Mapping[str, str]) -> pd.DataFrame:
-    """Runs x kinds: MB a round; swept runs as one, their mean."""
+    """Runs x kinds: MB a round out of the hospitals; swept runs as one, their mean."""
+    sent = sent[sent["hospital"] != SERVER]
     table = sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
     table = table.reindex(runs, fill_value=0.0).astype("float64")
     table = table.div(_targets(traffic).reindex(runs, fill_value=1), axis=0)
@@ -28,7 +30,7 @@ def by_kind(sent: pd.DataFrame, traffic: pd.DataFrame, runs: list[str], fold: Ma
 
 
 def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], runs: list[str]) -> list[dict[str, Any]]:
-    """One row a run and kind: bytes of each hospital in a run, and a round's of all."""
+    """One row a run and kind: bytes of each hospital in a run, what the server passed on of them, a round's of all."""
     targets = _targets(traffic)
     sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
     per_round = sent.groupby(["run", "kind"])["mb_per_round"].sum()
@@ -38,6 +40,7 @@ def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], run
             "run": run,
             "kind": kind,
             "bytes": [round(float(sums.get((run, kind, party), 0.0)) / int(targets[run])) for party in parties],
+            "passed": round(float(sums.get((run, kind, SERVER), 0.0)) / int(targets[run])),
             "mb": float(per_round[run, kind]) / int(targets[run]),
         }
         for run, kind in order

@@ -248,6 +248,8 @@ def describe(
     manifest: str,
 ) -> dict[str, Any]:
     """run.json: what this run was."""
+    from fdamed.models.backbone import feature_size
+
     return {
         "cohort": config.cohort,
         "run": name,
@@ -264,6 +266,9 @@ def describe(
         "train": config.train_of(spec).model_dump(mode="json"),
         "device": conditions["device"],
         "parameters": model.layout.trainable,
+        "extra_parameters": method.extra_parameters(
+            len(config.cut.parties) - 1, feature_size(config.model), config.model.classes
+        ),
         "versions": {"fdamed": __version__, "torch": conditions["torch"]},
         "digests": {k: conditions[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     by = {(c.shift, c.size): c for c in cells}
     maps: dict[str, Callable[[Cell], str]] = {
         "theory, measured at the first weights": lambda c: winner(c.errors),
-        "theory, tau^2 = 0.5, delta = 1, m = 10": lambda c: winner(c.errors_paper),
+        "theory, τ² = 0.5, δ = 1, m = 10": lambda c: winner(c.errors_paper),
         "training: smallest test loss": lambda c: winner(c.losses),
     }
     drawn = {

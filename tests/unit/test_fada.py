@@ -185,12 +185,12 @@ def test_information_that_is_not_finite_is_left_out_and_counted() -> None:
 
 
 def test_the_parts_of_four_sources_have_the_papers_number_of_parameters() -> None:
-    parts = (Branches(128, 2), Opponents(128, 2), Discriminator(half(128), 32))
-    numbers = sum(p.numel() for m in parts for p in m.parameters()) - sum(
-        p.numel() for p in parts[0].classifier.parameters()
-    )  # the classifier stands in for the network's own head
-    assert 4 * numbers == 157_712
-    assert 4 * numbers == pytest.approx(56_369_000 - 56_212_170, rel=0.01)
+    # D 2 (128 + 1) 64, CI 65 2, M 65 32 + 64 32 + 33, R 129 128, DI 65 32 + 33, four times
+    source = 2 * 129 * 64 + 65 * 2 + (65 * 32 + 64 * 32 + 33) + 129 * 128 + (65 * 32 + 33)
+    assert Fada().extra_parameters(4, 128, 2) == 4 * source == 157_712
+    assert 4 * source == pytest.approx(56_369_000 - 56_212_170, rel=0.01)
+    assert Fada(model="I").extra_parameters(4, 128, 2) == 0
+    assert Fada(model="II").extra_parameters(4, 128, 2) == 4 * (129 * 32 + 33)
 
 
 def test_branch_and_classifier_fold_into_one_linear_head() -> None:
@@ -406,7 +406,9 @@ def test_a_source_with_one_image_trains_with_running_statistics() -> None:
     site = hospitals.hospital("north")
     site.data = type(site.data)(site.data.images[:1], site.data.y[:1], {})
     theta = hospitals.theta()
-    ask = Adapt(x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, source=1, apart=1, on_f=0)
+    ask = Adapt(
+        x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, pace=1.0, source=1, apart=1, on_f=0
+    )
     site.rng = stream(0, "test")
     reply = adapt.run(site, ask)
     assert torch.isfinite(reply.g).all() and torch.isfinite(reply.d).all()

@@ -40,7 +40,7 @@ def site(name: str, **recipe):
 def test_the_targets_portrait_is_the_mean_of_random_features_that_all_hospitals_share() -> None:
     target = site("target")
     reply = portray.run(
-        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, frequencies=FREQUENCIES)
+        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     f = features_in_training("target").detach()
     assert reply.h == pytest.approx(bandwidth(f), rel=1e-5)
@@ -53,18 +53,20 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     h, lam = 0.7, 0.4
     omega = _frequencies(site("north"), FREQUENCIES)
     m = fourier(features_in_training("target").detach(), omega, h)
+    own = bandwidth(features_in_training("north").detach())
+    assert own != pytest.approx(h, rel=0.1)  # each side is seen in units of its own spread
     north = site("north", lr=0.02)
-    reply = approach.run(north, Approach(x=hospitals.theta(), m=m, h=h, pull=lam, frequencies=FREQUENCIES))
+    reply = approach.run(north, Approach(x=hospitals.theta(), m=m, h=h, pull=lam, pace=1.0, frequencies=FREQUENCIES))
     f = features_in_training("north")
     net = hospitals.model().module
     net.train()
     f = net.features(everything("north"))
     loss = F.cross_entropy(net.head(f), torch.from_numpy(hospitals.images("north").y))
-    loss = loss + lam * fourier_mmd(fourier(f, omega, h), m)
+    loss = loss + lam * fourier_mmd(fourier(f, omega, own), m)
     (g,) = torch.autograd.grad(loss, net.hidden.weight)
     place = next(s for s in north.model.layout if s.name == "hidden.weight")
     assert torch.allclose(reply.g[place.start : place.stop], -0.02 * g.flatten(), atol=1e-6)
-    assert torch.allclose(reply.m, fourier(f, omega, h).detach(), atol=1e-5)
+    assert torch.allclose(reply.m, fourier(f, omega, own).detach(), atol=1e-5)
     assert reply.loss == pytest.approx(float(loss.detach()), abs=1e-5)
 
 
@@ -75,7 +77,7 @@ def test_published_features_step_on_the_kernels_of_the_pair() -> None:
     model = hospitals.model().module
     model.train()
     f_s, f_t = model.features(everything("north")), model.features(everything("target"))
-    lam = progress(1, 1)
+    lam = FDan().weight * progress(1, 1)
     a, b = f_s.detach().requires_grad_(), f_t.detach().requires_grad_()
     g_s, g_t = torch.autograd.grad(lam * mmd(a, b), (a, b))
     task = F.cross_entropy(model.head(f_s), torch.from_numpy(hospitals.images("north").y))
@@ -100,7 +102,7 @@ def test_the_target_moves_from_the_second_round_on() -> None:
     state = after_one_round(method, net)
     assert state.m.shape == (KERNELS, 2 * method.frequencies) and state.h > 0.0
     reply = portray.run(
-        site("target"), Approach(x=state.x, m=state.m, h=state.h, pull=1.0, frequencies=method.frequencies)
+        site("target"), Approach(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
     )
     assert reply.g[: net.layout.trainable].any() and reply.loss > 0.0
 
@@ -131,7 +133,7 @@ def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     target = site("target")
     target.data = Unlabelled(target.data.images[:images])
     reply = portray.run(
-        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, frequencies=FREQUENCIES)
+        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     assert reply.h == 0.0 and not reply.m.any()
     net = federation(batch=16)

@@ -180,3 +180,27 @@ def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
     net._deliver = leaving
     theta, _ = run(FDann(wire="features"), net, hospitals.theta(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all() and len(asked) == 5
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_with_adam_the_targets_pace_carries_the_weight_that_adam_forgets(wire) -> None:
+    """The target's only loss is the pull, and Adam's first step is as long as the learning rate for any loss."""
+
+    def moved(**options: float) -> float:
+        net = federation(("north", "target"), features=True, batch=16)
+        target = net._sites["target"]
+        target.recipe = target.recipe.model_copy(update={"optimiser": "adam"})
+        still = after_one_round(FDann(wire=wire, **options | {"target_pace": 0.0}), net).x
+        net = federation(("north", "target"), features=True, batch=16)
+        net._sites["target"].recipe = target.recipe
+        p = net.layout.trainable
+        return float((after_one_round(FDann(wire=wire, **options), net).x - still)[:p].abs().max())
+
+    lr = 0.01 * progress(1, 1)
+    assert moved(target_pace=1.0) == pytest.approx(lr, rel=0.02)
+    assert moved(target_pace=0.1) == pytest.approx(0.1 * lr, rel=0.02)
+    assert moved(target_pace=0.1, weight=0.01) == pytest.approx(0.1 * lr, rel=0.02)
+
+
+def test_a_discriminator_for_each_source_is_counted() -> None:
+    assert FDann().extra_parameters(4, 128, 2) == 4 * (129 * 256 + 257 * 256 + 257)

@@ -377,7 +377,7 @@ def test_averaged_heads_travel_down() -> None:
 
 @BOTH
 def test_a_variant_is_its_switches(variant) -> None:
-    whole = rounds(network(), KD3A(variant=variant), 2)[-1]
+    whole = rounds(network(), KD3A(variant=variant, heads="variant"), 2)[-1]
     other = "paper" if variant == "official" else "official"
     chosen = {item: choices[variant == "paper"] for item, choices in VARIANTS.items()}
     pieces = rounds(network(), KD3A(variant=other, **chosen), 2)[-1]

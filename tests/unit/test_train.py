@@ -54,9 +54,7 @@ def two_patients(sexes: list[int]) -> Labelled:
 def test_auxinfo_is_equation_3_and_a_missing_label_is_masked(sexes: list[int]) -> None:
     model, heads = line(), sex_head()
     auxiliary = AuxiliaryTasks(heads, ("sex",), alpha=2.0)
-    outcome = fit(
-        model, two_patients(sexes), Recipe(lr=0.1, batch=2, optimiser="sgd"), Stream(0), auxiliary=auxiliary
-    )
+    outcome = fit(model, two_patients(sexes), Recipe(lr=0.1, batch=2, optimiser="sgd"), Stream(0), auxiliary=auxiliary)
     # L_main = -ln(3/4), L_aux = -ln(1/4): the loss of Eq. 3 with alpha = 2.
     assert outcome.loss == pytest.approx(-math.log(0.75) - 2 * math.log(0.25), rel=1e-6)
     # dL/df = <V, p - y> + alpha <U, q - b> = -ln3/4 + 2 * 3/4 ln3 = 5/4 ln3, and only the first weight sees x.

@@ -55,6 +55,9 @@ def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
         assert (root / name).stat().st_size > 0, name
     for name in ("report/tables/headline.csv", "report/tables/headline.md", "report/what_left_each_hospital.csv"):
         assert (root / name).stat().st_size > 0, name
+    for name in ("advice/edema.json", "advice/edema.svg", "advice/edema.ledger.jsonl", "report/tables/advice.csv"):
+        assert (root / name).stat().st_size > 0, name
+    assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
     assert len(runs(study)) == 4
     for done in runs(study):
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
@@ -98,6 +101,17 @@ def test_a_changed_phantom_reaches_the_training_even_if_its_own_job_failed_befor
     finally:
         kept.rename(note)
     assert counts["phantom"] == "1" and counts["ingest"] == "1" and counts["federate"] == "4"
+
+
+def test_advice_can_be_asked_for_alone_and_switched_off(tmp_path: Path) -> None:
+    alone = snakemake(tmp_path, "-n", "results/tiny/advice/edema.json")
+    assert alone.returncode == 0 and "advise" in alone.stdout
+    assert "federate" not in alone.stdout, "advice must not wait for training"
+    without = tmp_path / "without.yaml"
+    without.write_text(TINY.read_text().replace("advise: true", "advise: false"))
+    dry = snakemake(tmp_path, "-n", config=without)
+    assert dry.returncode == 0 and "federate" in dry.stdout
+    assert "advise" not in dry.stdout
 
 
 def test_mlflow_has_each_run_once_even_after_a_second_import(study: Path) -> None:
@@ -164,4 +178,6 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     score = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "scores" / "C3.json").read_text())
     last = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "metrics.jsonl").read_text().splitlines()[-1])
     assert score["n"] == 100 and score["auc"] is None and score["acc"] == last["test/acc"]
-    assert (root / "report" / "index.html").stat().st_size > 0
+    advice = json.loads((root / "advice" / "C3.json").read_text())
+    assert advice["ranking"][0]["method"] == advice["recommended"]["method"] and list(advice["runs"]) == ["fedavg"]
+    assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")

@@ -29,7 +29,9 @@ rule advise:
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
-        settings=settings("model", "train", "privacy", "runs"),
+        settings=settings(
+            "phantom", "data", "cut", "image", "model", "train", "privacy", "runs"
+        ),
         seed=study.seeds[0],
     shell:
         "fdamed advise --target {wildcards.target} --seed {params.seed} "

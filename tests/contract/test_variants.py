@@ -1,0 +1,137 @@
+"""Published wires and other variants of the methods without target labels, held to the same contract as defaults."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fdamed.errors import FdamedError
+from fdamed.federation.ledger import Ledger
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY, Method
+from fdamed.federation.network import DroppedOut, Processes, write_memory
+from fdamed.federation.site import Site
+from tests import hospitals
+
+ROUNDS = 2
+OPEN = hospitals.RELEASE | {"features"}
+NAMES = ("north", "east", "target")
+VARIANTS = {
+    "fada": {"wire": "features"},
+    "fada-II": {"wire": "features", "model": "II"},
+    "fdann": {"wire": "features"},
+    "fdan": {"wire": "features"},
+    "kd3a": {"variant": "paper"},
+    "kd3a-heads": {"heads": "average"},
+}
+SENDING = [name for name, options in VARIANTS.items() if options.get("wire") == "features"]
+
+
+def variant(name: str) -> Method:
+    return REGISTRY[name.partition("-")[0]](**VARIANTS[name])
+
+
+def hospital(name: str) -> Site:
+    """One that releases features."""
+    site = hospitals.hospital(name, labels=False)
+    site.release = OPEN
+    return site
+
+
+def together(names: tuple[str, ...] = NAMES):
+    net = hospitals.in_process(names, labels=False)
+    for site in net._sites.values():
+        site.release = OPEN
+    return net
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {name: run(variant(name), together(), hospitals.theta(), ROUNDS, hospitals.no_judge) for name in VARIANTS}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_it_learns_something_finite_and_the_ledger_tells_what_crossed(name, expected) -> None:
+    theta, record = expected[name]
+    assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
+    sent = {line["kind"] for line in record.ledger if line["from"] != "server"}
+    assert ("features" in sent) == (name in SENDING)
+    passed_on = {line["to"] for line in record.ledger if line["kind"] == "individual"}
+    assert passed_on == ({"target"} if name.startswith(("kd3a", "fada")) else set())
+
+
+def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected, tmp_path: Path) -> None:
+    builders = {n: partial(hospital, n) for n in NAMES}
+    layout = hospitals.model().layout
+    apart = Processes(builders, "target", layout, "test", dict.fromkeys(NAMES, OPEN))
+    write_memory({}, tmp_path / "empty.safetensors")
+    for name in VARIANTS:
+        for party in NAMES:
+            apart.load_memory(party, tmp_path / "empty.safetensors")
+        apart.ledger = Ledger()
+        theta, record = run(variant(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
+        assert torch.equal(theta, expected[name][0]), name
+        assert record.ledger == expected[name][1].ledger, name
+    apart.close()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected) -> None:
+    net = together()
+    deliver = net._deliver
+
+    def rebuilt(party, step, nth, msg):
+        memory = {k: v.clone() for k, v in net._sites[party].memory.items()}
+        net._sites[party] = hospital(party)
+        net._sites[party].memory = memory
+        return deliver(party, step, nth, msg)
+
+    net._deliver = rebuilt
+    theta, record = run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    assert torch.equal(theta, expected[name][0])
+    assert record.ledger == expected[name][1].ledger
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("lost", ["east", "target"])
+def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
+    net = together()
+    deliver = net._deliver
+
+    def unreliable(party, step, nth, msg):
+        if party == lost and net.round == 2:
+            raise DroppedOut(party, "gone for a round")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = unreliable
+    theta, record = run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+    assert bool(record.metrics[1].get("lost")) == (lost == "target")
+
+
+@pytest.mark.parametrize("shut", ["east", "target"])
+@pytest.mark.parametrize("name", SENDING)
+def test_one_hospital_that_keeps_its_features_stops_the_run_before_a_byte_leaves(name, shut) -> None:
+    net = together()
+    net.method = name
+    net._sites[shut].release = hospitals.RELEASE
+    with pytest.raises(FdamedError) as refused:
+        run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    for part in (name, "federation.exchange.show", "features", shut):
+        assert part in refused.value.what
+    assert net.ledger.lines() == []
+    assert "privacy.release" in refused.value.fix
+
+
+def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
+    builders = {n: partial(hospitals.hospital, n, labels=False) for n in ("north", "target")}
+    layout = hospitals.model().layout
+    # The server believes that features are released: the hospital's own door holds.
+    net = Processes(builders, "target", layout, "fdann", dict.fromkeys(builders, OPEN))
+    with pytest.raises(FdamedError, match=r"fdann asks \w+ in step federation.exchange.show for features"):
+        run(variant("fdann"), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert net.ledger.total(kind="features", sender="north") == 0
+    net.close()
