@@ -24,11 +24,9 @@ from fdamed.models.adversary import (
     Branches,
     Discriminator,
     Mine,
-    Opponents,
     domain_loss,
     folded,
     frozen,
-    half,
     mutual_information,
     uniformity,
 )

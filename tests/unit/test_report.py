@@ -519,3 +519,18 @@ def test_a_second_study_folder_is_not_read(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     write_run(config.parent, "old_run", "fedavg", "NC", 0, list(PARTIES), 4)
     assert "old_run" not in report(config)
+
+
+def test_models_passed_on_to_the_target_and_features_are_shown_where_they_crossed(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "kd3a": {}}, "seeds": [0]})
+    assert "Passed on" not in section(report(config), "bytes")
+    path = config.parent / "runs/kd3a/NC/0/ledger.jsonl"
+    head = '{"round": 1, "step": "learn", "messages": 1, '
+    passed = '"from": "server", "to": "NC", "kind": "individual", "bytes": 987654}\n'
+    shown = '"from": "NC", "to": "server", "kind": "features", "bytes": 54321}\n'
+    path.write_text(path.read_text() + head + passed + head + shown)
+    part = section(report(config), "bytes")
+    text = visible(part)
+    assert "Passed on to the target" in text and "987,654" in text.replace(" ", ",").replace("\u202f", ",")
+    assert "models of single hospitals, not averaged" in text and "one vector for each image" in text
+    assert 'class="kind-' in part and "individual: " not in part  # the bars count what left hospitals

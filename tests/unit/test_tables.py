@@ -373,3 +373,22 @@ def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: P
     # +0.1 in every seed: certain, though the seeds themselves differ by 0.1.
     assert found[0].score.mean == pytest.approx(0.1) and found[0].score.half == pytest.approx(0.0, abs=1e-9)
     assert found[1].score.mean == pytest.approx(0.1) and found[1].score.half == pytest.approx(4.30265 * 0.1 / 3**0.5)
+
+
+def test_the_parts_that_a_method_needs_besides_are_counted(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL | {"runs": {"finetune": {}, "fada": {}}, "seeds": [0]})
+    edit(config.parent / "runs/fada/NC/0/run.json", extra_parameters=157_712)
+    settings_ = load(config)
+    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    assert found["fada"].parameters - found["finetune"].parameters == 157_712
+
+
+def test_models_of_single_hospitals_that_the_server_passed_on_are_rows_of_their_own(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL | {"runs": {"kd3a": {}}, "seeds": [0]})
+    path = config.parent / "runs/kd3a/NC/0/ledger.jsonl"
+    who = '{"round": 1, "from": "server", "to": "NC", "step": "learn", '
+    line = who + '"kind": "individual", "bytes": 9000, "messages": 1}\n'
+    path.write_text(path.read_text() + line)
+    sent = traffic.sent(records_of(config))
+    row = sent[sent["hospital"] == "server"]
+    assert row[["to", "kind", "bytes"]].to_numpy().tolist() == [["NC", "individual", 9000.0]]
