@@ -136,7 +136,7 @@ def test_the_generated_files_are_not_stale() -> None:
 
 COHORTS = ("chexpert", "mimic", "midrc", "chexpert_phantom", "mimic_phantom", "midrc_phantom")
 OVERLAYS = [
-    *((name, cohort) for name in ("beta", "alpha", "tasks") for cohort in COHORTS),
+    *((name, cohort) for name in ("beta", "alpha", "tasks", "projection") for cohort in COHORTS),
     ("labels", "midrc"),
     ("labels_phantom", "midrc_phantom"),
 ]
