@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fdamed.datasets import Benchmark, Data, Hospitals, Name, Partition, Phantom, Strict
 
@@ -43,7 +43,7 @@ class Model(Strict):
     """Side of the images that a cnn takes (its linear layers depend on it)."""
     inputs: Annotated[int, Field(ge=1)] = 5000
     """Length of the feature vectors that an mlp takes."""
-    layers: tuple[int, ...] = (1000, 500, 100)
+    layers: Annotated[tuple[int, ...], Field(min_length=1)] = (1000, 500, 100)
     """Hidden layers of an mlp."""
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Scales the block widths; 1 is the papers' network."""
@@ -166,6 +166,13 @@ class Config(Strict):
             stray = [d for d in getattr(self.cut, "domains", ()) if d not in self.data.domains]
             if stray:
                 raise ValueError(f"cut.domains names {', '.join(stray)}, which data.domains does not have")
+        model, clinical = self.model, not isinstance(self.data, Benchmark)
+        if model.backbone == "cnn" and model.side != self.image.size:
+            raise ValueError(f"model.side is {model.side}, image.size {self.image.size}: a cnn needs them equal")
+        if clinical and (model.backbone == "mlp" or model.channels != 1):
+            raise ValueError("radiographs are grey images: model.channels is 1 and the backbone is no mlp")
+        if model.weights and model.backbone in ("cnn", "mlp"):
+            raise ValueError(f"model.weights are for ResNets; a {model.backbone} starts from seeded weights")
         if not self.runs:
             raise ValueError("`runs` is empty: name at least one method")
         if len(set(self.seeds)) != len(self.seeds):
@@ -179,7 +186,14 @@ class Config(Strict):
         stray_rows = [r for r in (self.published.values if self.published else ()) if r not in self.expanded_runs()]
         if stray_rows:
             raise ValueError(f"published.values names {', '.join(stray_rows)}, which is no run of the study")
+        figures = self.published.values.values() if self.published else ()
+        unknown = {t for v in figures if isinstance(v, dict) for t in v if t not in self.cut.targets}
+        if unknown:
+            raise ValueError(f"published.values names {', '.join(sorted(unknown))}, which is no target of the study")
         for name, run in self.expanded_runs().items():
+            fixed = [k for k in ("device", "network", "threads") if k in (run.train or {})]
+            if fixed:
+                raise ValueError(f"runs.{name}.train cannot change {', '.join(fixed)}: they hold for the whole study")
             rounds = self.train_of(run).rounds
             if float(run.options.get("warmup", 0)) >= rounds:
                 raise ValueError(f"runs.{name}.warmup leaves none of the {rounds} rounds to the method")
@@ -198,7 +212,11 @@ class Config(Strict):
             merged[key] = (
                 merged[key] | value if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
             )
-        return Train.model_validate(merged)
+        try:
+            return Train.model_validate(merged)
+        except ValidationError as fault:
+            first = fault.errors(include_url=False)[0]
+            raise ValueError(f"train.{'.'.join(map(str, first['loc']))} of a run: {first['msg']}") from None
 
     def noise_of(self, run: Run) -> float:
         return self.cut.noise if run.noise is None else run.noise

@@ -199,7 +199,7 @@ class Partition(Strict):
     target: str = ""
     """Default: the last client."""
     classes_each: Annotated[int, Field(ge=1)] | None = None
-    """Classes that each source has; with `iid`, too, it thins out the sources' classes."""
+    """With `by: classes`: how many classes each source has."""
     concentration: Annotated[float, Field(gt=0)] = 0.5
     eta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """With label_shift: share of the first group at the sources, of the second at the target."""
@@ -213,7 +213,7 @@ class Partition(Strict):
     """Draw the labelled samples class by class instead of at random."""
     val: Share = 0.0
     test: Literal["release"] | Share = "release"
-    """The test part that the set ships, or a share of the target's samples (label_shift: all that is not labelled)."""
+    """The test part that the set ships, or a share of the target's own samples."""
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
     seed: int = 0
@@ -226,8 +226,12 @@ class Partition(Strict):
             raise ValueError("by: domain needs a `target`, one of the domains or `each`")
         if self.by == "classes" and self.classes_each is None:
             raise ValueError("by: classes needs `classes_each`")
+        if self.by != "classes" and self.classes_each is not None:
+            raise ValueError("`classes_each` goes with by: classes")
         if self.by == "label_shift" and not self.first_group:
             raise ValueError("by: label_shift needs `first_group`, the classes of the first group")
+        if self.by == "label_shift" and self.test == "release":
+            raise ValueError("by: label_shift needs `test` as a share: the released test part has other class shares")
         if self.target and self.target != "each" and self.target not in self.parties:
             raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.parties)}, each")
         return self

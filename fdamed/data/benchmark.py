@@ -37,9 +37,9 @@ class Samples:
         return len(self.y)
 
 
-def read(domain: Domain, where: str) -> Samples:
-    """The samples of a set; one error that says what is missing where it cannot be read."""
-    samples = READERS[domain.kind](domain)
+def read(domain: Domain, where: str, side: int = 224) -> Samples:
+    """The samples of a set, pictures in folders at `side` pixels; one error where it cannot be read."""
+    samples = _folder(domain, side) if domain.kind == "folder" else READERS[domain.kind](domain)
     if len(samples.x) != len(samples.y) or len(samples.y) != len(samples.test) or not len(samples.y):
         raise FdamedError(
             f"{len(samples.x)} samples and {len(samples.y)} labels", where, "The files do not belong together."
@@ -87,8 +87,10 @@ def _npz(domain: Domain) -> Samples:
             "not an .npz file with x, y, x_test and y_test", str(path), "Save them with numpy.savez."
         ) from None
     x = np.concatenate([arrays["x"], arrays["x_test"]])
+    if x.ndim > 2 and x.dtype != np.uint8:
+        raise FdamedError("images are not whole numbers from 0 to 255", str(path), "Save x and x_test as uint8.")
     return Samples(
-        x if x.dtype == np.uint8 else x.astype(np.float32),
+        x if x.ndim > 2 else x.astype(np.float32),
         np.concatenate([arrays["y"], arrays["y_test"]]).astype(np.int64),
         np.repeat([False, True], [len(arrays["y"]), len(arrays["y_test"])]),
     )
@@ -117,9 +119,12 @@ def _mat(domain: Domain) -> Samples:
         if not found:
             fix = "Put the cropped digits of SVHN (train_32x32.mat, test_32x32.mat) there. Nothing is downloaded."
             raise FdamedError(f"there is no *{part}*.mat", domain.root, fix)
-        content = loadmat(found[0])
-        xs.append(np.moveaxis(content["X"], -1, 0).astype(np.uint8))
-        ys.append(content["y"].ravel().astype(np.int64) % 10)
+        try:
+            content = loadmat(found[0])
+            xs.append(np.moveaxis(content["X"], -1, 0).astype(np.uint8))
+            ys.append(content["y"].ravel().astype(np.int64) % 10)
+        except (NotImplementedError, ValueError, KeyError, OSError):
+            raise FdamedError("not a .mat file with X and y", str(found[0]), "Copy it again.") from None
     return Samples(np.concatenate(xs), np.concatenate(ys), np.repeat([False, True], [len(y) for y in ys]))
 
 
@@ -130,10 +135,14 @@ def _usps(domain: Domain) -> Samples:
     except ImportError:
         raise FdamedError("h5py is not installed", "data.domains", "pip install 'fdamed[digits]'") from None
     xs, ys = [], []
-    with h5py.File(domain.root, "r") as file:
-        for part in ("train", "test"):
-            xs.append(np.round(np.asarray(file[part]["data"]) * 255).astype(np.uint8).reshape(-1, 16, 16))
-            ys.append(np.asarray(file[part]["target"]).astype(np.int64))
+    try:
+        with h5py.File(domain.root, "r") as file:
+            for part in ("train", "test"):
+                xs.append(np.round(np.asarray(file[part]["data"]) * 255).astype(np.uint8).reshape(-1, 16, 16))
+                ys.append(np.asarray(file[part]["target"]).astype(np.int64))
+    except (OSError, KeyError, ValueError):
+        fix = "Give the HDF5 file with train/data, train/target, test/data and test/target. Nothing is downloaded."
+        raise FdamedError("there is no USPS file, or it is another one", domain.root, fix) from None
     return Samples(np.concatenate(xs), np.concatenate(ys), np.repeat([False, True], [len(y) for y in ys]))
 
 
@@ -153,7 +162,7 @@ def _cifar10(domain: Domain) -> Samples:
     return Samples(np.ascontiguousarray(x), rows[:, 0].astype(np.int64), np.arange(len(rows)) >= 50_000)
 
 
-def _folder(domain: Domain) -> Samples:
+def _folder(domain: Domain, side: int) -> Samples:
     """VLCS, TerraIncognita and the like: one folder a class with image files; every fifth by hash is the test."""
     from PIL import Image as Pictures
 
@@ -166,10 +175,13 @@ def _folder(domain: Domain) -> Samples:
     files = [(f, c) for f, c in files if f.suffix.lower() in endings]
     if not files:
         raise FdamedError("there are no image files in class folders", str(root), "Unpack the set there.")
-    x = np.empty((len(files), 224, 224, 3), dtype=np.uint8)
+    x = np.empty((len(files), side, side, 3), dtype=np.uint8)
     for row, (file, _) in enumerate(files):
-        with Pictures.open(file) as picture:
-            x[row] = np.asarray(picture.convert("RGB").resize((224, 224), Pictures.Resampling.BILINEAR))
+        try:
+            with Pictures.open(file) as picture:
+                x[row] = np.asarray(picture.convert("RGB").resize((side, side), Pictures.Resampling.BILINEAR))
+        except (OSError, SyntaxError, ValueError):
+            raise FdamedError("not a picture that can be read", str(file), "Copy it again, or remove it.") from None
     names = np.array([str(f.relative_to(root)) for f, _ in files], dtype=object)
     return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2)
 
@@ -198,7 +210,6 @@ READERS: dict[str, Callable[[Domain], Samples]] = {
     "mat": _mat,
     "usps": _usps,
     "cifar10": _cifar10,
-    "folder": _folder,
     "coloured": _coloured,
 }
 
@@ -209,12 +220,17 @@ def fitted(samples: Samples, side: int, channels: int) -> Samples:
     if x.ndim == 2:
         return samples
     if x.ndim == 4 and channels == 1:
-        x = np.round(x @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+        x = np.concatenate([_grey(x[i : i + 4096]) for i in range(0, len(x), 4096)])
     if x.ndim == 3 and channels == 3:
         x = np.repeat(x[..., None], 3, axis=-1)
     if x.shape[1] != side:
         x = _resized(x, side)
     return Samples(np.ascontiguousarray(x), samples.y, samples.test)
+
+
+def _grey(x: NDArray[Any]) -> NDArray[np.uint8]:
+    """Luma of (n, S, S, 3)."""
+    return np.round(x @ np.array([0.299, 0.587, 0.114], dtype=np.float32)).astype(np.uint8)
 
 
 def _resized(x: NDArray[Any], side: int) -> NDArray[np.uint8]:

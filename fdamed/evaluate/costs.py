@@ -10,9 +10,9 @@ from fdamed.configfile import catalogue
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.records import SERVER, Record
 
-PRODUCTS = frozenset({"gp", "fedgp"})
+PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
 """Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
-WITH_TARGET = frozenset({"gp", "fedgp", "fedda"})
+WITH_TARGET = frozenset({"gp", "fedgp", "fedda", "fedgp_auto", "fedda_auto"})
 """Methods that combine the sources' updates and the target's."""
 AVERAGES = frozenset({"fedavg", "finetune", "finetune_offline"})
 YARDSTICK = "finetune"

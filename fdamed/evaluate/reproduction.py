@@ -15,6 +15,8 @@ from fdamed.records import Record
 if TYPE_CHECKING:
     from fdamed.config import Published
 
+Curve = dict[int, float]
+"""Round -> score in per cent, for the rounds that were judged."""
 LAST = 5
 """Rounds whose mean smooths the end of a curve."""
 
@@ -39,10 +41,11 @@ class Cell:
 
 def cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
     """Every figure of the paper, run here or not, in the order of the configuration."""
-    curves: dict[tuple[str, str], list[list[float]]] = {}
+    curves: dict[tuple[str, str], list[Curve]] = {}
     for record in records:
-        values = [row.get(f"test/{published.metric}") for row in record.rounds]
-        curves.setdefault((record.run, record.target), []).append([100 * float(v) for v in values if v is not None])
+        judged = [(int(row["round"]), row.get(f"test/{published.metric}")) for row in record.rounds]
+        curve = {r: 100 * float(v) for r, v in judged if v is not None}
+        curves.setdefault((record.run, record.target), []).append(curve)
     out = []
     for run, value in published.values.items():
         each = value if isinstance(value, dict) else dict.fromkeys(targets, value)
@@ -50,17 +53,18 @@ def cells(published: Published, targets: Iterable[str], records: Iterable[Record
     return out
 
 
-def _cell(run: str, target: str, paper: float, curves: list[list[float]]) -> Cell:
+def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
     kept = [c for c in curves if c]
-    mean = np.mean([c[: min(map(len, kept))] for c in kept], axis=0) if kept else np.zeros(0)
+    shared = sorted(set.intersection(*(set(c) for c in kept))) if kept else []
+    mean = np.array([np.mean([c[r] for c in kept]) for r in shared])
     passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0)
     return Cell(
         run=run,
         target=target,
         paper=paper,
-        last=over_seeds(c[-1] for c in kept),
-        last_five=over_seeds(float(np.mean(c[-LAST:])) for c in kept),
-        crossed=int(passed[0]) + 2 if len(passed) else None,
+        last=over_seeds(c[max(c)] for c in kept),
+        last_five=over_seeds(float(np.mean([v for r, v in c.items() if r > max(c) - LAST])) for c in kept),
+        crossed=shared[int(passed[0]) + 1] if len(passed) else None,
     )
 
 

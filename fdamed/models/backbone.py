@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fdamed.config import Model
 from fdamed.errors import FdamedError
-from fdamed.models.cnn import Cnn, default_init
+from fdamed.models.cnn import FEATURES, Cnn, default_init
 from fdamed.models.light_import import monai_module
 
 LAYERS = {
@@ -72,7 +72,7 @@ def build(model: Model) -> nn.Module:
 
 def feature_size(model: Model) -> int:
     """Length of what the heads read."""
-    return {"cnn": 84, "mlp": model.layers[-1]}.get(model.backbone, model.hidden)
+    return {"cnn": FEATURES, "mlp": model.layers[-1]}.get(model.backbone, model.hidden)
 
 
 def _resnet(model: Model) -> Net:
@@ -103,15 +103,20 @@ def initialise(net: nn.Module, generator: torch.Generator) -> None:
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
-            module.weight.normal_(0.0, (2.0 / fan_out) ** 0.5, generator=generator)
+            _draw(module.weight, (2.0 / fan_out) ** 0.5, generator)
         elif isinstance(module, nn.Linear):
-            module.weight.normal_(0.0, (2.0 / module.in_features) ** 0.5, generator=generator)
+            _draw(module.weight, (2.0 / module.in_features) ** 0.5, generator)
         elif isinstance(module, nn.BatchNorm2d):
             module.weight.fill_(1.0)
             module.reset_running_stats()
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.zero_()
+
+
+def _draw(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
+    """Normal numbers drawn on the CPU, where the generator is, whatever the device of the weight."""
+    weight.copy_(torch.empty(weight.shape).normal_(0.0, deviation, generator=generator))
 
 
 def load_pretrained(net: Net, path: Path) -> list[str]:

@@ -63,6 +63,6 @@ def default_init(module: nn.Module, generator: torch.Generator) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = 1.0 / math.sqrt(layer.weight[0].numel())
-            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.weight.copy_(torch.empty(layer.weight.shape).uniform_(-bound, bound, generator=generator))
             if layer.bias is not None:
-                layer.bias.uniform_(-bound, bound, generator=generator)
+                layer.bias.copy_(torch.empty(layer.bias.shape).uniform_(-bound, bound, generator=generator))

@@ -49,6 +49,8 @@ class Known:
 
     runs: Mapping[str, Run]
     """Those that are not swept, as the configuration has them; where all are swept, all."""
+    every: dict[str, Run]
+    """All runs, every sweep written out."""
     fold: Mapping[str, str]
     """Swept run -> what all values of its sweep are called together."""
     found: Findings
@@ -97,6 +99,7 @@ def known(
         megabytes |= {(ALL_TARGETS, str(r)): float(v) for r, v in means.items()}
         targets = [ALL_TARGETS, *targets]
     smallest = config.privacy.smallest_cell
+    shown = [r for r in records if not tables.hidden(r, smallest)]
     main = tables.main_score(frames.scores)
     found = Findings(
         runs={name: every[name].method for name in order},
@@ -118,6 +121,7 @@ def known(
     fold = {name: f"{place.run} (swept)" for name, place in places.items()}
     return Known(
         runs=plain,
+        every=every,
         fold=fold,
         found=found,
         views=[view(t, found) for t in targets],
@@ -125,7 +129,7 @@ def known(
         gains={t: gains.gains(plain, frames.scores, main, t) for t in targets},
         costs=costs(sorted(records, key=lambda r: order.index(r.run)), every, config.model, fold),
         budgets=protocol.budgets(records, config, cohort),
-        repeated=reproduction.cells(config.published, config.cut.targets, records) if config.published else [],
+        repeated=reproduction.cells(config.published, config.cut.targets, shown) if config.published else [],
         by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
         advice=advice,
         judged=judged,
@@ -177,7 +181,7 @@ def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
         ticks = [(x, str(v)) for x, v in zip(swept.positions(sweep), sweep.axis(), strict=True)]
         for metric in study.metrics:
             lines = swept.sweep_lines(sweep, found.summary, first.name, metric)
-            levels = swept.levels(_beside(study), found.summary, first.name, metric)
+            levels = swept.levels(_beside(study, sweep), found.summary, first.name, metric)
             names = (sweep.name, NAMES[metric])
             drawn[f"sweep_{sweep.options[0]}_{metric}"] = figures.curves(lines, names, first.name, ticks, levels)
     for (run, target, kind), part in frames.weights.groupby(["run", "target", "kind"], sort=False):
@@ -186,10 +190,20 @@ def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
     yield from ((name, figure) for name, figure in drawn.items() if figure is not None)
 
 
-def _beside(study: Known) -> list[str]:
-    """Runs that stand as lines beside a sweep."""
-    entries = {n: (r.method, r.auxiliary is not None) for n, r in study.runs.items() if n not in study.fold}
+def _beside(study: Known, sweep: sweeps.Sweep) -> list[str]:
+    """Runs that stand as lines beside a sweep: those with as many labels and as much noise as its own."""
+    own = [study.every[folder] for cells in sweep.runs.values() for folder in cells.values()]
+    entries = {
+        n: (r.method, r.auxiliary is not None)
+        for n, r in study.runs.items()
+        if n not in study.fold and all(_alike(r, s, sweep.options) for s in own)
+    }
     return swept.references(entries)
+
+
+def _alike(run: Run, other: Run, swept_over: Sequence[str]) -> bool:
+    labels = run.labelled == other.labelled or "labelled" in swept_over or run.method in ("fedavg", "oracle")
+    return labels and (run.noise == other.noise or "noise" in swept_over)
 
 
 def _gain_rows(entries: Sequence[gains.Gain]) -> list[tuple[str, Interval]]:
@@ -262,7 +276,7 @@ def page(
 
 def _sweeps(config: Config, study: Known, target: str) -> list[dict[str, Any]]:
     return [
-        swept.block(s, study.found.summary, target, study.metrics, _beside(study), beside.table4(config, s.options))
+        swept.block(s, study.found.summary, target, study.metrics, _beside(study, s), beside.table4(config, s.options))
         for s in study.sweeps
     ]
 

@@ -41,8 +41,9 @@ def _validation(config: Config, cohort: Mapping[str, Any], targets: Sequence[str
     sizes = [int(cohort["parties"][t]["images"].get("val", 0)) for t in targets]
     if not any(sizes):
         return "There is no validation split, so no round can be chosen; the test split never chooses one."
-    shown = [vague(n, config.privacy.smallest_cell) for n in sizes]
-    images = " / ".join(shown) if len(shown) <= 6 else f"{min(sizes):,} to {max(sizes):,}"
+    smallest = config.privacy.smallest_cell
+    shown = [vague(n, smallest) for n in sizes]
+    images = " / ".join(shown) if len(shown) <= 6 else f"{vague(min(sizes), smallest)} to {vague(max(sizes), smallest)}"
     return (
         f"“Chosen round” is the first with the best validation AUC (accuracy where that is undefined): it costs the "
         f"target {images} labelled validation images beside those it trains on. The test split never chooses a round."

@@ -36,7 +36,11 @@ def write(config: Config, places: Places) -> None:
     begin = time.monotonic()
     used = config.cut.domains or tuple(config.data.domains)
     sets = {
-        name: fitted(read(config.data.domains[name], f"data.domains.{name}"), config.image.size, config.model.channels)
+        name: fitted(
+            read(config.data.domains[name], f"data.domains.{name}", config.image.size),
+            config.image.size,
+            config.model.channels,
+        )
         for name in used
     }
     classes = max(int(s.y.max()) for s in sets.values()) + 1

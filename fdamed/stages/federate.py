@@ -225,6 +225,7 @@ def fingerprint(
             [config.model.model_dump(mode="json"), config.train.model_dump(mode="json"), spec.model_dump(mode="json")]
         ),
         "run": f"{name}/{target}/{seed}",
+        "noise": config.noise_of(spec),
         "data": digest(data),
         "init": digest_file(places.init(seed) / "theta.safetensors"),
         "threads": threads,

@@ -87,3 +87,18 @@ def test_images_are_brought_to_the_side_and_channels_of_the_model() -> None:
     assert (fitted(grey, 32, 3).x == 90).all() and fitted(grey, 32, 3).x.shape == (3, 32, 32, 3)
     colour = Samples(np.tile(np.array([10, 20, 30], np.uint8), (2, 4, 4, 1)), np.zeros(2, np.int64), np.zeros(2, bool))
     assert fitted(colour, 4, 1).x[0, 0, 0] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)
+
+
+def test_pictures_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for label, shade in (("cat", 10), ("dog", 200)):
+        (tmp_path / label).mkdir()
+        for i in range(6):
+            Image.new("RGB", (40, 30), (shade, shade, shade)).save(tmp_path / label / f"{i}.png")
+    found = read(Domain(kind="folder", root=str(tmp_path)), "here", side=20)
+    assert found.x.shape == (12, 20, 20, 3)
+    assert found.y.tolist() == [0] * 6 + [1] * 6 and (found.x[:6] == 10).all() and (found.x[6:] == 200).all()
+    (tmp_path / "cat" / "0.png").write_bytes(b"no picture")
+    with pytest.raises(FdamedError, match="not a picture"):
+        read(Domain(kind="folder", root=str(tmp_path)), "here")

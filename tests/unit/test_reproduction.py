@@ -11,7 +11,9 @@ from fdamed.evaluate.reproduction import cells, table
 
 
 def record(run: str, curve: list[float]) -> SimpleNamespace:
-    return SimpleNamespace(run=run, target="T", rounds=tuple({"round": i, "test/acc": v} for i, v in enumerate(curve)))
+    return SimpleNamespace(
+        run=run, target="T", rounds=tuple({"round": i, "test/acc": v} for i, v in enumerate(curve, 1))
+    )
 
 
 def test_last_round_last_five_and_crossing_are_worked_out_over_seeds() -> None:
@@ -29,3 +31,10 @@ def test_each_target_has_its_own_figure_if_the_paper_gives_one() -> None:
     published = Published(source="a paper", values={"gp": {"T": 70.0, "U": 71.0}})
     found = cells(published, ["T", "U"], [record("gp", [0.5, 0.72])])
     assert [(c.target, c.paper, c.last.mean) for c in found] == [("T", 70.0, pytest.approx(72.0)), ("U", 71.0, None)]
+
+
+def test_rounds_that_were_not_judged_shift_nothing() -> None:
+    published = Published(source="a paper", values={"falls": 60.0})
+    sparse = [None, None, None, None, 0.8, None, None, None, None, 0.7, None, None, None, None, 0.5]
+    (cell,) = cells(published, ["T"], [record("falls", sparse)])
+    assert cell.crossed == 15 and cell.last_five.mean == pytest.approx(50.0)

@@ -18,6 +18,6 @@ rule divide:
         mem_mb=4000,
         runtime=60,
     params:
-        settings=settings("data", "cut", "image"),
+        settings=settings("data", "cut", "image", "model"),
     shell:
         "fdamed divide 2> {log:q}"

@@ -78,6 +78,7 @@ rule evaluate:
     threads: 1
     resources:
         mem_mb=2000,
+        gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
         seeds=list(study.seeds),

@@ -49,6 +49,6 @@ rule report_page:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        settings=settings("cut", "privacy", "runs", "seeds"),
+        settings=settings("cut", "privacy", "runs", "seeds", "published"),
     shell:
         "fdamed report 2> {log:q}"
