@@ -1,8 +1,8 @@
 """Local training of ResNet-18 against a hand-written PyTorch loop in the best memory format, at 64, 128 and 224 pixels.
 
 `python -m benchmarks.local [--repeats 3] [--threads 1]` prints one JSON line: for each size images a second of `fit`,
-of the loop with contiguous and with channels_last tensors, and of the latter under bfloat16 autocast; `reach` = fit /
-best loop, all taken in turns in one run.
+of the loop with contiguous and with channels_last tensors and, with --half, of the latter under bfloat16 autocast;
+`reach` = fit / best loop, all taken in turns in one run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -25,7 +26,7 @@ from fdamed.seeds import Stream
 from fdamed.train import fit
 
 BATCH = 32
-IMAGES = {64: 192, 128: 96, 224: 64}
+IMAGES = {64: 96, 128: 64, 224: 32}
 
 
 def data_of(side: int) -> Labelled:
@@ -69,6 +70,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--half", action="store_true", help="also bfloat16 autocast, very slow where the CPU has no AMX"
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     out: dict[str, object] = {"benchmark": "local", "threads": given.threads}
@@ -78,8 +82,9 @@ def main() -> None:
             "fit": ours(data),
             "contiguous": by_hand(data, torch.contiguous_format),
             "channels_last": by_hand(data, torch.channels_last),
-            "bfloat16": by_hand(data, torch.channels_last, half=True),
         }
+        if given.half:
+            loops["bfloat16"] = by_hand(data, torch.channels_last, half=True)
         seconds: dict[str, list[float]] = {name: [] for name in loops}
         for turn in range(given.repeats + 1):
             for name, loop in loops.items():
@@ -90,6 +95,7 @@ def main() -> None:
         speed = {name: round(n / statistics.median(s), 1) for name, s in seconds.items()}
         pairs = [min(seconds[k][i] for k in loops if k != "fit") / seconds["fit"][i] for i in range(given.repeats)]
         out[str(side)] = speed | {"reach": round(statistics.median(pairs), 3)}
+        print(side, out[str(side)], file=sys.stderr, flush=True)
     print(json.dumps(out))
 
 
