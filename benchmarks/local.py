@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--half", action="store_true", help="also bfloat16 autocast, very slow where the CPU has no AMX"
+        "--half", action="store_true", help="also bfloat16 autocast, which may be very slow"
     )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
