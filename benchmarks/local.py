@@ -70,9 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--half", action="store_true", help="also bfloat16 autocast, which may be very slow"
-    )
+    parser.add_argument("--half", action="store_true", help="also bfloat16 autocast, which may be very slow")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     out: dict[str, object] = {"benchmark": "local", "threads": given.threads}
