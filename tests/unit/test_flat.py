@@ -112,3 +112,12 @@ def test_unknown_auxiliary_labels_are_masked_not_imputed() -> None:
     loss = heads.masked_cross_entropy(logits, torch.tensor([1, -1, 0]))
     assert float(loss) == float(torch.log(torch.tensor(2.0)))
     assert float(heads.masked_cross_entropy(logits, torch.tensor([-1, -1, -1]))) == 0.0
+
+
+def test_an_mlp_takes_feature_vectors_and_its_heads_read_the_last_layer() -> None:
+    model = Model(backbone="mlp", inputs=7, layers=(5, 3), classes=2, heads=("sex",))
+    net = backbone.build(model)
+    assert sum(p.numel() for p in net.parameters()) == (7 * 5 + 5) + (5 * 3 + 3) + (3 * 2 + 2)
+    x = torch.rand(4, 7)
+    assert net(x).shape == (4, 2) and net.features(x).shape == (4, 3) and bool((net.features(x) >= 0).all())
+    assert heads.build(model)["sex"].in_features == 3
