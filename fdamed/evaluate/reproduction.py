@@ -19,6 +19,8 @@ Curve = dict[int, float]
 """Round -> score in per cent, for the rounds that were judged."""
 LAST = 5
 """Rounds whose mean smooths the end of a curve."""
+CLOSE = 2.5
+"""Points within which a cell counts as reached."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Cell:
     last: Interval
     last_five: Interval
     crossed: int | None
-    """First round after which the mean curve has passed from one side of the paper's figure to the other."""
+    """Where the mean curve falls below the paper's figure after its peak; if it never does, where it gets there."""
+    curve: Curve
+    """Mean over the seeds, for the rounds that all of them judged."""
 
     @property
     def apart(self) -> float | None:
@@ -57,15 +61,24 @@ def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
     kept = [c for c in curves if c]
     shared = sorted(set.intersection(*(set(c) for c in kept))) if kept else []
     mean = np.array([np.mean([c[r] for c in kept]) for r in shared])
-    passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0)
+    passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0) + 1
+    fallen = passed[passed > mean.argmax()] if len(mean) else passed
+    crossings = fallen if len(fallen) else passed
     return Cell(
         run=run,
         target=target,
         paper=paper,
         last=over_seeds(c[max(c)] for c in kept),
         last_five=over_seeds(float(np.mean([v for r, v in c.items() if r > max(c) - LAST])) for c in kept),
-        crossed=shared[int(passed[0]) + 1] if len(passed) else None,
+        crossed=shared[int(crossings[0])] if len(crossings) else None,
+        curve=dict(zip(shared, mean.tolist(), strict=True)),
     )
+
+
+def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
+    """How many of the cells that ran end so close to the paper, and how many ran."""
+    ran = [abs(c.apart) for c in found if c.apart is not None]
+    return sum(a <= points for a in ran), len(ran)
 
 
 def table(found: list[Cell]) -> pd.DataFrame:

@@ -21,9 +21,10 @@ from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
 from fdamed.files import digest
 from fdamed.records import Key, Record, layers
 from fdamed.report import advice as advised
-from fdamed.report import beside, blocks, figures, hindsight, hospitals, notes, reproduce, swept
+from fdamed.report import beside, blocks, figures, hindsight, hospitals, notes, repeated, reproduce, swept
 from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
+from fdamed.report.repeated import Row
 from fdamed.report.swept import NAMES
 
 HEATS = 6
@@ -64,6 +65,8 @@ class Known:
     """Runs x kinds: MB a round."""
     repeated: list[reproduction.Cell]
     """Figures of the paper that the configuration names, with ours."""
+    repeated_rows: list[Row]
+    """The same by method."""
     advice: Mapping[str, advised.Advice | None]
     """Target -> what was recommended before training, None where it is missing; empty if nobody asked for it."""
     judged: Mapping[str, hindsight.Hindsight | None]
@@ -118,6 +121,7 @@ def known(
         for target, told in advice.items()
     }
     plain = {name: every[name] for name in order if name not in places} or every
+    cells = reproduction.cells(config.published, config.cut.targets, shown) if config.published else []
     fold = {name: f"{place.run} (swept)" for name, place in places.items()}
     return Known(
         runs=plain,
@@ -129,7 +133,8 @@ def known(
         gains={t: gains.gains(plain, frames.scores, main, t) for t in targets},
         costs=costs(sorted(records, key=lambda r: order.index(r.run)), every, config.model, fold),
         budgets=protocol.budgets(records, config, cohort),
-        repeated=reproduction.cells(config.published, config.cut.targets, shown) if config.published else [],
+        repeated=cells,
+        repeated_rows=repeated.rows(cells, places),
         by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
         advice=advice,
         judged=judged,
@@ -176,6 +181,7 @@ def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
         "cost": figures.cost(scores, megabytes, study.index, name, first.name),
         "sent": figures.sent(study.by_kind),
         "auxiliary_gain": figures.gains(_gain_rows(study.gains[first.name]), f"gain in {name}", first.name),
+        "reproduction": figures.cells(study.repeated_rows),
     }
     for sweep in (s for s in study.sweeps if len(s.options) == 1):
         ticks = [(x, str(v)) for x, v in zip(swept.positions(sweep), sweep.axis(), strict=True)]
@@ -267,6 +273,8 @@ def page(
         "published": beside.table2(config, study.runs, found.summary, first),
         "ordering": beside.ordering(config, study.runs, found.summary, first, found.main),
         "repeated": study.repeated,
+        "repeated_rows": repeated.block(study.repeated_rows) if study.repeated else {},
+        "repeated_metric": config.published.metric if config.published else "",
         "repeated_source": config.published.source if config.published else "",
         "commands": reproduce.COMMANDS,
         "provenance": reproduce.provenance(config, records, cohort, ingest, digest(open_config)),

@@ -11,6 +11,7 @@ import pandas as pd
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import clipped
 from fdamed.files import atomic
+from fdamed.report.repeated import Row
 from fdamed.report.svg import DASHES, Line
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
@@ -141,6 +142,31 @@ def curves(
         axes.set_xticks([t for t, _ in ticks], [_label(t) for _, t in ticks])
     axes.set_title(_label(title), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
+    return figure
+
+
+def cells(rows: Sequence[Row]) -> Any:
+    """A paper's figures (dashed) and our curves: a row a method, a column a setting."""
+    if not any(cell.curve for row in rows for _, cell in row.cells):
+        return None
+    from matplotlib.figure import Figure
+
+    columns = max(len(row.cells) for row in rows)
+    figure = Figure(figsize=(1.2 + 1.9 * columns, 0.4 + 1.35 * len(rows)))
+    grid = figure.subplots(len(rows), columns, sharex=True, sharey=True, squeeze=False)
+    for i, row in enumerate(rows):
+        for axes in grid[i, len(row.cells) :]:
+            axes.set_visible(False)
+        grid[i, 0].set_ylabel(_label(row.name), fontsize=8)
+        for axes, (label, cell) in zip(grid[i], row.cells, strict=False):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelsize=7)
+            axes.axhline(cell.paper, color="#777777", linewidth=1, linestyle=(0, (4, 3)))
+            axes.plot(list(cell.curve), list(cell.curve.values()), linewidth=1.4, color=style(i)["color"])
+            ours = "not run" if cell.last.mean is None else f"{cell.last.mean:.1f}"
+            axes.set_title(_label(f"{label}: {ours} / {cell.paper:.1f}"), loc="left", fontsize=7)
+    figure.supxlabel("round; title: ours, last round / paper (dashed)", fontsize=8)
+    figure.tight_layout()
     return figure
 
 

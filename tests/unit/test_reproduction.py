@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdamed.config import Published
-from fdamed.evaluate.reproduction import cells, table
+from fdamed.config import Published, Swept
+from fdamed.evaluate.reproduction import cells, table, within
+from fdamed.report import figures, repeated
 
 
 def record(run: str, curve: list[float]) -> SimpleNamespace:
@@ -38,3 +39,30 @@ def test_rounds_that_were_not_judged_shift_nothing() -> None:
     sparse = [None, None, None, None, 0.8, None, None, None, None, 0.7, None, None, None, None, 0.5]
     (cell,) = cells(published, ["T"], [record("falls", sparse)])
     assert cell.crossed == 15 and cell.last_five.mean == pytest.approx(50.0)
+
+
+def test_a_curve_that_rises_and_falls_is_crossed_where_it_falls() -> None:
+    published = Published(source="a paper", values={"falls": 60.0, "rises": 60.0})
+    runs = [record("falls", [0.3, 0.7, 0.9, 0.8, 0.5, 0.4]), record("rises", [0.3, 0.7, 0.8, 0.9])]
+    assert [c.crossed for c in cells(published, ["T"], runs)] == [5, 2]
+
+
+def test_the_page_has_a_row_a_method_with_each_value_and_how_many_cells_were_reached() -> None:
+    published = Published(source="a paper", values={"gp-noise-0": 60.0, "gp-noise-0.4": 50.0, "oracle": 90.0})
+    found = cells(published, ["T"], [record("gp-noise-0", [0.4, 0.62]), record("gp-noise-0.4", [0.4, 0.45])])
+    assert within(found) == (1, 2)
+    shown = repeated.rows(found, {f"gp-noise-{v}": Swept("gp", {"noise": v}) for v in (0, 0.4)})
+    assert [(row.name, [label for label, _ in row.cells]) for row in shown] == [
+        ("gp", ["noise 0", "noise 0.4"]),
+        ("oracle", ["T"]),
+    ]
+    content = repeated.block(shown)
+    assert [row["reached"] for row in content["rows"]] == ["1 of 2 within 2.5", "not run"]
+    first, second = content["rows"][0]["panels"]
+    assert "62.0<tspan" in first and "r2</text>" in first and "r2</text>" not in second
+    drawn = figures.cells(shown)
+    assert [a.get_title(loc="left") for a in drawn.axes if a.get_visible()] == [
+        "noise 0: 62.0 / 60.0",
+        "noise 0.4: 45.0 / 50.0",
+        "T: not run / 90.0",
+    ]
