@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Samples:
     x: NDArray[Any]
     y: NDArray[np.int64]
     test: NDArray[np.bool_]
+    names: tuple[str, ...] = ()
+    """Names of the classes, where the files have them: y is a place in it."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -130,10 +132,8 @@ def _mat(domain: Domain) -> Samples:
 
 def _usps(domain: Domain) -> Samples:
     """USPS as one HDF5 file with train/data, train/target, test/data, test/target: 256 grey values in 0..1 a digit."""
-    try:
-        import h5py
-    except ImportError:
-        raise FdamedError("h5py is not installed", "data.domains", "pip install 'fdamed[digits]'") from None
+    import h5py
+
     xs, ys = [], []
     try:
         with h5py.File(domain.root, "r") as file:
@@ -183,7 +183,7 @@ def _folder(domain: Domain, side: int) -> Samples:
         except (OSError, SyntaxError, ValueError):
             raise FdamedError("not a picture that can be read", str(file), "Copy it again, or remove it.") from None
     names = np.array([str(f.relative_to(root)) for f, _ in files], dtype=object)
-    return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2)
+    return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2, tuple(classes))
 
 
 def _coloured(domain: Domain) -> Samples:
@@ -225,7 +225,19 @@ def fitted(samples: Samples, side: int, channels: int) -> Samples:
         x = np.repeat(x[..., None], 3, axis=-1)
     if x.shape[1] != side:
         x = _resized(x, side)
-    return Samples(np.ascontiguousarray(x), samples.y, samples.test)
+    return replace(samples, x=np.ascontiguousarray(x))
+
+
+def numbered_alike(sets: dict[str, Samples]) -> dict[str, Samples]:
+    """The sets with one numbering of their class names: a set without pictures of a class does not shift the others."""
+    everybody = sorted({name for s in sets.values() for name in s.names})
+    place = {name: i for i, name in enumerate(everybody)}
+    return {
+        key: replace(s, y=np.array([place[n] for n in s.names], dtype=np.int64)[s.y], names=tuple(everybody))
+        if s.names
+        else s
+        for key, s in sets.items()
+    }
 
 
 def _grey(x: NDArray[Any]) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -52,6 +53,19 @@ def test_feature_vectors_come_as_npz(tmp_path: Path) -> None:
     found = read(Domain(kind="npz", root=str(tmp_path / "set.npz")), "here")
     assert found.x.dtype == np.float32 and found.x.shape == (6, 3)
     assert found.test.tolist() == [False] * 4 + [True] * 2
+
+
+def test_usps_is_one_hdf5_file_with_grey_values_from_0_to_1(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "usps.h5", "w") as file:
+        for part, n in (("train", 3), ("test", 2)):
+            file[f"{part}/data"] = np.full((n, 256), 0.5 if part == "train" else 1.0, dtype=np.float32)
+            file[f"{part}/target"] = np.arange(n)
+    found = read(Domain(kind="usps", root=str(tmp_path / "usps.h5")), "here")
+    assert found.x.shape == (5, 16, 16) and found.x[:, 0, 0].tolist() == [128, 128, 128, 255, 255]
+    assert found.y.tolist() == [0, 1, 2, 0, 1] and found.test.tolist() == [False] * 3 + [True] * 2
+    (tmp_path / "usps.h5").write_bytes(b"not HDF5")
+    with pytest.raises(FdamedError, match="no USPS file"):
+        read(Domain(kind="usps", root=str(tmp_path / "usps.h5")), "here")
 
 
 def test_the_digits_of_scikit_learn_need_no_file() -> None:
