@@ -1,10 +1,10 @@
-"""Seconds of a round of every registered method, as a ratio to `finetune` in the same run.
+"""CPU seconds of a round of every registered method, as a ratio to `finetune` in the same run.
 
 `python -m benchmarks.methods` prints a table and one JSON line. Four sources and a target in one process, ResNet-18 of
-a quarter of the width on 64 pixels; `--full` is the papers' network on 224. All methods take turns in every repeat,
-and the ratio is the median of the ratios within a repeat. Hospitals have the same number of images each; a target with
-labels has a quarter of them labelled, one without has all, and the oracle all with labels. finetune_offline is measured
-in its FedAvg phase.
+a quarter of the width on 64 pixels; `--full` is the papers' network on 224, or on `--side`. All methods take turns in
+every repeat, and the ratio is the median of the ratios within a repeat. Hospitals have the same number of images each;
+a target with labels has a quarter of them labelled, one without has all, and the oracle all with labels.
+finetune_offline is measured in its FedAvg phase.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ def target(data: Labelled, kind: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="the whole ResNet-18 on 224 pixels")
+    parser.add_argument("--side", type=int, default=0, help="pixels of a side; default: 64, with --full 224")
     parser.add_argument("--images", type=int, default=96, help="images of a hospital")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="these methods beside finetune; default: all")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    side = 224 if given.full else 64
+    side = given.side or (224 if given.full else 64)
     rng = np.random.default_rng(0)
     sets = [
         Labelled(rng.integers(0, 256, (given.images, side, side), dtype=np.uint8), np.arange(given.images) % 2, {})
@@ -75,9 +76,9 @@ def main() -> None:
     for repeat in range(given.repeats + 1):
         for name in names:
             nets[name].begin(repeat + 1, rounds)
-            begin = time.perf_counter()
+            begin = time.process_time()
             states[name] = REGISTRY[name]().round(states[name], nets[name])
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(time.process_time() - begin)
     median = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first round warms up
     ratio = {
         name: statistics.median(a / b for a, b in zip(s[1:], seconds[BASE][1:], strict=True))

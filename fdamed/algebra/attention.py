@@ -67,6 +67,16 @@ def spread(f: Tensor, own: Tensor, squared: bool = True) -> float:
     return total
 
 
+def looseness(f: Tensor, own: Tensor) -> float:
+    """The share of the scatter of (n, d) that lies inside its clusters, 0 to 1: I in units that no scale can change.
+
+    I itself falls with the features' size, so it would give the whole weight to the source that grows them least. Where
+    all features are one nothing is told apart: 1, the worst.
+    """
+    total = float((f.double() - f.double().mean(0)).square().sum())
+    return spread(f, own) / total if total > 0.0 else 1.0
+
+
 def attention(before: float, after: Sequence[float], temperature: float = 0.05, raw: bool = False) -> list[float]:
     """Weights of the sources: softmax of the relative gains (before - I_i)/before over a temperature, or of raw gains.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.data.benchmark import Samples
+from fdamed.data.benchmark import Samples, numbered_alike
 from fdamed.datasets import Partition
 from fdamed.errors import FdamedError
 from fdamed.seeds import Stream, stream
@@ -28,6 +28,7 @@ class Part:
 def partition(sets: dict[str, Samples], cut: Partition) -> dict[str, Part]:
     """Every hospital of the partition."""
     out = {}
+    sets = numbered_alike(sets)
     for party, name, chosen, test in _chosen(sets, cut):
         samples = sets[name]
         rng = stream(cut.seed, "partition", party)

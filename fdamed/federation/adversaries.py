@@ -7,16 +7,18 @@ on a leaf that has the features' values, and the leaf's gradient then goes on in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.site import Site
+from fdamed.federation.averaging import Travel, implausible
+from fdamed.federation.network import Network
+from fdamed.federation.site import Site, Step
 from fdamed.federation.steps import auxiliary_tasks, finite
 from fdamed.models.adversary import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
@@ -38,6 +40,16 @@ class Batch:
     rng: Stream
 
 
+class Moving(Protocol):
+    """An answer with an update of the model, from n images."""
+
+    @property
+    def g(self) -> Tensor: ...
+    @property
+    def n(self) -> int: ...
+
+
+R = TypeVar("R", bound=Moving)
 Pull = Callable[[Tensor], Tensor]
 """Features (B, d) -> the scalar that draws them towards the other side."""
 Objective = Callable[[Tensor, Batch], Tensor]
@@ -194,9 +206,11 @@ def combined(x: Tensor, layout: Layout, g_s: list[Tensor], w: list[float], g_t: 
     return out
 
 
-def averaged(part: Layout, d_s: list[Tensor], w: list[float], d_t: Tensor | None) -> Tensor:
-    """The sources' average of a part; running statistics are the target's where it has seen the part."""
-    out = mean(d_s, w)
-    if d_t is not None:
-        out[part.trainable :] = d_t[part.trainable :]
-    return out
+def sound(net: Network, step: Step, x: Tensor, s: Mapping[str, R]) -> dict[str, R]:
+    """The answers whose update of x can be of this training; the others are left out of the round by name."""
+    p = net.layout.trainable
+    travels = {k: Travel(float(torch.linalg.vector_norm(r.g[:p])), r.n, r.n) for k, r in s.items()}
+    faults = implausible(travels, None, x[:p])
+    for party, why in faults.items():
+        net.reject(party, step, why)
+    return {k: r for k, r in s.items() if k not in faults}

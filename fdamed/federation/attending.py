@@ -1,14 +1,21 @@
-"""FADA's look at the target's clusters: how far its features spread under a model."""
+"""What the target sees of a model with images alone: how its features cluster (FADA's attention), and what the
+BatchNorms measure there."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
 
-from fdamed.algebra.attention import k_means, spread
+import torch
+from torch import Tensor
+
+from fdamed.algebra.attention import k_means, looseness, spread
 from fdamed.federation.adversaries import features
+from fdamed.federation.disentangling import branches
+from fdamed.federation.network import Network
 from fdamed.federation.site import Site, at_site
-from fdamed.federation.wire import Count, Individual, Scalar, message
-from fdamed.models.adversary import shape_of
+from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Weights, message
+from fdamed.models.adversary import measured_anew, shape_of
+from fdamed.models.flat import FlatModel
 from fdamed.seeds import stream
 from fdamed.train import as_input, held, noisy, taken
 
@@ -30,27 +37,80 @@ class Spread:
     i: Scalar
 
 
+@message
+class Unsettled:
+    """A model with its branches, whose running statistics are of other ones."""
+
+    x: Weights
+    d: Statistic
+    probe: Count
+
+
+@message
+class Settled:
+    """The running statistics of the model and of the branches at the target; none where it has not two images."""
+
+    x: Statistic
+    d: Statistic
+
+
 @at_site
 def spread_of(site: Site, ask: Candidate) -> Spread:
     """The statistic I of the paper's gap attention on a fixed part of the images; 0 where there are none."""
     site.model.load(ask.models[0])
     site.model.module.eval()
-    device = site.model.theta.device
-    fixed = stream(site.seed, site.name, "probe")
-    rows = torch.from_numpy(fixed.numpy.permutation(len(site.data))[: ask.probe].copy()).sort().values
-    if len(rows) == 0:
-        return Spread(i=0.0)
-    parts = []
     with torch.inference_mode():
-        for number, start in enumerate(range(0, len(rows), CHUNK)):
-            x = as_input(taken(held(site.data, device), rows[start : start + CHUNK], device))
-            if site.data.noise:
-                x = noisy(x, site.data.noise, fixed.child("noise", number))
-            parts.append(features(site, x).float().cpu())
+        parts = [features(site, x).float().cpu() for x in _probe(site, ask.probe)]
+        if not parts:
+            return Spread(i=0.0)
         f = torch.cat(parts)
         centres = site.memory.get("fada.centres")
-        centres, own = k_means(f, shape_of(site.model.layout).classes, fixed.child("centres"), centres)
-        i = spread(f, own, squared=bool(ask.squared))
+        begin = stream(site.seed, site.name, "probe", "centres")
+        centres, own = k_means(f, shape_of(site.model.layout).classes, begin, centres)
+        i = looseness(f, own) if ask.squared else spread(f, own, squared=False)
     if ask.first:
         site.memory["fada.centres"] = centres.clone()
     return Spread(i=i)
+
+
+@at_site
+def settle(site: Site, ask: Unsettled) -> Settled:
+    """Measure the running statistics under this very model, on a fixed part of the images."""
+    site.model.load(ask.x)
+    if len(site.data) < 2:
+        return Settled(x=torch.empty(0), d=torch.empty(0))
+    parts = branches(site, ask.d)
+    with torch.no_grad(), measured_anew([site.model.module, parts.module]):
+        for x in _probe(site, max(2, ask.probe)):  # BatchNorm cannot train on one image
+            parts.module(features(site, x).float())
+    return Settled(x=_buffers(site.model), d=_buffers(parts))
+
+
+def settled(net: Network, x: Tensor, d: Tensor, probe: int) -> tuple[Tensor, Tensor]:
+    """x and d with the running statistics that the target measures under them; as they are where it cannot.
+
+    Those of the target's training belong to the model before the sources' changes were added. Features grow from round
+    to round, and this round's classifier read them in units of the last one's (decision 0013).
+    """
+    reply = net.ask(net.target, settle, Unsettled(x=x, d=d, probe=probe))
+    return _ending_with(x, reply.x), _ending_with(d, reply.d)
+
+
+def _ending_with(vector: Tensor, buffers: Tensor) -> Tensor:
+    return torch.cat([vector[: len(vector) - len(buffers)], buffers])
+
+
+def _buffers(model: FlatModel) -> Tensor:
+    return model.read()[model.layout.trainable :]
+
+
+def _probe(site: Site, count: int) -> Iterator[Tensor]:
+    """The hospital's images, at most `count` and the same ones each time, in batches of nearly one size."""
+    device = site.model.theta.device
+    fixed = stream(site.seed, site.name, "probe")
+    rows = torch.from_numpy(fixed.numpy.permutation(len(site.data))[:count].copy()).sort().values
+    for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // CHUNK) or 1)):
+        if len(part) == 0:
+            continue
+        x = as_input(taken(held(site.data, device), part, device))
+        yield noisy(x, site.data.noise, fixed.child("noise", number)) if site.data.noise else x

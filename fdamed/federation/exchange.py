@@ -7,6 +7,7 @@ the questions of a round in its memory. Features are asked for as such: a hospit
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -129,8 +130,18 @@ def end(site: Site, ask: Turn) -> Ended:
 STEPS = (start, show, feel, end)
 
 
-def exchange(net: Network, ask: Start, critic: Critic, limit: int = 0) -> tuple[dict[str, Ended], Ended, float | None]:
-    """A round of `limit` steps (0: each source's epochs) of every pair: the sources' ends, the target's, the mean loss.
+@dataclass(frozen=True)
+class Change:
+    """What a round has made of a hospital's model and branches, from n images, and the mean loss of all sources."""
+
+    g: Tensor
+    d: Tensor
+    n: int
+    loss: float
+
+
+def exchange(net: Network, ask: Start, critic: Critic, limit: int = 0) -> tuple[dict[str, Change], Change]:
+    """A round of `limit` steps (0: each source's epochs) of every pair: the sources' changes and the target's.
 
     Who drops out between two steps is out of this round. Without an image at the target sources only learn their task.
     """
@@ -155,8 +166,13 @@ def exchange(net: Network, ask: Start, critic: Critic, limit: int = 0) -> tuple[
             if g_t is not None:
                 net.ask(net.target, feel, Felt(number=number, g=g_t))
             number += 1
+    loss = sum(losses) / max(1, len(losses))
+
+    def change(r: Ended) -> Change:
+        return Change(g=r.x - ask.x, d=r.d, n=r.n, loss=loss)
+
     ends = net.ask_all(ready, end, Turn(number=0))
-    return ends, net.ask(net.target, end, Turn(number=0)), sum(losses) / len(losses) if losses else None
+    return {i: change(r) for i, r in ends.items()}, change(net.ask(net.target, end, Turn(number=0)))
 
 
 class Judges:

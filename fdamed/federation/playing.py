@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from fdamed.federation.adversaries import Game, Local, Objective, discriminator
 from fdamed.federation.disentangling import Rates, branches, disentangle, opponents, passing
 from fdamed.federation.site import Site, at_site
@@ -30,7 +32,8 @@ class Adapt:
 
 @message
 class Adapted:
-    """`skipped`: steps whose mutual information was not finite and was left out."""
+    """`d`: the branches of a source, for the target's stay as they are; `skipped`: steps without mutual information,
+    which was not finite."""
 
     g: Update
     d: Statistic
@@ -66,7 +69,7 @@ def adapt(site: Site, ask: Adapt) -> Adapted:
         site.memory["opponents"] = local.opponents[1].read()
     return Adapted(
         g=site.model.read().sub_(ask.x),
-        d=d.read() if d is not None else ask.d,
+        d=d.read() if d is not None and ask.source else torch.empty(0),
         di=di.read(),
         n=len(site.data),
         loss=loss,

@@ -6,7 +6,8 @@ disentangling, the task is learned on f_di, from which what betrays the domain i
 A round: theta <- theta + Delta_T + sum_i w_i Delta_i (the paper's 9), one local epoch between two synchronisations.
 
 On the wire, with M bytes a model: 2 K M, (K + 1) M to the target for the attention (kind `individual`: models of single
-sources, and the one before), in II and III 2 M for the target, in III 2 (K + 1) M_D for the branches.
+sources, and the one before), in II and III 2 M for the target, in III 2 (K + 1) M_D for the branches and once
+more M to the target, which measures the statistics of the BatchNorms under the model that the round has made.
 `discriminator` (default; FADE's idea, results are "FADA-d"): each side trains its copy of one shared DI and the server
 averages, 2 (K + 1) 4 P_DI. `features` (published): features of every batch, 16 b d for each pair and step. The class
 identifier, the critic of the mutual information and the reconstructor never leave their source.
@@ -23,17 +24,17 @@ from torch import Tensor
 from fdamed.algebra.attention import attention
 from fdamed.algebra.parts import with_head
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import averaged, combined, progress
-from fdamed.federation.attending import Candidate, spread_of
-from fdamed.federation.exchange import STEPS, Judges, Start, exchange
+from fdamed.federation.adversaries import combined, progress, sound
+from fdamed.federation.attending import Candidate, settle, settled, spread_of
+from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import DroppedOut, Network
-from fdamed.federation.playing import Adapt, Adapted, adapt, quarter
+from fdamed.federation.playing import Adapt, adapt, quarter
 from fdamed.federation.site import Step
 from fdamed.federation.steps import move_locally
 from fdamed.federation.wire import Statistic, Weights, message
 from fdamed.models.adversary import Branches, Discriminator, Opponents, count, folded, half, shape_of
-from fdamed.models.flat import FlatModel, layout_of
+from fdamed.models.flat import FlatModel
 
 
 @message
@@ -51,7 +52,7 @@ class Fada(Method[State]):
     title: ClassVar[str] = "FADA"
     paper: ClassVar[str] = "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1"
     target_labels: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (move_locally, adapt, spread_of, *STEPS)
+    steps: ClassVar[tuple[Step, ...]] = (move_locally, adapt, spread_of, settle, *STEPS)
     state: ClassVar[type] = State
 
     model: Literal["I", "II", "III"] = option("III", "I attention, II and alignment, III and disentangling")
@@ -71,7 +72,7 @@ class Fada(Method[State]):
     raw: bool = option(False, "softmax of the raw gains and unsquared distances, as printed")
     temperature: float = option(0.05, "of the softmax over relative gains", low=1e-6)
     attention_every: int = option(1, "rounds between two looks at the target's clusters", low=1)
-    probe: int = option(1000, "images of the target whose clusters are looked at", low=1)
+    probe: int = option(1000, "images of the target on which clusters and statistics are measured", low=1)
     discriminator_lr: float = option(1e-3, "learning rate of the server's discriminators (wire = features)", low=0.0)
     limit: int = option(0, "steps of a round (wire = features); 0: the sources' epochs", low=0)
 
@@ -79,7 +80,11 @@ class Fada(Method[State]):
         looks = (spread_of,) if self.weighting == "attention" else ()
         if self.model == "I":
             return (move_locally, *looks)
-        return (*((adapt,) if self.wire == "discriminator" else STEPS), *looks)
+        return (
+            *((adapt,) if self.wire == "discriminator" else STEPS),
+            *looks,
+            *((settle,) if self.model == "III" else ()),
+        )
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """DI for each source, and in model III its D, CI, M and R; C stands in for the network's own head."""
@@ -100,11 +105,12 @@ class Fada(Method[State]):
 
     def round(self, state: State, net: Network) -> State:
         if self.model == "I":
-            s, t, di = net.ask_all(net.sources, move_locally, Model(x=state.x)), None, state.di
+            step, (s, t), di = move_locally, (net.ask_all(net.sources, move_locally, Model(x=state.x)), None), state.di
         elif self.wire == "discriminator":
-            (s, t), di = self._copies(state, net), None
+            step, (s, t), di = adapt, self._copies(state, net), None
         else:
-            s, t, di = self._features(state, net)
+            step, (s, t, di) = end, self._features(state, net)
+        s = sound(net, step, state.x, s)
         if not s:
             return state
         n = sum(r.n for r in s.values())
@@ -114,10 +120,10 @@ class Fada(Method[State]):
         x = combined(state.x, net.layout, [r.g for r in s.values()], w, t.g if t else None)
         d = state.d
         if self.model == "III":
+            d = mean([r.d for r in s.values()], w)
+            x, d = settled(net, x, d, self.probe) if t else (x, d)
             shape = shape_of(net.layout)
-            branches = Branches(shape.d, shape.classes)
-            d = averaged(layout_of(branches), [r.d for r in s.values()], w, t.d if t else None)
-            x = with_head(x, fold(branches, d), net.layout)
+            x = with_head(x, fold(Branches(shape.d, shape.classes), d), net.layout)
         if di is None:  # the copies of the sources together are as heavy as the target's
             di = mean([mean([r.di for r in s.values()], w), t.di], [1.0, 1.0]) if t else state.di
         return State(x=x, d=d, di=di, w=kept)
@@ -151,13 +157,8 @@ class Fada(Method[State]):
         rates = torch.tensor([self.entropy, self.information, self.reconstruction], dtype=torch.float64)
         pull, pace = self._pull(net)
         ask = Start(x=state.x, d=state.d, rates=rates, pace=pace, apart=int(three), on_f=int(on_f))
-        ends, end, loss = exchange(net, ask, lambda i, a, b: judges.versus(i, a, b, pull, False), self.limit)
-        empty = torch.empty(0)
-
-        def moved(r: Any) -> Adapted:
-            return Adapted(g=r.x - state.x, d=r.d, di=empty, n=r.n, loss=loss or 0.0, skipped=0)
-
-        return {i: moved(r) for i, r in ends.items()}, moved(end) if end.n else None, judges.read()
+        s, t = exchange(net, ask, lambda i, a, b: judges.versus(i, a, b, pull, False), self.limit)
+        return s, t if t.n else None, judges.read()
 
     def _weights(self, state: State, net: Network, s: Mapping[str, Any]) -> Tensor:
         """6.3: the weights of all sources, those that answered weighed anew, the others as before."""

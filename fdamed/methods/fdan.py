@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown
+from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown, sound
 from fdamed.federation.averaging import source_average
-from fdamed.federation.exchange import STEPS, Start, exchange
+from fdamed.federation.exchange import STEPS, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site
@@ -160,7 +160,7 @@ class FDan(Method[State]):
             return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 
         t = net.ask(net.target, portray, towards(state.m, state.h))
-        s = net.ask_all(net.sources, approach, towards(t.m, t.h))
+        s = sound(net, approach, state.x, net.ask_all(net.sources, approach, towards(t.m, t.h)))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
@@ -183,10 +183,11 @@ class FDan(Method[State]):
 
         pace = self.target_pace * progress(net.round, net.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
-        s, t, loss = exchange(net, ask, critic, self.limit)
+        s, t = exchange(net, ask, critic, self.limit)
+        s = sound(net, end, state.x, s)
         if not s:
             return state
-        net.notes["train/loss"] = loss
-        g_s = [r.x - state.x for r in s.values()]
-        x = combined(state.x, net.layout, g_s, [float(r.n) for r in s.values()], t.x - state.x if t.n else None)
+        n = [float(r.n) for r in s.values()]
+        net.notes["train/loss"] = next(iter(s.values())).loss
+        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, m=state.m, h=state.h)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress
+from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress, sound
 from fdamed.federation.averaging import source_average
-from fdamed.federation.exchange import STEPS, Judges, Start, exchange
+from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site
@@ -115,7 +115,7 @@ class FDann(Method[State]):
 
         t = net.ask(net.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
-        s = net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1))
+        s = sound(net, play, state.x, net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1)))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
@@ -128,10 +128,11 @@ class FDann(Method[State]):
         judges = Judges(net, state.di, WIDTH, DEPTH, False, self.discriminator_lr)
         pace = self.target_pace * progress(net.round, net.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
-        s, t, loss = exchange(net, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
+        s, t = exchange(net, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
+        s = sound(net, end, state.x, s)
         if not s:
             return state
-        net.notes["train/loss"] = loss
-        g_s = [r.x - state.x for r in s.values()]
-        x = combined(state.x, net.layout, g_s, [float(r.n) for r in s.values()], t.x - state.x if t.n else None)
+        n = [float(r.n) for r in s.values()]
+        net.notes["train/loss"] = next(iter(s.values())).loss
+        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, di=judges.read())

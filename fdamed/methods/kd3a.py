@@ -16,25 +16,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from fdamed.algebra import consensus
-from fdamed.algebra.parts import head_of, norm_pairs, with_head
-from fdamed.algebra.vector import mean, stacked
-from fdamed.distil import Distillation, distil, outputs
-from fdamed.errors import FdamedError
+from fdamed.algebra.parts import head_of, with_head
+from fdamed.algebra.vector import stacked
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site
-from fdamed.federation.steps import Trained, finite, train_locally
-from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Weights, message
+from fdamed.federation.steps import Trained, train_locally
+from fdamed.federation.voting import Lesson, Mark, checksum, holds, learn, take
+from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.backbone import initialise
 from fdamed.seeds import stream
-from fdamed.train import held
 
 MIXUP = 2.0
 LOW = 0.001
@@ -49,53 +45,6 @@ class Course:
     x: Weights
     pace: Scalar
     own_head: Count
-
-
-@message
-class Mark:
-    """A checksum of the model that the target should remember."""
-
-    crc32: Count
-
-
-@message
-class Holds:
-    yes: Count
-
-
-@message
-class Lesson:
-    """The sources' models with their N_k and last weights, and the rules of the block; counts are 0 or 1."""
-
-    teachers: Individual
-    n: Statistic
-    old: Statistic
-    gate: Scalar
-    low: Scalar
-    mixup: Scalar
-    keep: Scalar
-    pace: Scalar
-    images: Count
-    by_probability: Count
-    soft: Count
-    counted: Count
-    shapley: Count
-    by_samples: Count
-    adapt: Count
-    moments: Count
-    own_head: Count
-
-
-@message
-class Taught:
-    """The average h with the weights alpha (K + 1,), the target's last; `passed` is the share of images with a vote."""
-
-    x: Weights
-    alpha: Statistic
-    passed: Scalar
-    loss: Scalar
-    steps: Count
-    skipped: Count
 
 
 @message
@@ -119,77 +68,10 @@ def train_source(site: Site, ask: Course) -> Trained:
     return trained
 
 
-@at_site
-def holds(site: Site, ask: Mark) -> Holds:
-    """Whether the target remembers the model of this checksum."""
-    return Holds(yes=int("kd3a.h" in site.memory and _crc32(site.memory["kd3a.h"]) == ask.crc32))
-
-
-@at_site
-def take(site: Site, ask: Model) -> Holds:
-    """Remember this model."""
-    site.memory["kd3a.h"] = ask.x.clone()
-    return Holds(yes=1)
-
-
-@at_site
-def learn(site: Site, ask: Lesson) -> Taught:
-    """Vote, distil, weigh, average: sections 3.1 to 3.3 of the paper."""
-    if len(site.data) == 0:
-        raise FdamedError("there is no image to vote on", f"hospital {site.name}", "Give the target some images.")
-    images = held(site.data, site.model.theta.device)
-    if ask.images:
-        images = images[site.rng.child("images").numpy.permutation(len(images))[: ask.images]]
-    layout, recipe = site.model.layout, site.recipe.model_copy(update={"lr": site.recipe.lr * ask.pace})
-    rule: consensus.Rule = "probability" if ask.by_probability else "confidence"
-
-    q, buffers = outputs(
-        site.model,
-        ask.teachers,
-        images,
-        recipe.batch,
-        site.rng,
-        adapt=bool(ask.adapt),
-        noise=site.data.noise,
-        precision=site.precision,
-    )
-    v = consensus.vote(q, ask.gate, rule)
-    n_p = v.supporters if ask.counted else v.supporters.clamp(max=1)
-    weight = torch.where(v.supporters > 0, n_p, ask.low).float()
-    label = v.p if ask.soft else nn.functional.one_hot(v.label, q.shape[2])
-    site.model.load(site.memory["kd3a.h"])
-    lesson = Distillation(images, label.float(), weight, ask.mixup, bool(ask.soft), site.data.noise)
-    d = distil(site.model, lesson, recipe, site.rng, precision=site.precision)
-    student = site.model.read()
-
-    passed = float((v.supporters > 0).double().mean())
-    if ask.shapley:
-        focus = consensus.shapley_focus(q, ask.gate, site.rng.child("orders").numpy, ask.low, rule)
-    else:
-        focus = consensus.marginal_focus(q, ask.gate, ask.low, rule)
-    if ask.by_samples:
-        alpha = consensus.weights_by_samples(focus, ask.n.tolist(), len(site.data))
-    else:
-        alpha = consensus.weights_by_confidence(focus, passed)
-    alpha = consensus.smoothed(alpha, ask.old, ask.keep)
-
-    h = mean([*ask.teachers, student], alpha)
-    buffers = torch.vstack([buffers, student[layout.trainable :]])
-    h[layout.trainable :] = consensus.average_buffers(buffers, alpha, norm_pairs(layout) if ask.moments else ())
-    if ask.own_head:
-        h = with_head(h, head_of(student, layout), layout)
-    site.memory["kd3a.h"] = h.clone()
-    return Taught(x=h, alpha=alpha, passed=passed, loss=finite(site, d.loss), steps=d.steps, skipped=d.skipped)
-
-
 def _fresh_head(site: Site) -> Tensor:
     """A source's first head: its own, as no model with another head is ever sent to it."""
     initialise(cast(nn.Module, site.model.module.head), stream(site.seed, site.name, "kd3a.head").torch)
     return head_of(site.model.read(), site.model.layout)
-
-
-def _crc32(x: Tensor) -> int:
-    return zlib.crc32(x.contiguous().numpy().data)
 
 
 VARIANTS = {
@@ -299,5 +181,5 @@ class KD3A(Method[Consensus]):
 
     def _meet(self, state: Consensus, net: Network) -> None:
         """Make sure that the target remembers h: it averaged it, unless this is its first round or it was away."""
-        if not net.ask(net.target, holds, Mark(crc32=_crc32(state.x))).yes:
+        if not net.ask(net.target, holds, Mark(crc32=checksum(state.x))).yes:
             net.ask(net.target, take, Model(x=state.x))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -126,6 +126,23 @@ def frozen(module: nn.Module) -> Iterator[None]:
     finally:
         for p in parameters:
             p.requires_grad_(True)
+
+
+@contextmanager
+def measured_anew(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """In training mode every BatchNorm forgets its running statistics and takes the plain mean over the batches."""
+    norms = [n for m in modules for n in m.modules() if isinstance(n, nn.modules.batchnorm._BatchNorm)]
+    before = [n.momentum for n in norms]
+    for module in modules:
+        module.train()
+    for n in norms:
+        n.reset_running_stats()
+        n.momentum = None
+    try:
+        yield
+    finally:
+        for n, momentum in zip(norms, before, strict=True):
+            n.momentum = momentum
 
 
 def domain_loss(logit: Tensor, source: float) -> Tensor:

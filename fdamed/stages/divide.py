@@ -27,7 +27,7 @@ def write(config: Config, places: Places) -> None:
     """images.npy and order.parquet of every hospital; ingest.json, cohort.json and leakage.json of the study."""
     import numpy as np
 
-    from fdamed.data.benchmark import fitted, read
+    from fdamed.data.benchmark import fitted, numbered_alike, read
     from fdamed.data.partition import partition, repeated
 
     if not isinstance(config.data, Benchmark) or not isinstance(config.cut, Partition):
@@ -35,14 +35,16 @@ def write(config: Config, places: Places) -> None:
         raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
     begin = time.monotonic()
     used = config.cut.domains or tuple(config.data.domains)
-    sets = {
-        name: fitted(
-            read(config.data.domains[name], f"data.domains.{name}", config.image.size),
-            config.image.size,
-            config.model.channels,
-        )
-        for name in used
-    }
+    sets = numbered_alike(
+        {
+            name: fitted(
+                read(config.data.domains[name], f"data.domains.{name}", config.image.size),
+                config.image.size,
+                config.model.channels,
+            )
+            for name in used
+        }
+    )
     classes = max(int(s.y.max()) for s in sets.values()) + 1
     if classes > config.model.classes:
         raise FdamedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fdamed.algebra.attention import looseness
 from fdamed.data.loader import Unlabelled
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import Batch, Game
-from fdamed.federation.attending import Candidate, spread_of
+from fdamed.federation.attending import Candidate, Unsettled, settle, spread_of
 from fdamed.federation.disentangling import Rates, branches, disentangle, opponents
 from fdamed.federation.loop import run
 from fdamed.federation.network import DroppedOut
@@ -287,6 +289,10 @@ def test_a_single_source_has_the_whole_weight_without_a_look() -> None:
     assert net.ledger.total(kind="individual") == 0
 
 
+def target_images() -> Tensor:
+    return torch.from_numpy(hospitals.images("target").images).unsqueeze(1).float() / 255
+
+
 def test_running_statistics_are_the_targets_own() -> None:
     net = federation(batch=16)
     state = after_one_round(Fada(model="II"), net)
@@ -294,8 +300,76 @@ def test_running_statistics_are_the_targets_own() -> None:
     alone = hospitals.model()
     alone.module.train()
     with torch.no_grad():
-        alone.module(torch.from_numpy(hospitals.images("target").images).unsqueeze(1).float() / 255)
+        alone.module(target_images())
     assert torch.allclose(state.x[p:], alone.read()[p:], atol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_the_branches_read_the_target_in_units_of_the_model_that_was_learned(wire) -> None:
+    net = federation(batch=16, features=True)
+    state = after_one_round(Fada(wire=wire), net)
+    site = hospitals.hospital("target")
+    site.model.load(state.x)
+    d = branches(site, state.d)
+    p = net.layout.trainable
+    with torch.no_grad():
+        maps = site.model.module.conv(target_images())
+        assert torch.allclose(state.x[p:], torch.cat([maps.mean((0, 2, 3)), maps.var((0, 2, 3))]), atol=1e-6)
+        site.model.module.train()
+        z = d.module.invariant(site.model.module.features(target_images()))
+    assert torch.allclose(d.module.invariant_norm.running_mean, z.mean(0), atol=1e-5)
+    assert torch.allclose(d.module.invariant_norm.running_var, z.var(0), atol=1e-5)
+
+
+def test_the_target_is_sent_the_learned_model_once_more_in_model_three() -> None:
+    net = federation()
+    after_one_round(Fada(weighting="uniform"), net)
+    k, m = 3, 4 * net.layout.size
+    assert net.ledger.total(kind="weights") == (k + 2) * m and net.ledger.total(kind="update") == (k + 1) * m
+
+
+def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_alone() -> None:
+    site = hospitals.hospital("target", labels=False)
+    site.data = Unlabelled(site.data.images.repeat(100, axis=0))  # 600 images are three batches
+    before = hospitals.theta()
+    reply = settle.run(site, Unsettled(x=before, d=branches(site, EMPTY).read(), probe=1000))
+    with torch.no_grad():
+        maps = hospitals.model().module.conv(target_images())
+    assert torch.allclose(reply.x[:8], maps.mean((0, 2, 3)), atol=1e-5)
+    assert site.model.module.norm.momentum == 0.1
+    assert torch.equal(site.model.read()[: site.model.layout.trainable], before[: site.model.layout.trainable])
+
+
+def test_a_target_with_one_image_measures_nothing() -> None:
+    site = hospitals.hospital("target", labels=False)
+    site.data = Unlabelled(site.data.images[:1])
+    reply = settle.run(site, Unsettled(x=hospitals.theta(), d=EMPTY, probe=1000))
+    assert len(reply.x) == 0 and len(reply.d) == 0
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_a_source_gains_nothing_by_the_size_of_the_features(scale) -> None:
+    """The size of the last hidden layer is the size of the features, and no cluster is tighter for it."""
+    site = hospitals.hospital("target", labels=False)
+    theta = hospitals.theta()
+    bias, weight = (next(s for s in site.model.layout if s.name == f"hidden.{k}") for k in ("bias", "weight"))
+    theta[bias.start : bias.stop] = 1.0  # no feature is cut off
+    larger = theta.clone()
+    for s in (bias, weight):
+        larger[s.start : s.stop] *= scale
+
+    def look(x: Tensor, squared: int) -> float:
+        site.memory.clear()
+        return spread_of.run(site, Candidate(models=x[None], probe=6, squared=squared, first=1)).i
+
+    assert look(larger, 1) == pytest.approx(look(theta, 1), rel=1e-3)
+    assert look(larger, 0) == pytest.approx(scale * look(theta, 0), rel=1e-3)  # as the paper prints it
+
+
+def test_looseness_is_the_share_of_the_scatter_inside_the_clusters() -> None:
+    f, own = torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1])
+    assert looseness(f, own) == pytest.approx(4 / 104)  # 1 + 1 + 1 + 1 of 36 + 16 + 16 + 36
+    assert looseness(torch.ones(4, 1), own) == 1.0  # features that are all one tell nothing apart
 
 
 def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None:
@@ -425,3 +499,36 @@ def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:
     }
     mine = sum(p.numel() for p in Mine(2).parameters())
     assert mine > 0 and len(net._sites["north"].memory["opponents"]) > mine
+
+
+TRAINING = ("move_locally", "adapt", "play", "approach", "end")
+
+
+def spoiling(net, party: str, change) -> None:
+    """Every update or model that the party sends is changed on its way."""
+    deliver = net._deliver
+
+    def spoiled(who, step, nth, msg):
+        reply = deliver(who, step, nth, msg)
+        for name in ("g", "x") if who == party else ():
+            if isinstance(getattr(reply, name, None), Tensor) and step.name.split(".")[-1] in TRAINING:
+                reply = dataclasses.replace(reply, **{name: change(getattr(reply, name))})
+        return reply
+
+    net._deliver = spoiled
+
+
+@pytest.mark.parametrize("options", [{"model": "I"}, {"model": "II"}, {}, {"wire": "features"}])
+@pytest.mark.parametrize(("factor", "why"), [(math.nan, "not finite"), (1e6, "times as long")])
+def test_a_source_with_an_unsound_update_is_rejected_by_name_and_the_others_go_on(options, factor, why) -> None:
+    net = federation(features=True)
+    spoiling(net, "east", lambda g: g * factor)
+    theta, record = run(Fada(**options), net, hospitals.theta(), 1, hospitals.no_judge)
+    (absence,) = record.absences
+    assert absence["party"] == "east" and "update rejected" in absence["why"] and why in absence["why"]
+    assert "weight/east" not in record.metrics[0]
+    without = federation(tuple(n for n in hospitals.NAMES if n != "east"), features=True)
+    expected, _ = run(Fada(**options), without, hospitals.theta(), 1, hospitals.no_judge)
+    if options.get("wire") != "features":  # there the target has answered east's turns by then
+        assert torch.allclose(theta, expected, atol=1e-6)
+    assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())

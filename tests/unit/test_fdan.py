@@ -15,7 +15,7 @@ from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
 from fdamed.methods.fedavg import FedAvg
 from fdamed.seeds import stream
 from tests import hospitals
-from tests.unit.test_fada import after_one_round, federation
+from tests.unit.test_fada import after_one_round, federation, spoiling
 
 FREQUENCIES = 16
 
@@ -140,3 +140,11 @@ def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     net._sites["target"].data = target.data
     expected = after_one_round(FedAvg(), federation(batch=16)).x
     assert torch.allclose(after_one_round(FDan(), net).x, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["fourier", "features"])
+def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
+    net = federation(features=True)
+    spoiling(net, "east", lambda g: g * 1e6)
+    theta, record = run(FDan(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert [a["party"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0

@@ -20,7 +20,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversary import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests import hospitals
-from tests.unit.test_fada import after_one_round, federation, normal
+from tests.unit.test_fada import after_one_round, federation, normal, spoiling
 
 EMPTY = torch.empty(0)
 
@@ -148,6 +148,14 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
     p_di = sum(p.numel() for p in Discriminator(4, WIDTH, DEPTH).parameters())
     assert second == {"weights": (k + 1) * m, "update": (k + 1) * m, "statistic": 2 * (k + 1) * 4 * p_di}
     assert net.ledger.total(kind="features") == 0
+
+
+@pytest.mark.parametrize("wire", ["discriminator", "features"])
+def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
+    net = federation(features=True)
+    spoiling(net, "east", lambda g: g * 1e6)
+    theta, record = run(FDann(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert [a["party"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
 
 
 def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:

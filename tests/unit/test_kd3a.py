@@ -19,7 +19,8 @@ from fdamed.federation.loop import run
 from fdamed.federation.method import Model, describe
 from fdamed.federation.network import DroppedOut, InProcess
 from fdamed.federation.site import Site
-from fdamed.methods.kd3a import KD3A, VARIANTS, Consensus, Course, Lesson, learn, take, train_source
+from fdamed.federation.voting import Lesson, learn, take
+from fdamed.methods.kd3a import KD3A, VARIANTS, Consensus, Course, train_source
 from fdamed.models.flat import FlatModel
 from fdamed.seeds import stream
 from tests import hospitals
@@ -295,9 +296,11 @@ def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> N
     net = network()
     rounds(net, KD3A(), 1)
     marked = [line for line in net.ledger.lines() if line["kind"] == "individual"]
-    assert [(line["from"], line["to"], line["step"]) for line in marked] == [("server", "target", "methods.kd3a.learn")]
+    assert [(line["from"], line["to"], line["step"]) for line in marked] == [
+        ("server", "target", "federation.voting.learn")
+    ]
     wire = {entry["step"]: entry for entry in describe()["kd3a"]["wire"]}
-    assert wire["methods.kd3a.learn"]["to_hospital"]["teachers"] == "individual"
+    assert wire["federation.voting.learn"]["to_hospital"]["teachers"] == "individual"
     assert not any("individual" in entry["from_hospital"].values() for entry in wire.values())
 
 
@@ -485,7 +488,7 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
     net._deliver = deliver
     net.begin(3, 3)
     method.round(one, net)
-    again = [line["round"] for line in net.ledger.lines() if line["step"] == "methods.kd3a.take"]
+    again = [line["round"] for line in net.ledger.lines() if line["step"] == "federation.voting.take"]
     assert sorted(set(again)) == [1, 3]
 
 

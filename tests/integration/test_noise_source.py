@@ -1,0 +1,94 @@
+"""KD3A's claim of a harmless bad source, on phantoms: a hospital of noise images gets the lowest weight.
+
+Three honest hospitals with 300 images of 48 pixels each, a little apart in exposure, sharpness and posture, one clear
+finding (consolidation), half of the images with it; the noise hospital has as many images of uniform noise, labels
+drawn by lot. Eight rounds of one epoch, Adam at 1e-3, a ResNet-18 of a quarter of the width from its first weights,
+KD3A with its default options.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.data.phantom import findings
+from fdamed.data.phantom.population import draw_cohort
+from fdamed.data.phantom.render import render
+from fdamed.datasets import Phantom, Shift
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import Site
+from fdamed.methods.kd3a import KD3A
+from fdamed.models.backbone import build, initialise
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import stream
+from fdamed.train import predict
+
+IMAGES, SIDE, ROUNDS = 300, 48, 8
+TARGET, NOISE = "Asian", "noise"
+SHIFTS = {
+    "White": Shift(),
+    "Black": Shift(gamma=0.05, noise=0.1),
+    "Hispanic/Latino": Shift(exposure=0.08, blur=0.1),
+    TARGET: Shift(gamma=-0.08, exposure=-0.05, position=0.1),
+}
+RELEASE = frozenset({"weights", "statistic", "scalar", "count"})
+
+
+def one_finding(rng, domain, positive, names) -> NDArray[np.bool_]:
+    shows = np.zeros((len(domain), len(findings.KINDS)), dtype=bool)
+    shows[:, findings.KINDS.index(findings.CONSOLIDATION)] = positive
+    return shows
+
+
+def phantoms(seed: int) -> dict[str, Labelled]:
+    """Frontal images of each hospital, half of them positive."""
+    asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, domains=SHIFTS)
+    cohort = draw_cohort(asked, "mimic", one_finding)
+    out = {}
+    for place, name in enumerate(cohort.names):
+        frontal = (cohort.domain == place) & ~cohort.lateral
+        halves = [np.flatnonzero(frontal & (cohort.positive == y))[: IMAGES // 2] for y in (True, False)]
+        rows = np.sort(np.concatenate(halves))
+        pixels = [Image.fromarray((p >> 4).astype(np.uint8)).resize((SIDE, SIDE)) for _, p in render(cohort, rows)]
+        out[name] = Labelled(np.stack([np.asarray(p) for p in pixels]), cohort.positive[rows].astype(np.int64), {})
+    return out
+
+
+def noise(seed: int) -> Labelled:
+    rng = stream(seed, "noise").numpy
+    images = rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8)
+    return Labelled(images, rng.integers(0, 2, IMAGES), {})
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> None:
+    net = build(Model(width=0.25))
+    initialise(net, stream(seed, "init").torch)
+    model, data = FlatModel(net), phantoms(seed) | {NOISE: noise(seed)}
+    truth = data[TARGET].y
+    sites = {
+        name: Site(
+            name, own.without_labels() if name == TARGET else own, model, Recipe(lr=1e-3, batch=32), seed, RELEASE
+        )
+        for name, own in data.items()
+    }
+    federation = InProcess(sites, TARGET, "kd3a")
+    method = KD3A()
+    state, weights = method.start(model.read()), []
+    for r in range(1, ROUNDS + 1):
+        federation.begin(r, ROUNDS)
+        state = method.round(state, federation)
+        weights.append([float(federation.notes[f"weight/{name}"]) for name in federation.sources])
+
+    model.load(state.x)
+    right = (predict(model, sites[TARGET].data).argmax(1) == truth).mean()
+    assert right > 0.8  # the honest hospitals know the finding
+    bad = federation.sources.index(NOISE)
+    for seen in (torch.tensor(weights[-1]), torch.tensor(weights[ROUNDS // 2 :]).mean(0)):
+        honest = torch.cat([seen[:bad], seen[bad + 1 :]])
+        assert seen[bad] < 0.5 * honest.min(), seen.tolist()
