@@ -16,7 +16,8 @@ from torch import Tensor
 from fdamed.algebra.vector import BLOCK, cosines, mean
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.steps import Moved, move_locally, train_locally
+from fdamed.federation.site import Step
+from fdamed.federation.steps import Moved, Trained, move_locally, train_locally
 
 TOO_LONG = 100.0
 """Times the median of the others: no training of the same model goes so much further."""
@@ -53,17 +54,22 @@ class Travel:
 
 def source_average(net: Network, model: Model) -> Model:
     """sum_k n_k/n h_k over the sources that answered soundly; the model itself if none did."""
-    h = net.ask_all(net.sources, train_locally, model)
-    x = model.x[: net.layout.trainable]
-    lengths = distances([r.x for r in h.values()], x)
-    travels = {k: Travel(length, r.n, r.n) for (k, r), length in zip(h.items(), lengths, strict=True)}
-    for party, why in implausible(travels, None, x).items():
-        net.reject(party, train_locally, why)
-        del h[party]
+    h = sound_models(net, train_locally, model.x, net.ask_all(net.sources, train_locally, model))
     if not h:
         return model
     net.notes["train/loss"] = sum(r.n * r.loss for r in h.values()) / sum(r.n for r in h.values())
     return Model(x=mean([r.x for r in h.values()], [r.n for r in h.values()]))
+
+
+def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, Trained]) -> dict[str, Trained]:
+    """The models that can have been trained from x; the others are left out of the round by name."""
+    x = x[: net.layout.trainable]
+    lengths = distances([r.x for r in h.values()], x)
+    travels = {k: Travel(length, r.n, r.n) for (k, r), length in zip(h.items(), lengths, strict=True)}
+    faults = implausible(travels, None, x)
+    for party, why in faults.items():
+        net.reject(party, step, why)
+    return {k: r for k, r in h.items() if k not in faults}
 
 
 def source_moves(net: Network, model: Model, target: Moved) -> dict[str, Moved]:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fdamed.algebra.parts import head_of, with_head
 from fdamed.algebra.vector import stacked
+from fdamed.federation.averaging import sound_models
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site
@@ -132,6 +133,7 @@ class KD3A(Method[Consensus]):
         self._meet(state, net)
         x = with_head(state.x, torch.zeros_like(head_of(state.x, net.layout)), net.layout) if own_head else state.x
         s = net.ask_all(net.sources, train_source, Course(x=x, pace=pace, own_head=own_head))
+        s = sound_models(net, train_source, x, s)
         net.notes["sources"] = float(len(s))
         if not s:
             return state

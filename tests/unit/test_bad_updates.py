@@ -19,9 +19,20 @@ from fdamed.methods.gp import GP
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, Scripted, X
 
-RULES = ["fedavg", "fedda", "fedda_auto", "fedgp", "fedgp_auto", "finetune", "finetune_offline", "gp", "target_only"]
-OPTIONS = {"target_only": {"warmup": 1}}
-"""What makes a rule ask the sources."""
+RULES = [
+    "fedavg",
+    "fedda",
+    "fedda_auto",
+    "fedgp",
+    "fedgp_auto",
+    "finetune",
+    "finetune_offline",
+    "gp",
+    "kd3a",
+    "target_only",
+]
+OPTIONS = {"target_only": {"warmup": 1}, "kd3a": {"heads": "average"}}
+"""What makes a rule ask the sources, and start from what it is sent."""
 OFFENCES = {
     "nan": lambda g: g.fill_(float("nan")),
     "one infinite entry": lambda g: g.index_fill_(0, torch.tensor([3]), float("inf")),
