@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fdamed.datasets import Benchmark, Data, Hospitals, Name, Partition, Phantom, Strict
+from fdamed.faults import SWEPT, Faults
 
 Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
 Head = Literal["sex", "age", "view", "race"]
@@ -87,6 +88,9 @@ class Train(Strict):
     precision: Literal["float32", "bfloat16"] = "float32"
     network: Literal["in_process", "processes"] = "in_process"
     evaluate_every: Annotated[int, Field(ge=1)] = 1
+    # Left out where there is none: a study that never had this key keeps its digests.
+    unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
+    """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
 
 
 class Auxiliary(Strict):
@@ -194,7 +198,10 @@ class Config(Strict):
             fixed = [k for k in ("device", "network", "threads") if k in (run.train or {})]
             if fixed:
                 raise ValueError(f"runs.{name}.train cannot change {', '.join(fixed)}: they hold for the whole study")
-            rounds = self.train_of(run).rounds
+            rounds, faults = self.train_of(run).rounds, self.train_of(run).unreliable
+            misfit = faults.misfit(tuple(self.cut.parties)) if faults else None
+            if misfit:
+                raise ValueError(f"train.unreliable of {name} {misfit}")
             if float(run.options.get("warmup", 0)) >= rounds:
                 raise ValueError(f"runs.{name}.warmup leaves none of the {rounds} rounds to the method")
             if run.auxiliary:
@@ -232,6 +239,10 @@ class Config(Strict):
                 fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
                 if "alpha" in chosen and run.auxiliary:
                     fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
+                faults = {k: fields.pop(k) for k in SWEPT if k in chosen}
+                if faults:
+                    train = run.train or {}
+                    fields["train"] = train | {"unreliable": (train.get("unreliable") or {}) | faults}
                 out[folder] = Run.model_validate(fields)
         return out
 

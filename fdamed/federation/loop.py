@@ -162,7 +162,7 @@ def run(
             _tell(round, rounds, record)
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
-            "every round was lost: the target never gave a usable answer",
+            "every round was lost: the target, or a quorum of sources, never gave a usable answer",
             f"{net.method}, target {net.target}",
             "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
         )

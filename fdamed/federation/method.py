@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import (
     Any,
     ClassVar,
@@ -21,11 +21,12 @@ from typing import (
     get_type_hints,
 )
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
 from fdamed.federation.wire import Weights, kinds, message
+from fdamed.models.flat import Layout, named_tensors
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -51,6 +52,9 @@ class Method(Generic[S]):
     steps: ClassVar[tuple[Step, ...]]
     """Every step of every variant."""
     state: ClassVar[type]
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Where every hospital keeps a model of its own: the names in its memory that are this model.
+    It is saved in the hospital's folder and judged there with `predictor`; `final` is then what they share."""
 
     def length(self, rounds: int) -> int:
         """How many rounds the method runs when the study has `rounds`."""
@@ -72,6 +76,14 @@ class Method(Generic[S]):
 
     def final(self, state: S) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say what it learned")
+
+    def named(self, final: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """What `final` is made of, by name: the content of a run's theta.safetensors."""
+        return named_tensors(final, layout)
+
+    def predictor(self, network: nn.Module, kept: Mapping[str, Tensor]) -> nn.Module | None:
+        """The module, made around the network, with which a hospital that keeps these predicts; None: not yet."""
+        raise TypeError(f"{type(self).__name__} does not say what its hospitals predict with")
 
 
 class OneModel(Method[Model]):

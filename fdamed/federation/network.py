@@ -58,14 +58,16 @@ class Network(ABC):
         nth = self._asked.get((party, step.name), 0)
         self._asked[(party, step.name)] = nth + 1
         self.check_release(party, step)
-        self.ledger.note(self.round, SERVER, party, step.name, sizes(msg))
-        reply = self._deliver(party, step, nth, msg)
-        self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
-        fault = unusable(reply)
-        if fault:
-            self._miss(party, step, fault)
-            raise DroppedOut(party, fault)
-        return reply
+        fault = self._unreachable(party)
+        if fault is None:
+            self.ledger.note(self.round, SERVER, party, step.name, sizes(msg))
+            reply = self._deliver(party, step, nth, msg)
+            self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
+            fault = self._fault(party, step, reply)
+            if fault is None:
+                return reply
+        self._miss(party, step, fault)
+        raise DroppedOut(party, fault)
 
     def ask_all(self, parties: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
         """The same question to several hospitals; those that drop out are left out, and named in `absences`."""
@@ -94,6 +96,14 @@ class Network(ABC):
     def _miss(self, party: str, step: Step, why: str) -> None:
         self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
         print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)
+
+    def _unreachable(self, party: str) -> str | None:
+        """Why the hospital cannot even be asked; None: it can."""
+        return None
+
+    def _fault(self, party: str, step: Step, reply: Any) -> str | None:
+        """Why an answer that left the hospital is of no use; None: it is."""
+        return unusable(reply)
 
     @abstractmethod
     def check_release(self, party: str, step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.config import Config, Run
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, read_json, write_json
-from fdamed.stages.places import Places, add_config, add_run, read_config, weights_in
+from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,13 +47,25 @@ def run(arguments: argparse.Namespace) -> None:
 def _score(
     config: Config, name: str, spec: Run, target: str, seed: int, party: str, model: FlatModel, data: Labelled
 ) -> None:
+    import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.evaluate.metrics import scores
+    from fdamed.federation.method import REGISTRY
     from fdamed.seeds import stream
+    from fdamed.stages.own_models import kept_model, own_path
     from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
-    model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
+    method = REGISTRY[spec.method](**spec.options)
+    if method.keeps:
+        path = needed(own_path(places, party, name, target, seed), "federate")
+        kept = kept_model(config, method, path)
+        if kept is None:
+            fix = "Choose the target; a hospital that never took part has no model."
+            raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
+        model = kept
+    else:
+        model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
     p = predict(model, data, rng=stream(seed, party, "test", "noise"))
     _keep_predictions(places, party, name, target, seed, data, p)
     record: dict[str, Any] = {

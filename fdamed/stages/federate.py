@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fdamed.federation.network import Network
     from fdamed.federation.site import Site
     from fdamed.models.flat import FlatModel
+    from fdamed.stages.own_models import Own
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     from fdamed.federation.loop import Checkpoints
     from fdamed.federation.loop import run as run_rounds
     from fdamed.federation.method import REGISTRY
-    from fdamed.models.flat import named_tensors
+    from fdamed.stages.own_models import keep, own_path, up_to_date
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -73,6 +74,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     train = config.train_of(spec)
     net = network(config, spec, method, target, seed, model, threads)
     needed(places.root / "leakage.json", "guard")
+    own = partial(up_to_date, config, method, net, own_path(places, target, name, target, seed))
     checkpoints = Checkpoints(
         folder / "state",
         lambda party, round: places.memory(party, name, target, seed, round),
@@ -85,10 +87,13 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
             net,
             theta,
             train.rounds,
-            judge(config, spec, target, seed, model),
+            judge(config, spec, target, seed, model, own if method.keeps else None),
             checkpoints,
             train.evaluate_every,
         )
+        if method.keeps:
+            for party in config.cut.parties:
+                keep(method, net, party, own_path(places, party, name, target, seed))
     finally:
         net.close()
     write_json(
@@ -100,7 +105,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     write_lines(folder / "layers.jsonl", record.layers)
     write_lines(folder / "absences.jsonl", record.absences)
     with atomic(folder / "theta.safetensors") as draft:
-        save_file(named_tensors(final, model.layout), draft)
+        save_file(method.named(final, model.layout), draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
     checkpoints.clear((*net.sources, net.target))
 
@@ -172,7 +177,17 @@ def hospital(
 def network(
     config: Config, spec: Run, method: Method[Any], target: str, seed: int, model: FlatModel, threads: int
 ) -> Network:
-    """All hospitals of the cohort, in this process or in one each."""
+    """All hospitals of the cohort, in this process or in one each, behind lines that fail where the study says so."""
+    from fdamed.federation.unreliable import Unreliable
+
+    net = _reliable(config, spec, method, target, seed, model, threads)
+    faults = config.train_of(spec).unreliable
+    return Unreliable(net, faults, seed) if faults else net
+
+
+def _reliable(
+    config: Config, spec: Run, method: Method[Any], target: str, seed: int, model: FlatModel, threads: int
+) -> Network:
     from fdamed.federation.network import InProcess, Processes
 
     kind = type(method)
@@ -186,10 +201,11 @@ def network(
     return Processes(builders, target, model.layout, kind.name, release, threads)
 
 
-def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel) -> Judge:
+def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
     """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
 
-    Noise on the test images is the same in every round and for every method of a seed.
+    Noise on the test images is the same in every round and for every method of a seed. `own`: the target's own model,
+    where hospitals keep theirs; nothing is told as long as it has none.
     """
     from fdamed.data.loader import load
     from fdamed.evaluate.metrics import scores as scores_of
@@ -200,10 +216,14 @@ def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel) -
     views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
 
     def scores(theta: Any) -> dict[str, float | None]:
-        model.load(theta)
+        judged = own() if own else model
+        if judged is None:
+            return {}
+        if judged is model:
+            model.load(theta)
         out: dict[str, float | None] = {}
         for split, data in views.items():
-            found = scores_of(data.y, predict(model, data, rng=stream(seed, target, split, "noise")))
+            found = scores_of(data.y, predict(judged, data, rng=stream(seed, target, split, "noise")))
             out |= {f"{split}/acc": found["acc"], f"{split}/auc": found["auc"]}
         return out
 

@@ -1,0 +1,115 @@
+"""The geodesic flow kernel (Gong et al. 2012) in closed form (specification 11.3).
+
+The geodesic a cos(t theta) + b sin(t theta) runs from the source's principal subspace (t = 0) to the target's (t = 1);
+G is its integral. Features Z (n, 2k) with Z Z' = X G X', so that no p x p root is taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fdamed.classical.coral import spread
+from fdamed.classical.domains import Array, BadInput, Shrunk, count, one_of, read
+from fdamed.classical.kernels import shape
+
+DEFAULT_COMPONENTS = 20
+
+
+@dataclass(frozen=True)
+class Geodesic:
+    """Principal angles (k,), and the vectors a, b (p, k) of the flow; b is 0 where the angle is."""
+
+    theta: Array
+    a: Array
+    b: Array
+
+    def root(self) -> Array:
+        """R (p, 2k) with G = R R': the Cholesky factors of the blocks [[l1, l2], [l2, l3]]."""
+        half = np.sinc(2 * self.theta / np.pi)
+        l1, l3 = 0.5 * (1 + half), 0.5 * (1 - half)
+        l2 = 0.5 * np.sin(self.theta) * np.sinc(self.theta / np.pi)
+        first = np.sqrt(l1)
+        last = np.sqrt(np.maximum(l3 - l2**2 / l1, 0.0))
+        return np.hstack([self.a * first + self.b * (l2 / first), self.b * last])
+
+
+def principal(X: Array) -> Array:
+    """The principal directions of a centred domain, largest variance first, (p, rank)."""
+    found = spread(X)
+    order = np.argsort(-found.s, kind="stable")
+    return found.V[:, order[found.s[order] > 1e-12 * max(found.s, default=0.0)]]
+
+
+def geodesic(P_s: Array, P_t: Array) -> Geodesic:
+    """The flow between two subspaces with orthonormal bases (p, k)."""
+    U, cosine, Vt = np.linalg.svd(P_s.T @ P_t)
+    cosine = np.clip(cosine, -1.0, 1.0)
+    a = P_s @ U
+    rest = P_t @ Vt.T - a * cosine
+    sine = np.linalg.norm(rest, axis=0)
+    theta = np.arctan2(sine, cosine)
+    apart = theta > 1e-8
+    b = np.where(apart, rest / np.where(apart, sine, 1.0), 0.0)
+    return Geodesic(np.where(apart, theta, 0.0), a, b)
+
+
+def disagreement(P_s: Array, P_t: Array, P_both: Array) -> Array:
+    """(sin alpha_d + sin beta_d) / 2 for d = 1..k: the largest angle of each domain's subspace to the joint one's."""
+
+    def sines(P: Array, d: int) -> float:
+        smallest = np.linalg.svd(P[:, :d].T @ P_both[:, :d], compute_uv=False)[-1]
+        return float(np.sqrt(max(0.0, 1.0 - smallest**2)))
+
+    k = min(P_s.shape[1], P_t.shape[1], P_both.shape[1])
+    return np.array([0.5 * (sines(P_s, d) + sines(P_t, d)) for d in range(1, k + 1)])
+
+
+class GFK(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """GFK with subspaces of n_components dimensions.
+
+    None is min(20, n_S - 1, n_T - 1, p / 2); "auto" the first dimension at which the subspaces disagree most. Samples
+    should be z-scored within their domain; `transform` uses them as they come.
+    """
+
+    def __init__(self, n_components: int | str | None = None) -> None:
+        self.n_components = n_components
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
+        """Both subspaces and the flow; y is not used. sample_domain: positive source, negative target."""
+        given = read(self, X, y, sample_domain)
+        where = f"GFK, {shape(given.X)}"
+        X = given.X.astype(np.float64)
+        P_s, P_t = principal(X[given.source]), principal(X[given.target])
+        most = min(P_s.shape[1], P_t.shape[1])
+        if most == 0:
+            fix = "Give at least two different samples of each domain."
+            raise BadInput("a domain without any direction", where, fix)
+        k = min(most, max(1, X.shape[1] // 2))
+        if isinstance(self.n_components, str):
+            one_of(self.n_components, ("auto",), "n_components", "GFK")
+            curve = disagreement(P_s, P_t, principal(X))[:k]
+            k = int(np.flatnonzero(curve >= curve.max() - 1e-12)[0]) + 1
+        elif self.n_components is None:
+            k = min(DEFAULT_COMPONENTS, k)
+        else:
+            asked = count(self.n_components, "n_components", "GFK")
+            if asked > k:
+                warnings.warn(f"{k} dimensions instead of {asked}: no more fit ({where})", Shrunk, stacklevel=2)
+            k = min(asked, k)
+        self.geodesic_ = geodesic(P_s[:, :k], P_t[:, :k])
+        self.root_ = self.geodesic_.root()
+        self.n_components_ = k
+        self._n_features_out = 2 * k
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Features of samples of any domain, (n, 2k)."""
+        check_is_fitted(self)
+        features: Array = validate_data(self, X, reset=False, dtype=np.float64) @ self.root_
+        return features

@@ -1,0 +1,129 @@
+"""Communication as a result: bytes of a round are those of the formulas, and do not grow with the number of patients.
+
+M is a model in bytes, K the number of sources; a number of images, a loss or another single number is 8 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fdamed.methods  # noqa: F401
+from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.federation.ledger import SERVER
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.network import InProcess
+from tests import hospitals
+from tests.contract.test_unreliable_methods import method
+from tests.contract.test_variants import SENDING, together, variant
+
+METHODS = sorted(REGISTRY)
+UNIT = Path(__file__).resolve().parents[1] / "unit"
+K, M = 3, 4 * hospitals.model().layout.size
+ROUNDS = 2
+PER_SAMPLE = {"features"}
+"""Kinds of which there is more where there are more patients."""
+PER_STEP = {"federation.exchange.show", "federation.exchange.feel"}
+"""Steps that are asked once a batch, so more often where there are more patients: those of the published wires."""
+
+TRAINED, MOVED = M + 2 * 8, M + 3 * 8
+"""A model with its number of images and its loss; an update with these and its reach."""
+COMPARED = M + 6 * 8 + 3 * 8 * K
+"""The target's update, six numbers, and three for each source."""
+DIRECTIONS = M + K * M + 8 * K + 8
+"""The model, a direction and a length for each source, and the pace."""
+BOTH = {"sources": (M, MOVED), "target": (M, MOVED)}
+AUTO = {"sources": (M + 8, MOVED), "target": (DIRECTIONS, COMPARED)}
+ALONE = {"target": (M, TRAINED)}
+FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
+    "fedavg": [{"sources": (M, TRAINED)}] * ROUNDS,
+    "fedda": [BOTH] * ROUNDS,
+    "fedda_auto": [AUTO] * ROUNDS,
+    "fedgp": [BOTH] * ROUNDS,
+    "fedgp_auto": [AUTO] * ROUNDS,
+    "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
+    "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
+    "gp": [BOTH] * ROUNDS,
+    "oracle": [ALONE] * ROUNDS,
+    "target_only": [{"target": (M, MOVED)}] * ROUNDS,
+}
+"""Method -> for each round, who gets and sends how many bytes: (down, up) for each source and for the target."""
+
+
+def ledger(name: str, net: InProcess) -> list[dict]:
+    return run(method(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)[1].ledger
+
+
+def hospitals_of(name: str) -> InProcess:
+    return hospitals.in_process(labels=REGISTRY[name].target_labels)
+
+
+def doubled(net: InProcess) -> InProcess:
+    """Twice as many patients in every hospital."""
+    for site in net._sites.values():
+        data = site.data
+        if isinstance(data, Labelled):
+            twice = {k: np.concatenate([v, v]) for k, v in data.auxiliary.items()}
+            y = np.concatenate([data.y, data.y])
+            site.data = Labelled(np.concatenate([data.images, data.images]), y, twice)
+        else:
+            site.data = Unlabelled(np.concatenate([data.images, data.images]))
+    return net
+
+
+def four_each(net: InProcess) -> InProcess:
+    """One whole batch of patients in every hospital."""
+    for site in net._sites.values():
+        data = site.data
+        if isinstance(data, Labelled):
+            site.data = Labelled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})
+        else:
+            site.data = Unlabelled(data.images[:4])
+    return net
+
+
+@pytest.mark.parametrize("name", sorted(FORMULAS))
+def test_bytes_of_every_round_are_those_of_the_formula(name) -> None:
+    spent: dict[tuple[int, str, str], int] = {}
+    for line in ledger(name, hospitals_of(name)):
+        key = (line["round"], line["from"], line["to"])
+        spent[key] = spent.get(key, 0) + line["bytes"]
+    expected = {}
+    for number, sides in enumerate(FORMULAS[name], start=1):
+        for side, (down, up) in sides.items():
+            for party in ("target",) if side == "target" else ("north", "east", "south"):
+                expected[number, SERVER, party], expected[number, party, SERVER] = down, up
+    assert spent == expected
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in FORMULAS])
+def test_every_other_method_has_its_formula_tested_beside_its_paper(name) -> None:
+    path = UNIT / f"test_{name}.py"
+    assert path.is_file(), f"put the bytes of {name} into FORMULAS here, or test them in {path.name}"
+    assert re.search(r"^def test_\w*(bytes|cost)\w*\(", path.read_text(encoding="utf-8"), re.MULTILINE), path.name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_twice_the_patients_send_the_same_bytes(name) -> None:
+    once = ledger(name, hospitals_of(name))
+    assert ledger(name, doubled(hospitals_of(name))) == once
+    assert not {line["kind"] for line in once} & PER_SAMPLE
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_published_wires_grow_with_the_patients_in_features_and_in_their_steps_alone(name) -> None:
+    def spent(net: InProcess) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+        lines = run(variant(name), net, hospitals.theta(), 1, hospitals.no_judge)[1].ledger
+        return {(ln["from"], ln["to"], ln["step"], ln["kind"]): (ln["bytes"], ln["messages"]) for ln in lines}
+
+    once, twice = spent(four_each(together())), spent(doubled(four_each(together())))
+    assert once.keys() == twice.keys()
+    assert {kind for _, _, step, kind in once if step not in PER_STEP} & PER_SAMPLE == set()
+    assert {kind for _, _, step, kind in once if step in PER_STEP} >= PER_SAMPLE
+    for key, (n, messages) in once.items():
+        factor = 2 if key[2] in PER_STEP else 1
+        assert twice[key] == (factor * n, factor * messages)

@@ -1,0 +1,725 @@
+"""FedRF-TCA: the random features, the messages, who sends what, and what a round does, by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
+from fdamed.config import Config, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.errors import FdamedError
+from fdamed.federation.adversaries import Batch, shown
+from fdamed.federation.aligned import Parts, hard_vote
+from fdamed.federation.aligning import Alignment, Begin, Call, Lesson, begin, learn, tell
+from fdamed.federation.loop import run
+from fdamed.federation.network import DroppedOut
+from fdamed.federation.senders import averaging, due, subset, voting
+from fdamed.federation.site import answer
+from fdamed.files import read_json
+from fdamed.methods.fedrf_tca import FedRfTca
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import Stream, stream
+from fdamed.stages import divide, evaluate, federate, init
+from fdamed.stages.own_models import kept_model, own_path
+from fdamed.stages.places import Places
+from fdamed.train import predict
+from tests import hospitals
+
+N, M, WIDTH, K = 12, 5, 6, 3
+SMALL = {"frequencies": N, "components": M, "width": WIDTH, "smallest_batch": 2, "local_steps": 2}
+P_C = (M + 1) * WIDTH + (WIDTH + 1) * WIDTH + (WIDTH + 1) * 2
+MEAN, W, C = 4 * 2 * N, 4 * 2 * N * M, 4 * P_C
+
+
+def federation(**seeds: int):
+    net = hospitals.in_process(labels=False)
+    for name, seed in seeds.items():
+        net._sites[name].seed = seed
+    return net
+
+
+def rounds(method: FedRfTca, net, count: int, of: int = 9, theta=None):
+    state = method.start(hospitals.theta() if theta is None else theta)
+    for number in range(1, count + 1):
+        net.begin(number, of)
+        state = method.round(state, net)
+    return state
+
+
+def begun(name: str, smallest: int = 2, **recipe):
+    """A hospital that has drawn Omega and its first extractor."""
+    site = hospitals.hospital(name, labels=False)
+    site.recipe = site.recipe.model_copy(update=recipe)
+    answer(site, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=smallest))
+    return site
+
+
+def lesson(others, **changes):
+    fields = {
+        "frozen": 0,
+        "components": M,
+        "width": WIDTH,
+        "weight": 1.0,
+        "pace": 1.0,
+        "aligned": 1,
+        "normalise": 1,
+        "steps": 1,
+    }
+    return Lesson(others=others, **(fields | {"send_w": 1, "send_c": 1} | changes))
+
+
+# --- random features --------------------------------------------------------------------------------------------------
+
+
+def test_a_random_feature_has_length_one_and_its_inner_products_are_the_gaussian_kernel() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(120, 8))).float() * 0.3
+    exact = torch.exp(-torch.cdist(x, x).square() / (2 * 0.7**2))
+    errors = []
+    for count in (50, 200, 800, 3200):
+        f = fourier_features(x, frequencies(stream(1, count), count, 8, 0.7))
+        assert torch.allclose(f.norm(dim=1), torch.ones(120), atol=1e-5)
+        errors.append(float(torch.linalg.matrix_norm(f @ f.t() - exact, 2) / torch.linalg.matrix_norm(exact, 2)))
+    assert all(0.3 < b / a < 0.75 for a, b in itertools.pairwise(errors)), errors
+
+
+def test_with_the_identity_as_aligner_the_loss_is_the_mmd_of_the_random_features() -> None:
+    rng = torch.Generator().manual_seed(0)
+    s, t = torch.randn(7, 4, generator=rng), torch.randn(5, 4, generator=rng) + 0.5
+    omega = frequencies(stream(0), N, 4, 1.0)
+    sigma = torch.cat([fourier_features(s, omega), fourier_features(t, omega)]).double()
+    ell = torch.tensor([1 / 7] * 7 + [-1 / 5] * 5, dtype=torch.float64)
+    by_kernel = ell @ sigma @ sigma.t() @ ell
+    gap = (ell @ sigma)[None]
+    for normalise in (True, False):
+        loss = aligned_distance(torch.eye(2 * N, dtype=torch.float64), gap, normalise)
+        assert float(loss) == pytest.approx(float(by_kernel), rel=1e-9)
+
+
+def test_a_small_aligner_makes_the_papers_loss_small_and_the_normalised_one_no_smaller() -> None:
+    w, gap = torch.randn(3, 6, generator=Stream(1).torch), torch.randn(2, 6, generator=Stream(2).torch)
+    assert aligned_distance(w / 100, gap, False) == pytest.approx(float(aligned_distance(w, gap, False)) * 1e-4)
+    assert aligned_distance(w / 100, gap, True) == pytest.approx(float(aligned_distance(w, gap, True)))
+    zero = torch.zeros(3, 6, requires_grad=True)
+    aligned_distance(zero, gap, True).backward()
+    assert torch.isfinite(zero.grad).all()
+
+
+def test_the_mean_of_the_sources_means_pulls_the_targets_features_just_as_each_does_but_not_its_aligner() -> None:
+    rng = Stream(3).torch
+    m_i = torch.randn(4, 6, generator=rng, dtype=torch.float64)
+    pulls = []
+    for others in (m_i, m_i.mean(0, keepdim=True)):
+        w = torch.randn(3, 6, generator=Stream(4).torch, dtype=torch.float64).requires_grad_()
+        m_t = torch.randn(6, generator=Stream(5).torch, dtype=torch.float64).requires_grad_()
+        loss = aligned_distance(w, others + m_t, False)
+        pulls.append((loss.detach(), *torch.autograd.grad(loss, (m_t, w))))
+    (each, g_each, w_each), (pooled, g_pooled, w_pooled) = pulls
+    w = torch.randn(3, 6, generator=Stream(4).torch, dtype=torch.float64)
+    spread = ((m_i - m_i.mean(0)) @ w.t()).square().sum(1).mean()
+    assert each == pytest.approx(float(pooled + spread))
+    assert torch.allclose(g_each, g_pooled) and not torch.allclose(w_each, w_pooled)
+
+
+def test_a_zero_feature_stays_zero_and_has_a_finite_gradient() -> None:
+    f = torch.zeros(2, 4, requires_grad=True)
+    seen = fourier_features(unit(f), frequencies(stream(0), N, 4, 1.0))
+    assert torch.allclose(seen[:, :N], torch.full((2, N), 1 / math.sqrt(N))) and not seen[:, N:].any()
+    seen.sum().backward()
+    assert torch.isfinite(f.grad).all()
+
+
+# --- a message of one image is no secret ------------------------------------------------------------------------------
+
+
+def inverted(message: torch.Tensor, omega: torch.Tensor) -> torch.Tensor:
+    """The features behind a mean over one image: phases by atan2, whole turns by repeated least squares."""
+    half = len(message) // 2
+    phase = torch.atan2(message[half:], message[:half])
+    x = torch.linalg.lstsq(omega, phase[:, None]).solution[:, 0]
+    for _ in range(20):
+        turns = torch.round((omega @ x - phase) / (2 * math.pi))
+        x = torch.linalg.lstsq(omega, (phase + 2 * math.pi * turns)[:, None]).solution[:, 0]
+    return x
+
+
+def test_whoever_knows_the_seed_turns_the_mean_of_one_image_back_into_its_features() -> None:
+    omega = frequencies(stream(9), 200, 64, 1.0).double()
+    for case in range(20):
+        x = unit(torch.randn(1, 64, generator=Stream(case).torch, dtype=torch.float64))
+        assert torch.allclose(inverted(fourier_features(x, omega)[0], omega), x[0], atol=1e-8)
+    several = unit(torch.randn(16, 64, generator=Stream(99).torch, dtype=torch.float64))
+    found = inverted(fourier_features(several, omega).mean(0), omega)
+    assert min(float((found - x).norm()) for x in several) > 0.5
+
+
+@pytest.mark.parametrize("batch, images, refused", [(16, 15, True), (15, 40, True), (16, 16, False)])
+def test_means_over_fewer_images_than_the_minimum_are_refused_with_the_reason(batch, images, refused) -> None:
+    site = hospitals.hospital("north")
+    site.recipe = Recipe(lr=0.1, batch=batch)
+    site.data = Labelled(np.zeros((images, 8, 8), np.uint8), np.zeros(images, np.int64), {})
+    ask = Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=FedRfTca().smallest_batch)
+    if not refused:
+        assert answer(site, begin, 1, 0, ask).n == images
+        return
+    with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
+        answer(site, begin, 1, 0, ask)
+    assert "north" in error.value.where and not site.memory
+    with pytest.raises(FdamedError, match="turn a mean over one image back"):
+        answer(site, tell, 1, 0, Call(smallest=16, frozen=0, noise=0.0))
+
+
+def test_a_run_with_too_few_images_stops_before_a_mean_leaves() -> None:
+    net = federation()
+    with pytest.raises(FdamedError, match="fewer than 16"):
+        run(FedRfTca(), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert not net.ledger.total(kind="statistic")
+
+
+# --- who sends what ---------------------------------------------------------------------------------------------------
+
+ALL = ("a", "b", "c")
+
+
+def test_the_size_of_a_random_subset_is_uniform_from_nobody_to_everybody() -> None:
+    sizes = [len(subset(stream(0, i), ALL)) for i in range(2000)]
+    assert all(430 < sizes.count(k) < 570 for k in range(4))
+    members = [p for i in range(2000) for p in subset(stream(0, i), ALL)]
+    assert all(abs(members.count(p) / 1000 - 1) < 0.09 for p in ALL)
+
+
+def test_settings_lose_the_messages_that_their_tables_lose() -> None:
+    drawn = {
+        s: [averaging(s, ALL, stream(1, i)) for i in range(300)]
+        for s in ("I", "II", "III", "msg-I", "msg-II", "msg-III")
+    }
+    assert all(r.means == r.w == r.c == ALL for r in drawn["I"])
+    for s in ("II", "III", "msg-I"):
+        assert all(r.means == r.w == r.c for r in drawn[s]) and {len(r.means) for r in drawn[s]} == {0, 1, 2, 3}
+    assert all(r.means == r.w and set(r.c) <= set(r.w) for r in drawn["msg-II"])
+    assert any(r.c != r.w for r in drawn["msg-II"])
+    assert all(set(r.c) <= set(r.w) <= set(r.means) for r in drawn["msg-III"])
+    assert any(len(r.c) < len(r.w) < len(r.means) for r in drawn["msg-III"])
+
+
+def test_votes_take_messages_in_order_or_at_random_as_in_table_xv() -> None:
+    drawn = {
+        s: [voting(s, ALL, i, stream(1, i)) for i in range(1, 200)] for s in ("IV", "V", "vote-B", "vote-C", "vote-D")
+    }
+    assert all(r.means == r.w == ALL for r in drawn["IV"])
+    assert [r.means for r in drawn["vote-B"][:4]] == [("a",), ("b",), ("c",), ("a",)]
+    assert all(r.means == r.w for r in drawn["vote-B"]) and all(r.means == r.w for r in drawn["vote-D"])
+    assert [r.means for r in drawn["vote-C"]] == [r.means for r in drawn["vote-B"]]
+    assert {r.w for r in drawn["vote-C"] if r.means == ("a",)} == {("a",), ("b",), ("c",)}
+    assert {r.means for r in drawn["vote-D"]} == {("a",), ("b",), ("c",)}
+    assert len({(r.means, r.w) for r in drawn["V"]}) == 9
+
+
+def test_classifiers_are_averaged_every_t_c_batches() -> None:
+    assert [r for r in range(1, 16) if due("III", 0, 10, r)] == [5, 10, 15]
+    assert [r for r in range(1, 101) if due("msg-I", 0, 1, r)] == [50, 100]
+    assert all(due(s, 0, 10, r) for s in ("I", "II") for r in range(1, 9))
+    assert [r for r in range(1, 8) if due("I", 15, 10, r)] == [2, 3, 5, 6]
+
+
+def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -> None:
+    sure, faint = 5.0, 0.1
+    logits = torch.tensor(
+        [
+            [[faint, 0, 0], [sure, 0, 0], [1, 0, 0]],
+            [[faint, 0, 0], [0, faint, 0], [0, 1, 0]],
+            [[0, 0, sure], [0, 0, faint], [0, 0, 1]],
+        ]
+    )
+    scores = hard_vote(logits)
+    assert scores.argmax(1).tolist() == [0, 0, 0]
+    assert torch.allclose(scores.exp().sum(1), torch.ones(3))
+    assert hard_vote(logits.flip(2)).argmax(1).tolist() == [2, 2, 0]  # the last is a tie in everything
+
+
+# --- inside a hospital ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
+    for name, sign in (("north", 1.0), ("target", -1.0)):
+        site = begun(name, batch=64)
+        told = answer(site, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
+        site.model.load(hospitals.theta())
+        f = shown(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
+        by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), site.memory["fedrf.omega"]).mean(0)
+        assert torch.allclose(told, sign * by_hand, atol=1e-6)
+        assert float(told.norm()) < 1.0
+
+
+def test_equal_batches_under_equal_extractors_are_no_distance_apart() -> None:
+    target = begun("target")
+    m_t = answer(target, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
+    assert answer(target, learn, 1, 0, lesson(-m_t[None])).apart == pytest.approx(0.0, abs=1e-12)
+    target = begun("target")
+    three = torch.stack([-m_t] * 3)  # the released code's sum of messages would not vanish
+    assert answer(target, learn, 1, 0, lesson(three)).apart == pytest.approx(0.0, abs=1e-12)
+    target = begun("target")
+    assert answer(target, learn, 1, 0, lesson(m_t[None])).apart > 0.1
+
+
+def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_others_held_constant() -> None:
+    rng = Stream(7).torch
+    parts = Parts(N, M, WIDTH, 2).double()
+    x, g = torch.randn(9, 5, generator=rng).double(), torch.randn(5, 4, generator=rng).double().requires_grad_()
+    omega, others = frequencies(stream(0), N, 4, 1.0).double(), torch.randn(2, 2 * N, generator=rng).double() * 0.1
+    labels = torch.arange(9) % 2
+    for y in (labels, None):
+        for normalise in (True, False):
+            losses = Alignment(
+                SimpleNamespace(beside=lambda f, b: 0.0), SimpleNamespace(module=parts), omega, others, 0.7, normalise
+            )
+            batch = Batch(x, y, {}, Stream(0))
+            assert torch.autograd.gradcheck(lambda g, a=losses, b=batch: a.aligned(x @ g, b), (g,))
+    both = Alignment(losses.local, losses.parts, omega, others, 0.7, True)
+    source = Batch(x, labels, {}, Stream(0))
+    value = float(both.aligned(x @ g, source).detach())
+    assert value == pytest.approx(float(both.task(x @ g, source).detach()) + 0.7 * both.apart)
+
+
+def test_noise_is_scaled_by_what_one_image_can_move() -> None:
+    site = begun("north", batch=8)
+    clean = answer(site, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
+    draws = torch.stack([answer(site, tell, 1, i, Call(smallest=2, frozen=0, noise=3.0)).x for i in range(200)])
+    assert float((draws - clean).std()) == pytest.approx(3.0 * 2 / 8, rel=0.05)
+    assert torch.allclose(draws.mean(0), clean, atol=0.25)
+
+
+def test_a_source_goes_through_its_images_and_goes_on_with_its_optimiser() -> None:
+    """Two questions of one batch are one question of two."""
+    others = torch.zeros(1, 2 * N)
+    once, twice = begun("north"), begun("north")
+    answer(once, learn, 1, 0, lesson(others, steps=2))
+    answer(twice, learn, 1, 0, lesson(others))
+    answer(twice, learn, 2, 0, lesson(others))
+    assert once.memory.keys() == twice.memory.keys()
+    assert all(torch.equal(once.memory[k], twice.memory[k]) for k in once.memory)
+    assert int(once.memory["fedrf.step"]) == 2
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statistics(decay) -> None:
+    net = federation()
+    for site in net._sites.values():
+        site.recipe = site.recipe.model_copy(update={"weight_decay": decay})
+    start = hospitals.theta()
+    start[120:124] = 1.0  # hidden.bias: with the statistics of the start no unit of this network would be awake
+    rounds(FedRfTca(**SMALL, trained_from="hidden"), net, 2, theta=start)
+    for site in net._sites.values():
+        for s in net.layout:
+            same = torch.equal(site.memory["fedrf.g"][s.start : s.stop], start[s.start : s.stop])
+            assert same == (not s.name.startswith("hidden")) or s.name.startswith("head"), (site.name, s.name)
+        assert all(p.requires_grad for p in site.model.module.parameters())
+    site.model.module.train()
+    assert site.model.module.norm.training
+    everything = federation()
+    rounds(FedRfTca(**SMALL), everything, 1)
+    assert not torch.equal(everything._sites["north"].memory["fedrf.g"][:72], start[:72])
+
+
+def test_a_layer_that_the_network_does_not_have_is_an_error() -> None:
+    for name in ("layer4", "hid", "head"):
+        with pytest.raises(FdamedError, match="has no layer"):
+            rounds(FedRfTca(**SMALL, trained_from=name), federation(), 1)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anything_is_told() -> None:
+    first, second, third = begun("north"), begun("target"), hospitals.hospital("east")
+    third.seed = 6
+    other = answer(third, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=2))
+    assert torch.equal(first.memory["fedrf.omega"], second.memory["fedrf.omega"])
+    assert other.omega != checksum(first.memory["fedrf.omega"])
+    net = federation(east=6)
+    with pytest.raises(FdamedError, match="east drew another Omega"):
+        rounds(FedRfTca(**SMALL), net, 1)
+    assert {line["step"] for line in net.ledger.lines()} == {"federation.aligning.begin"}
+
+
+def sent_and_received(net, round: int) -> dict[tuple[str, str], int]:
+    """(step, up or down) -> bytes of arrays in a round."""
+    out: dict[tuple[str, str], int] = {}
+    for line in net.ledger.lines():
+        if line["round"] == round and line["kind"] == "statistic":
+            key = (line["step"].rpartition(".")[2], "down" if line["from"] == "server" else "up")
+            out[key] = out.get(key, 0) + line["bytes"]
+    return out
+
+
+def test_bytes_of_a_round_are_those_of_the_formula() -> None:
+    net = federation()
+    rounds(FedRfTca(**SMALL), net, 2)
+    for number in (1, 2):
+        assert sent_and_received(net, number) == {
+            ("tell", "up"): MEAN * (1 + K),
+            ("learn", "down"): MEAN * (K + K),
+            ("learn", "up"): W * (K + 1) + C * K,
+            ("take", "down"): (W + C) * (K + 1),
+        }
+    assert net.ledger.total(kind="weights") == 4 * net.layout.size * (K + 1)  # once, the common start
+    assert net.ledger.total(kind="weights", sender="north") == net.ledger.total(kind="update") == 0
+
+
+def test_bytes_of_a_random_subset_are_those_of_its_members() -> None:
+    net, seen = federation(), set()
+    method = FedRfTca(**SMALL, setting="II")
+    state = method.start(hospitals.theta())
+    for number in range(1, 13):
+        net.begin(number, 99)
+        state = method.round(state, net)
+        k = int(net.notes["sources"])
+        seen.add(k)
+        expected = {("tell", "up"): MEAN * (1 + k), ("learn", "down"): MEAN * (K + k)}
+        expected |= {("learn", "up"): (W * (k + 1) + C * k) if k else 0}
+        expected |= {("take", "down"): (W + C) * (k + 1)} if k else {}
+        assert sent_and_received(net, number) == expected
+    assert {0, 3} < seen
+
+
+def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
+    ledgers = []
+    for times in (1, 2):
+        net = federation()
+        for site in net._sites.values():
+            x = np.concatenate([site.data.images] * times)
+            y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if hasattr(site.data, "y") else {}
+            site.data = type(site.data)(x, **y)
+            site.recipe = site.recipe.model_copy(update={"batch": 4 * times})
+        rounds(FedRfTca(**SMALL), net, 2)
+        ledgers.append(net.ledger.lines())
+    assert ledgers[0] == ledgers[1]
+
+
+def test_extractors_stay_at_home_and_come_apart() -> None:
+    net = federation()
+    deliver, left = net._deliver, []
+
+    def watched(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        left.extend(v.numel() for v in vars(reply).values() if isinstance(v, torch.Tensor))
+        return reply
+
+    net._deliver = watched
+    rounds(FedRfTca(**SMALL), net, 2)
+    assert set(left) <= {2 * N, 2 * N * M, P_C, 0}
+    extractors = [s.memory["fedrf.g"] for s in net._sites.values()]
+    assert all(not torch.equal(a, b) for i, a in enumerate(extractors) for b in extractors[:i])
+
+
+def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_extractors() -> None:
+    net = federation()
+    method = FedRfTca(**SMALL, weight=0.0)
+    state = rounds(method, net, 2)
+    sites = {n: begun(n) for n in ("north", "east", "south")}
+    for number in (1, 2):
+        none = torch.empty(0, 2 * N)
+        replies = [answer(s, learn, number, 0, lesson(none, aligned=0, steps=2)) for s in sites.values()]
+        w, c = (torch.stack([getattr(r, part) for r in replies]).mean(0) for part in ("x", "c"))
+        for s in sites.values():
+            s.memory |= {"fedrf.w": w, "fedrf.c": c}
+    assert torch.allclose(state.w, w, atol=1e-6) and torch.allclose(state.c, c, atol=1e-6)
+    assert torch.equal(net._sites["target"].memory["fedrf.w"], state.w)
+    assert torch.equal(net._sites["target"].memory["fedrf.g"], hospitals.theta())
+    assert not any(line["step"].endswith("tell") for line in net.ledger.lines())
+
+
+def chosen(monkeypatch, *members: str) -> None:
+    """S_t is these sources."""
+    import fdamed.federation.senders as senders
+
+    monkeypatch.setattr(senders, "subset", lambda rng, of: tuple(m for m in members if m in of))
+
+
+def test_only_members_and_the_target_are_given_the_average(monkeypatch) -> None:
+    chosen(monkeypatch, "east")
+    net = federation()
+    state = rounds(FedRfTca(**SMALL, setting="II"), net, 1)
+    memory = {n: s.memory for n, s in net._sites.items()}
+    assert torch.equal(memory["east"]["fedrf.w"], state.w) and torch.equal(memory["target"]["fedrf.w"], state.w)
+    assert torch.equal(memory["east"]["fedrf.c"], state.c) and torch.equal(memory["target"]["fedrf.c"], state.c)
+    for name in ("north", "south"):
+        alone = begun(name)
+        own = answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+        assert torch.equal(memory[name]["fedrf.w"], own.x) and torch.equal(memory[name]["fedrf.c"], own.c)
+
+
+def test_an_empty_subset_leaves_aligner_and_classifier_and_the_sources_learn_their_task(monkeypatch) -> None:
+    chosen(monkeypatch)
+    net = federation()
+    state = rounds(FedRfTca(**SMALL, setting="II"), net, 1)
+    assert not state.w.numel() and not state.c.numel()
+    assert "fedrf.w" not in net._sites["target"].memory
+    assert torch.equal(net._sites["target"].memory["fedrf.g"], hospitals.theta())
+    alone = begun("north")
+    answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+    assert torch.equal(net._sites["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
+
+
+def lossy(net, lost):
+    deliver = net._deliver
+
+    def unreliable(party, step, nth, msg):
+        if lost(party, step.name.rpartition(".")[2]):
+            raise DroppedOut(party, "lost")
+        return deliver(party, step, nth, msg)
+
+    net._deliver = unreliable
+    return net
+
+
+def test_a_source_whose_mean_is_lost_is_not_a_member_but_still_learns() -> None:
+    net = lossy(federation(), lambda party, step: party == "east" and step == "tell")
+    rounds(FedRfTca(**SMALL), net, 1)
+    alone = begun("east")
+    answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+    assert torch.equal(net._sites["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
+
+
+@pytest.mark.parametrize("lost", ["tell", "learn"])
+def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_what_it_has(lost) -> None:
+    net = lossy(federation(), lambda party, step: net.round == 2 and party == "target" and step == lost)
+    method = FedRfTca(**SMALL)
+    before = rounds(method, net, 1)
+    sent = {}
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if step is learn:
+            sent[party] = reply.x.clone()
+        return reply
+
+    net._deliver = watched
+    net.begin(2, 9)
+    after = method.round(before, net)
+    assert after.w is before.w and after.c is before.c
+    average = torch.stack([sent[n] for n in net.sources]).mean(0)
+    assert torch.allclose(net._sites["north"].memory["fedrf.w"], average, atol=1e-6)
+    assert torch.equal(net._sites["target"].memory["fedrf.w"], before.w)
+    if lost == "tell":  # no mean to go to: the task alone
+        assert not any(
+            line["step"].endswith("tell") and line["round"] == 2 and line["from"] != "server"
+            for line in net.ledger.lines()
+        )
+
+
+def test_a_round_in_which_every_mean_is_lost_has_a_defined_result() -> None:
+    net = lossy(federation(), lambda party, step: step == "tell")
+    with pytest.raises(FdamedError, match="nothing to predict with"):
+        run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+    net = lossy(federation(), lambda party, step: step == "tell" and party != "target")
+    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+
+
+def test_a_hospital_that_comes_late_is_started_then() -> None:
+    net = lossy(federation(), lambda party, step: net.round == 1 and party == "east")
+    method = FedRfTca(**SMALL)
+    state = rounds(method, net, 2)
+    assert state.begun.tolist() == [1.0] * (K + 1)
+    starts = [(x["round"], x["to"]) for x in net.ledger.lines() if x["kind"] == "weights"]
+    assert starts == [(1, "east"), (1, "north"), (1, "south"), (1, "target"), (2, "east")]
+
+
+def test_one_source_averages_with_the_target_alone() -> None:
+    net = hospitals.in_process(("north", "target"), labels=False)
+    sent = {}
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if step is learn:
+            sent[party] = reply.x.clone()
+        return reply
+
+    net._deliver = watched
+    state = rounds(FedRfTca(**SMALL), net, 1)
+    assert torch.allclose(state.w, (sent["north"] + sent["target"]) / 2, atol=1e-7)
+
+
+def test_an_aligner_that_dwarfs_the_others_is_left_out_by_name() -> None:
+    net = federation()
+    deliver = net._deliver
+
+    def swollen(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if party == "east" and step is learn:
+            reply.x.mul_(1e6)
+        return reply
+
+    net._deliver = swollen
+    state = rounds(FedRfTca(**SMALL), net, 1)
+    assert {a["party"] for a in net.absences} == {"east"}
+    assert float(state.w.norm()) < 100
+
+
+@pytest.mark.parametrize("setting", ["IV", "V", "vote-B", "vote-C", "vote-D"])
+def test_in_a_vote_every_classifier_travels_once_and_all_of_them_vote(setting) -> None:
+    net = federation()
+    method = FedRfTca(**SMALL, setting=setting)
+    theta, _ = run(method, net, hospitals.theta(), 3, hospitals.no_judge)
+    k = K if setting == "IV" else 1
+    for number in (1, 2, 3):
+        last = C * K if number == 3 else 0
+        found = sent_and_received(net, number)
+        assert found[("learn", "up")] == W * (k + 1) + last
+        assert found[("take", "down")] == W * (k + 1) + last
+    own = {n: net._sites[n].memory["fedrf.c"] for n in net.sources}
+    assert torch.equal(net._sites["target"].memory["fedrf.c"], torch.stack(list(own.values())))
+    assert method.named(theta, net.layout)["classifiers"].shape == (K, P_C)
+
+
+def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None:
+    net = federation()
+    method = FedRfTca(**SMALL)
+    theta, _ = run(method, net, hospitals.theta(), 2, hospitals.no_judge)
+    memory = net._sites["target"].memory
+    kept = {k: memory[k] for k in method.keeps}
+    p = predict(FlatModel(method.predictor(hospitals.model().module, kept)), hospitals.images("target"))
+
+    extractor = hospitals.model()
+    extractor.load(memory["fedrf.g"])
+    extractor.module.eval()
+    x = torch.from_numpy(hospitals.images("target").images).unsqueeze(1) / 255.0
+    f = extractor.module.features(x).detach()
+    seen = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), memory["fedrf.omega"])
+    h = seen @ memory["fedrf.w"].view(M, 2 * N).t()
+    h = h / (h.norm(dim=1, keepdim=True) + 1e-5)
+    at, sizes = 0, [(WIDTH, M), (WIDTH, WIDTH), (2, WIDTH)]
+    for number, (rows, columns) in enumerate(sizes):
+        weight = memory["fedrf.c"][at : at + rows * columns].view(rows, columns)
+        bias = memory["fedrf.c"][at + rows * columns : at + rows * columns + rows]
+        at += rows * columns + rows
+        h = h @ weight.t() + bias
+        h = torch.relu(h) if number < 2 else h
+    assert torch.allclose(torch.from_numpy(p), torch.softmax(h, 1), atol=1e-5)
+    shared = method.named(theta, net.layout)
+    assert torch.equal(shared["aligner"].flatten(), memory["fedrf.w"])
+    assert torch.equal(shared["classifiers"][0], memory["fedrf.c"])
+    assert method.predictor(hospitals.model().module, {k: v for k, v in kept.items() if k != "fedrf.c"}) is None
+
+
+def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_with_an_average() -> None:
+    net = lossy(federation(), lambda party, step: party == "target" and step == "take")
+    with pytest.raises(FdamedError, match="nothing to predict with"):
+        run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+    net = federation()
+    run(FedRfTca(**SMALL, T_C=1000), net, hospitals.theta(), 3, hospitals.no_judge)
+    assert [sent_and_received(net, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, 0, C * K]
+
+
+def test_constant_images_and_one_class_have_a_defined_result() -> None:
+    net = federation()
+    for name in ("north", "target"):
+        site = net._sites[name]
+        flat = np.full_like(site.data.images, 7)
+        site.data = Labelled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(site.data)(flat)
+    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+
+
+def test_parameters_beyond_the_network_are_counted() -> None:
+    own = 1000 * 100 + (101 * 100 + 101 * 100 + 101 * 2) - 129 * 2
+    assert FedRfTca().extra_parameters(4, 128, 2) == 5 * own
+
+
+# --- through the stages -----------------------------------------------------------------------------------------------
+
+
+def study(folder: Path, **run: object) -> Config:
+    """Three sets of vectors around two centres; each set is shifted a little."""
+    rng = np.random.default_rng(3)
+    for number, name in enumerate(("a", "b", "t")):
+        y = np.arange(120) % 2
+        x = rng.normal(size=(120, 6)) + 2.0 * y[:, None] - 1.0 + 0.2 * number
+        np.savez(folder / f"{name}.npz", x=x[:80], y=y[:80], x_test=x[80:], y_test=y[80:])
+    return Config.model_validate(
+        {
+            "cohort": "vectors",
+            "results": str(folder / "results"),
+            "data": {
+                "layout": "benchmark",
+                "domains": {n: {"kind": "npz", "root": str(folder / f"{n}.npz")} for n in ("a", "b", "t")},
+            },
+            "cut": {"by": "domain", "domains": ["a", "b", "t"], "target": "t", "labelled": 8, "val": 0.2},
+            "model": {"backbone": "mlp", "inputs": 6, "layers": [8, 6], "classes": 2},
+            "train": {
+                "rounds": 4,
+                "device": "cpu",
+                "source": {"lr": 0.01, "batch": 16},
+                "target": {"lr": 0.001, "batch": 16},
+            },
+            "runs": {
+                "fedavg": {},
+                "ours": {"method": "fedrf_tca", "frequencies": 50, "components": 10, "width": 8, **run},
+            },
+            "seeds": [0],
+        }
+    )
+
+
+@pytest.mark.parametrize("setting", ["I", "IV"])
+def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target(setting, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    config = study(tmp_path, setting=setting)
+    places, spec = Places.of(config), config.expanded_runs()["ours"]
+    divide.write(config, places)
+    init.write(config, 0, places.init(0))
+    federate.federate(config, "ours", spec, "t", 0, 1)
+    method, folder = FedRfTca(**spec.options), places.run("ours", "t", 0)
+
+    shared = load_file(folder / "theta.safetensors")
+    assert {k: tuple(v.shape) for k, v in shared.items()} == {
+        "aligner": (10, 100),
+        "classifiers": (2 if setting == "IV" else 1, 178),
+    }
+    kept = {p: load_file(own_path(places, p, "ours", "t", 0)) for p in ("a", "b", "t")}
+    assert all(set(k) == set(method.keeps) for k in kept.values())
+    assert torch.equal(kept["t"]["fedrf.c"].flatten(), shared["classifiers"].flatten())
+    secret = {p: k["fedrf.g"].numpy().tobytes()[:64] for p, k in kept.items()}
+    for path in places.root.rglob("*"):
+        inside = next((p for p in kept if places.party(p) in path.parents), None)
+        if path.is_file():
+            content = path.read_bytes()
+            assert not any(bytes_ in content for p, bytes_ in secret.items() if p != inside), path
+
+    judged = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "test/acc" in line]
+    assert len(judged) == (1 if setting == "IV" else 4)  # before the classifiers come there is nothing to judge
+    model = kept_model(config, method, own_path(places, "t", "ours", "t", 0))
+    data = divide_test_part(places)
+    evaluate._score(config, "ours", spec, "t", 0, "t", FlatModel(model.module.network), data)
+    scores = read_json(folder / "scores" / "t.json")
+    right = (predict(model, data).argmax(1) == data.y).mean()
+    assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
+
+
+def divide_test_part(places: Places) -> Labelled:
+    from fdamed.data.loader import load
+
+    return load(places.party("t"), splits=("test",))
+
+
+def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    config = study(tmp_path)
+    places, spec = Places.of(config), config.expanded_runs()["fedavg"]
+    divide.write(config, places)
+    init.write(config, 0, places.init(0))
+    federate.federate(config, "fedavg", spec, "t", 0, 1)
+    found = load_file(places.run("fedavg", "t", 0) / "theta.safetensors")
+    assert list(found) == list(load_file(places.init(0) / "theta.safetensors"))
+    assert not (places.party("t") / "models").exists()
