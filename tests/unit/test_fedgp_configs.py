@@ -23,6 +23,7 @@ FEDGP = CONFIG / "fedgp"
 ALONE = ["cifar10", "coloured_mnist", "coloured_fashion", "vlcs", "terra_incognita"]
 OVER = {  # a file below config/fedgp -> what it is laid over
     "auto": "fashion_mnist",
+    "target_lr": "fashion_mnist",
     "projection": "fashion_mnist",
     "beta": "fashion_mnist",
     "beta_cifar10": "cifar10",
@@ -88,7 +89,7 @@ def test_studies_with_other_hospitals_have_other_names() -> None:
     assert cuts["fashion_mnist"] == {table_6.cut.model_dump_json() + table_6.data.model_dump_json()}
 
 
-@pytest.mark.parametrize("name", ["auto", "projection", "beta"])
+@pytest.mark.parametrize("name", ["auto", "projection", "beta", "target_lr"])
 def test_rows_laid_over_table_6_leave_its_runs_as_they_are(name: str) -> None:
     table_6, both = study("fashion_mnist"), study(name)
     runs = both.expanded_runs()
