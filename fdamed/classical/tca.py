@@ -6,6 +6,7 @@ R-TCA of K^2 is TCA of K, exactly; the two are not the same up to a rescaled gam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from fdamed.classical.spectral import Solution, rtca, tca
 SOLVERS = ("auto", "dense", "lanczos")
 
 
-class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """What TCA and R-TCA share: the kernel matrix of all samples, and features W' k(X, x) of new ones."""
 
     def __init__(
@@ -42,8 +43,9 @@ class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self.unit_norm = unit_norm
         self.solver = solver
 
+    @abstractmethod
     def _solve(self, K: Array, ell: Array, where: str) -> Solution:
-        raise NotImplementedError
+        """W and its eigenvalues for this kernel matrix (n, n) and the domains' l (n,)."""
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Learn W from samples of both domains; y is not used. sample_domain: positive source, negative target."""

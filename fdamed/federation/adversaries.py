@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.averaging import Travel, implausible
+from fdamed.federation.averaging import Travel, sound
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step
 from fdamed.federation.steps import auxiliary_tasks, finite
@@ -206,11 +206,9 @@ def combined(x: Tensor, layout: Layout, g_s: list[Tensor], w: list[float], g_t: 
     return out
 
 
-def sound(net: Network, step: Step, x: Tensor, s: Mapping[str, R]) -> dict[str, R]:
+def sound_moves(net: Network, step: Step, x: Tensor, s: Mapping[str, R]) -> dict[str, R]:
     """The answers whose update of x can be of this training; the others are left out of the round by name."""
     p = net.layout.trainable
     travels = {k: Travel(float(torch.linalg.vector_norm(r.g[:p])), r.n, r.n) for k, r in s.items()}
-    faults = implausible(travels, None, x[:p])
-    for party, why in faults.items():
-        net.reject(party, step, why)
-    return {k: r for k, r in s.items() if k not in faults}
+    kept = sound(net, step, travels, x[:p])
+    return {k: r for k, r in s.items() if k in kept}

@@ -66,10 +66,8 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, Trained]) 
     x = x[: net.layout.trainable]
     lengths = distances([r.x for r in h.values()], x)
     travels = {k: Travel(length, r.n, r.n) for (k, r), length in zip(h.items(), lengths, strict=True)}
-    faults = implausible(travels, None, x)
-    for party, why in faults.items():
-        net.reject(party, step, why)
-    return {k: r for k, r in h.items() if k not in faults}
+    kept = sound(net, step, travels, x)
+    return {k: r for k, r in h.items() if k in kept}
 
 
 def source_moves(net: Network, model: Model, target: Moved) -> dict[str, Moved]:
@@ -80,10 +78,18 @@ def source_moves(net: Network, model: Model, target: Moved) -> dict[str, Moved]:
     def travel(r: Moved) -> Travel:
         return Travel(float(torch.linalg.vector_norm(r.g[:cut])), r.n, r.reach)
 
-    for party, why in implausible({k: travel(r) for k, r in s.items()}, travel(target), model.x[:cut]).items():
-        net.reject(party, move_locally, why)
-        del s[party]
-    return s
+    kept = sound(net, move_locally, {k: travel(r) for k, r in s.items()}, model.x[:cut], travel(target))
+    return {k: r for k, r in s.items() if k in kept}
+
+
+def sound(
+    net: Network, step: Step, travels: Mapping[str, Travel], x: Tensor, target: Travel | None = None
+) -> frozenset[str]:
+    """Whose updates of x can be of this training; the others are left out of the round by name."""
+    faults = implausible(travels, target, x)
+    for party, why in faults.items():
+        net.reject(party, step, why)
+    return frozenset(travels.keys() - faults.keys())
 
 
 def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor) -> dict[str, str]:
@@ -93,10 +99,10 @@ def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor)
     with a single image goes far for it. A reach that is told too small counts as length, as it would once aligned.
     """
     found = {party: why for party, t in sources.items() if (why := t.fault)}
-    sound = {party: t for party, t in sources.items() if party not in found}
+    rest = {party: t for party, t in sources.items() if party not in found}
     beside = [target] if target and not target.fault else []
-    for party, own in sound.items():
-        others = [t for k, t in sound.items() if k != party] + beside
+    for party, own in rest.items():
+        others = [t for k, t in rest.items() if k != party] + beside
         length = own.length * max(1.0, median_low([t.rate for t in others or [own]]) / own.rate)
         if len(others) > 1:
             by_length = length / median_high(t.length for t in others)

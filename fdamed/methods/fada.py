@@ -24,7 +24,7 @@ from torch import Tensor
 from fdamed.algebra.attention import attention
 from fdamed.algebra.parts import with_head
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import combined, progress, sound
+from fdamed.federation.adversaries import combined, progress, sound_moves
 from fdamed.federation.attending import Candidate, settle, settled, spread_of
 from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
@@ -110,7 +110,7 @@ class Fada(Method[State]):
             step, (s, t), di = adapt, self._copies(state, net), None
         else:
             step, (s, t, di) = end, self._features(state, net)
-        s = sound(net, step, state.x, s)
+        s = sound_moves(net, step, state.x, s)
         if not s:
             return state
         n = sum(r.n for r in s.values())

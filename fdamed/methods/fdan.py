@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown, sound
+from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown, sound_moves
 from fdamed.federation.averaging import source_average
 from fdamed.federation.exchange import STEPS, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
@@ -160,7 +160,7 @@ class FDan(Method[State]):
             return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 
         t = net.ask(net.target, portray, towards(state.m, state.h))
-        s = sound(net, approach, state.x, net.ask_all(net.sources, approach, towards(t.m, t.h)))
+        s = sound_moves(net, approach, state.x, net.ask_all(net.sources, approach, towards(t.m, t.h)))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
@@ -184,7 +184,7 @@ class FDan(Method[State]):
         pace = self.target_pace * progress(net.round, net.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t = exchange(net, ask, critic, self.limit)
-        s = sound(net, end, state.x, s)
+        s = sound_moves(net, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]

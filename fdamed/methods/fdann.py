@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress, sound
+from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress, sound_moves
 from fdamed.federation.averaging import source_average
 from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
@@ -115,7 +115,7 @@ class FDann(Method[State]):
 
         t = net.ask(net.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
-        s = sound(net, play, state.x, net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1)))
+        s = sound_moves(net, play, state.x, net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1)))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
@@ -129,7 +129,7 @@ class FDann(Method[State]):
         pace = self.target_pace * progress(net.round, net.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t = exchange(net, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
-        s = sound(net, end, state.x, s)
+        s = sound_moves(net, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]

@@ -28,7 +28,7 @@ from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.aligned import KEPT, Parts, predictor
 from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, begin, learn, take, tell
-from fdamed.federation.averaging import Travel, implausible
+from fdamed.federation.averaging import Travel, sound
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.senders import VOTES, Senders, Setting, averaging, due, voting
@@ -253,7 +253,5 @@ def _sound(net: Network, s: Mapping[str, Learned], senders: tuple[str, ...], par
     """The senders whose W or C can be of this training; the others are left out of the round by name."""
     sent: dict[str, Any] = {i: getattr(s[i], part) for i in senders if i in s}
     travels = {i: Travel(float(torch.linalg.vector_norm(v)), s[i].n, s[i].n) for i, v in sent.items()}
-    faults = implausible(travels, None, next(iter(sent.values()))) if sent else {}
-    for party, why in faults.items():
-        net.reject(party, learn, why)
-    return [i for i in sent if i not in faults]
+    kept = sound(net, learn, travels, next(iter(sent.values()))) if sent else frozenset()
+    return [i for i in sent if i in kept]
