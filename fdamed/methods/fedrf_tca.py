@@ -98,6 +98,8 @@ class FedRfTca(Method[State]):
         return torch.cat([state.w, state.c.flatten()]) if state.w.numel() and state.c.numel() else state.x
 
     def named(self, final: Tensor, layout: Layout) -> dict[str, Tensor]:
+        if len(final) == layout.size:  # still the starting weights: the last round was lost as well
+            raise self._unlearned()
         one = count(Parts(self.frequencies, self.components, self.width, shape_of(layout).classes).classifier)
         cut = 2 * self.frequencies * self.components
         return {
@@ -122,12 +124,15 @@ class FedRfTca(Method[State]):
             there = m_t is not None and (t is not None or not m)
         state = self._averaged(state, net, senders, s, t, there)
         if net.round == net.rounds and self.final(state) is state.x:
-            raise FdamedError(
-                "no aligner or no classifier has reached the target: it has nothing to predict with",
-                f"fedrf_tca, setting {self.setting}, target {net.target}",
-                "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
-            )
+            raise self._unlearned()
         return state
+
+    def _unlearned(self) -> FdamedError:
+        return FdamedError(
+            "no aligner or no classifier has reached the target: it has nothing to predict with",
+            f"fedrf_tca, setting {self.setting}",
+            "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
+        )
 
     def _met(self, state: State, net: Network) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""

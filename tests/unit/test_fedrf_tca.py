@@ -515,6 +515,12 @@ def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_wh
         )
 
 
+def test_a_run_whose_every_round_was_lost_ends_with_one_clear_error_and_not_with_a_shape() -> None:
+    method, net = FedRfTca(), federation()
+    with pytest.raises(FdamedError, match="nothing to predict with"):
+        method.named(method.final(method.start(hospitals.theta())), net.layout)
+
+
 def test_a_round_in_which_every_mean_is_lost_has_a_defined_result() -> None:
     net = lossy(federation(), lambda party, step: step == "tell")
     with pytest.raises(FdamedError, match="nothing to predict with"):
