@@ -88,7 +88,9 @@ class Train(Strict):
     precision: Literal["float32", "bfloat16"] = "float32"
     network: Literal["in_process", "processes"] = "in_process"
     evaluate_every: Annotated[int, Field(ge=1)] = 1
-    # Left out where there is none: a study that never had this key keeps its digests.
+    # Left out where they say nothing: a study that never had these keys keeps its digests.
+    participation: Annotated[float, Field(gt=0, le=1, exclude_if=lambda share: share == 1.0)] = 1.0
+    """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
 

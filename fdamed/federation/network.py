@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import sys
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from fdamed.federation.ledger import SERVER, Ledger
 from fdamed.federation.site import Site, Step, answer, open_door, pack, refusal, unpack
 from fdamed.federation.wire import WireError, decode, encode, kinds, sizes
 from fdamed.models.flat import Layout
+from fdamed.seeds import stream
 
 
 class DroppedOut(Exception):
@@ -35,6 +37,8 @@ class Network(ABC):
     def __init__(self, parties: Iterable[str], target: str, layout: Layout, method: str) -> None:
         self.target = target
         self.sources = tuple(sorted(p for p in parties if p != target))
+        self.participants = self.sources
+        """The sources that take part in this round; the others are not asked."""
         self.layout = layout
         self.method = method
         self.ledger = Ledger()
@@ -45,16 +49,26 @@ class Network(ABC):
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
         self._asked: dict[tuple[str, str], int] = {}
+        self._share, self._seed = 1.0, 0
+
+    def invite(self, share: float, seed: int) -> None:
+        """Let only this share of the sources, drawn anew each round and at least one, take part."""
+        self._share, self._seed = share, seed
 
     def begin(self, round: int, rounds: int) -> None:
         """Start round 1, 2, ... of `rounds`; its number is part of every random stream."""
         self.round, self.rounds = round, rounds
+        few = max(1, math.floor(self._share * len(self.sources) + 0.5))
+        drawn = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))[:few]
+        self.participants = tuple(self.sources[i] for i in sorted(drawn))
         self._asked.clear()
         self.notes.clear()
         self.layer_notes.clear()
 
     def ask(self, party: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
+        if party != self.target and party not in self.participants:
+            raise DroppedOut(party, "takes no part in this round")
         nth = self._asked.get((party, step.name), 0)
         self._asked[(party, step.name)] = nth + 1
         self.check_release(party, step)

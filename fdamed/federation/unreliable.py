@@ -95,11 +95,11 @@ class Unreliable(Network):
         """As on any network; with fewer sources than the quorum the round is lost."""
         asked = set(parties)
         replies = super().ask_all(asked, step, msg)
-        missed = {a["party"] for a in self.absences if a["round"] == self.round} & set(self.sources)
-        there, quorum = len(self.sources) - len(missed), self.schedule.faults.quorum
+        missed = {a["party"] for a in self.absences if a["round"] == self.round} & set(self.participants)
+        there, quorum = len(self.participants) - len(missed), self.schedule.faults.quorum
         if asked - {self.target} and missed and there < quorum:
             self.notes["below_quorum"] = 1.0
-            raise DroppedOut("sources", f"{there} of {len(self.sources)} are there, the quorum is {quorum}")
+            raise DroppedOut("sources", f"{there} of {len(self.participants)} are there, the quorum is {quorum}")
         return replies
 
     def _unreachable(self, party: str) -> str | None:

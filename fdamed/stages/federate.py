@@ -181,8 +181,10 @@ def network(
     from fdamed.federation.unreliable import Unreliable
 
     net = _reliable(config, spec, method, target, seed, model, threads)
-    faults = config.train_of(spec).unreliable
-    return Unreliable(net, faults, seed) if faults else net
+    train = config.train_of(spec)
+    whole = Unreliable(net, train.unreliable, seed) if train.unreliable else net
+    whole.invite(train.participation, seed)
+    return whole
 
 
 def _reliable(

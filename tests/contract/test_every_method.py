@@ -194,3 +194,18 @@ def test_every_method_says_what_it_is() -> None:
         assert entry["title"] and entry["paper"], name
         assert entry["wire"], name
         assert all(o["help"] for o in entry["options"].values()), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_source_that_takes_no_part_in_a_round_hears_nothing_in_it(name) -> None:
+    net = hospitals.in_process(**labels(name))
+    net.invite(0.4, 3)  # one of three sources a round
+    theta, record = run(made(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+    assert record.absences == []
+    for round in range(1, made(name).length(ROUNDS) + 1):
+        heard = {r["to"] for r in record.ledger if r["round"] == round} - {"server", "target"}
+        net.begin(round, ROUNDS)
+        assert len(net.participants) == 1
+        assert heard <= set(net.participants)
+    net.close()
