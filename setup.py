@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: two C files that are compiled where there is a compiler."""
+"""The one thing that pyproject.toml cannot say: three C files that are compiled where there is a compiler."""
 
 from setuptools import Extension, setup
 
@@ -14,6 +14,12 @@ setup(
             "fdamed.models._trunk",
             ["fdamed/models/trunk.c"],
             extra_compile_args=["-O3", "-Wno-psabi"],
+            optional=True,
+        ),
+        Extension(
+            "fdamed.models._tiles",
+            ["fdamed/models/tiles.c"],
+            extra_compile_args=["-O3", "-fopenmp", "-Wno-psabi"],
             optional=True,
         ),
     ]

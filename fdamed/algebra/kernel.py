@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from fdamed.compiled import library, pointer
 
 Block = tuple[int, int, int]
 """(layer, start, stop): a stretch of the vector inside one layer."""
 
 
-def _library() -> ctypes.CDLL | None:
-    """The loops, with torch's own OpenMP: a second team of threads would wait for the first one's to stop spinning."""
-    built = sorted(Path(__file__).parent.glob("_kernel*.so"))
-    threads = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    if not built or not threads:
-        return None
-    ctypes.CDLL(str(threads[0]), mode=ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(str(built[0]))
-
-
-_LIBRARY = _library()
+_LIBRARY = library(__file__, "_kernel")
 BUILD = "torch" if _LIBRARY is None else "compiled"
 """Which loops this installation has."""
 
@@ -44,21 +35,17 @@ def inner(g_t: Tensor, g_s: Tensor, part: Sequence[Block]) -> tuple[Tensor, Tens
     blocks = torch.tensor(part, dtype=torch.int64)
     dot, ss = torch.empty(count, n, dtype=torch.float64), torch.empty(count, n, dtype=torch.float64)
     tt = torch.empty(count, dtype=torch.float64)
-    _call("fdamed_inner", g_t, g_s, blocks, _pointer(dot), _pointer(ss), _pointer(tt))
+    _call("fdamed_inner", g_t, g_s, blocks, pointer(dot), pointer(ss), pointer(tt))
     return dot, ss, tt
 
 
 def combine(g_t: Tensor, g_s: Tensor, part: Sequence[Block], own: float, shares: Tensor, out: Tensor) -> None:
     """out = own * g_T + sum_i shares[layer, i] * g_i on the blocks of `part`; shares (L, N) float32, contiguous."""
     blocks = torch.tensor(part, dtype=torch.int64)
-    _call("fdamed_combine", g_t, g_s, blocks, ctypes.c_float(own), _pointer(shares), _pointer(out))
+    _call("fdamed_combine", g_t, g_s, blocks, ctypes.c_float(own), pointer(shares), pointer(out))
 
 
 def _call(name: str, g_t: Tensor, g_s: Tensor, blocks: Tensor, *rest: object) -> None:
     row = ctypes.c_ssize_t(g_s.stride(0))
     n, count = ctypes.c_int64(len(g_s)), ctypes.c_int64(len(blocks))
-    getattr(_LIBRARY, name)(_pointer(g_t), _pointer(g_s), row, n, _pointer(blocks), count, *rest)
-
-
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+    getattr(_LIBRARY, name)(pointer(g_t), pointer(g_s), row, n, pointer(blocks), count, *rest)

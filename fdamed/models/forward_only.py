@@ -1,8 +1,9 @@
 """Convolutions with fewer multiplications, for a model that judges many images and does not learn from them.
 
 A 3 x 3 convolution by Winograd's F(4 x 4, 3 x 3) (Lavin and Gray, CVPR 2016) takes 36 products where the direct one
-takes 144; the transformed kernels are made once a model. A grey image that stands for three channels is one channel
-under the sum of the three kernels. Results differ from torch's in the last bits: a few 1e-5 of a layer's spread.
+takes 144; the transformed kernels are made once a model, and tiles.c moves images to points and back. A grey image that
+stands for three channels is one channel under the sum of the three kernels. Results differ from torch's in the last
+bits: a few 1e-5 of a layer's spread.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CHANNELS_FROM = 128
-"""Fewer channels are not worth it: the transforms cost as much as the products saved (64 of 56 pixels: 1.3 times)."""
+from fdamed.models import tiles
+from fdamed.models.tiles import TILE
+
+CHANNELS_FROM = 32 if tiles.BUILD == "compiled" else 128
+"""Fewer channels are not worth it: the transforms cost as much as the products saved."""
 WORTH = 0.5
 """Largest share of the direct products that tiles of four may need, borders and all."""
-TILE, POINTS = 4, 6
+POINTS = 6
+AT_ONCE = 256
+"""Tiles whose points are multiplied together: a kernel is read seldom, and they stay in the cache."""
 
 _INPUT = torch.tensor(
     [
@@ -97,16 +103,25 @@ class Winograd(nn.Module):
         rows, columns = -(-height // TILE), -(-width // TILE)
         if POINTS**2 * rows * columns > WORTH * 9 * height * width:
             return cast(Tensor, self._conv(x))
+        if tiles.serves(channels, self._conv.out_channels):
+            return self._compiled(x.permute(0, 2, 3, 1).contiguous(), max(1, AT_ONCE // (rows * columns)))
         padded = x.new_zeros(n, TILE * rows + 2, TILE * columns + 2, channels)
         padded[:, 1 : height + 1, 1 : width + 1] = x.permute(0, 2, 3, 1)
         a, b, c, _ = padded.stride()
         overlapping = padded.as_strided((n, rows, columns, POINTS, POINTS, channels), (a, TILE * b, TILE * c, b, c, 1))
-        tiles = overlapping.reshape(-1, POINTS**2, channels)
-        points = torch.bmm(_TO_POINTS.expand(len(tiles), -1, -1), tiles)
+        pieces = overlapping.reshape(-1, POINTS**2, channels)
+        points = torch.bmm(_TO_POINTS.expand(len(pieces), -1, -1), pieces)
         products = torch.bmm(points.transpose(0, 1), self._kernels)
-        y = torch.bmm(_FROM_POINTS.expand(len(tiles), -1, -1), products.transpose(0, 1))
+        y = torch.bmm(_FROM_POINTS.expand(len(pieces), -1, -1), products.transpose(0, 1))
         whole = y.view(n, rows, columns, TILE, TILE, -1).transpose(2, 3).reshape(n, TILE * rows, TILE * columns, -1)
         return whole[:, :height, :width].contiguous().permute(0, 3, 1, 2)
+
+    def _compiled(self, x: Tensor, images: int) -> Tensor:
+        """x (n, height, width, in), contiguous, this many images at a time."""
+        y = torch.empty(*x.shape[:3], self._conv.out_channels)
+        for some, out in zip(torch.split(x, images), torch.split(y, images), strict=True):
+            tiles.from_points(torch.bmm(tiles.to_points(some), self._kernels), out)
+        return y.permute(0, 3, 1, 2)
 
 
 class Grey(nn.Module):

@@ -7,26 +7,20 @@ differs, so `BUILD` is part of a run's conditions, and a checkpoint made with on
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fdamed.compiled import library, pointer
+
 KERNEL, FIRST, SECOND, LANES = 5, 6, 16, 8
 CHANNELS, SIDES = 4, range(16, 65)
 """What trunk.c has room for: input channels up to, and the sides of an image."""
 
 
-def _library() -> ctypes.CDLL | None:
-    """The compiled pass, unless this processor is too old for it (x86 before AVX2: torch is faster there)."""
-    built = sorted(Path(__file__).parent.glob("_trunk*.so"))
-    library = ctypes.CDLL(str(built[0])) if built else None
-    return library if library and library.fdamed_trunk_runs() else None
-
-
-_LIBRARY = _library()
+_LIBRARY = library(__file__, "_trunk", runs="fdamed_trunk_runs")
 BUILD = "torch" if _LIBRARY is None else "compiled"
 """Which convolutions this installation has."""
 
@@ -76,8 +70,4 @@ class Trunk(torch.autograd.Function):
 
 def _call(name: str, x: Tensor, n: int, channels: int, side: int, *rest: Tensor) -> None:
     sizes = (ctypes.c_int64(n), ctypes.c_int64(channels), ctypes.c_int64(side))
-    getattr(_LIBRARY, name)(_pointer(x), *sizes, *(_pointer(t) for t in rest))
-
-
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
+    getattr(_LIBRARY, name)(pointer(x), *sizes, *(pointer(t) for t in rest))

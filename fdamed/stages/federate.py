@@ -239,7 +239,7 @@ def fingerprint(
     import torch
 
     from fdamed.algebra.kernel import BUILD
-    from fdamed.models import trunk
+    from fdamed.models import tiles, trunk
 
     data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
@@ -255,7 +255,7 @@ def fingerprint(
         "fdamed": __version__,
         "device": device(config),
         "sums": BUILD,
-        "convolutions": trunk.BUILD if config.model.backbone == "cnn" else "torch",
+        "convolutions": trunk.BUILD if config.model.backbone == "cnn" else tiles.BUILD,
     }
 
 

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from fdamed.config import Model
 from fdamed.distil import outputs
+from fdamed.models import forward_only as forward
+from fdamed.models import tiles
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 from fdamed.models.forward_only import Grey, Winograd, forward_only
@@ -42,6 +44,19 @@ def test_tiles_give_the_same_convolution_whatever_the_size_of_the_image(height, 
     torch.testing.assert_close(Winograd(layer)(x).double(), exact, rtol=0, atol=3e-5)
 
 
+@pytest.mark.parametrize(("height", "width", "images_at_once"), [(4, 4, 1), (7, 9, 3), (56, 56, 2)])
+@torch.no_grad()
+def test_compiled_and_torch_transforms_give_the_same_convolution(height, width, images_at_once, monkeypatch) -> None:
+    if tiles.BUILD != "compiled":
+        pytest.skip("no compiled transforms in this installation")
+    layer, x = conv(32, 40, kernel_size=3, padding=1), images(5, 32, height, width)
+    monkeypatch.setattr(forward, "AT_ONCE", images_at_once * -(-height // 4) * -(-width // 4))
+    quick = Winograd(layer)(x)
+    monkeypatch.setattr(tiles, "serves", lambda into, out: False)
+    torch.testing.assert_close(quick, Winograd(layer)(x), rtol=0, atol=2e-5)
+    torch.testing.assert_close(quick, layer(x), rtol=0, atol=2e-5)
+
+
 @torch.no_grad()
 def test_an_image_too_small_for_tiles_is_computed_directly() -> None:
     layer, x = conv(128, 128, kernel_size=3, padding=1), images(2, 128, 2, 2)
@@ -58,14 +73,17 @@ def test_a_grey_image_is_one_channel_under_the_sum_of_the_kernels() -> None:
 
 
 def test_only_convolutions_that_gain_are_replaced_and_all_are_back_afterwards() -> None:
-    model = resnet()
+    net = build(Model(width=0.25))
+    initialise(net, stream(0, "net").torch)
+    model = FlatModel(net)
     before = dict(model.module.named_modules())
     with pytest.raises(RuntimeError, match="stop"), forward_only(model.module):
         within = dict(model.module.named_modules())
         assert isinstance(within["trunk.conv1"], Grey)
-        assert isinstance(within["trunk.layer3.0.conv2"], Winograd)
+        assert isinstance(within["trunk.layer4.0.conv2"], Winograd)
         assert within["trunk.layer3.0.conv1"] is before["trunk.layer3.0.conv1"]  # stride 2
-        assert within["trunk.layer2.0.conv2"] is before["trunk.layer2.0.conv2"]  # 64 channels
+        tiny = "trunk.layer1.0.conv2"  # 16 channels
+        assert within[tiny] is before[tiny]
         raise RuntimeError("stop")
     assert list(model.module.named_modules()) == list(before.items())
 
