@@ -1,4 +1,4 @@
-"""How good a model's probabilities are: accuracy, AUC, balanced accuracy, Brier score.
+"""How good a model's probabilities are: AUC, accuracy and what belongs to a threshold, average precision, Brier score.
 
 With several classes there is no AUC, balanced accuracy is the mean recall, and the Brier score sums over the classes.
 
@@ -14,8 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+OF_TWO = ("sensitivity", "specificity", "f1", "sens_at_spec90", "ap")
+"""Scores that only two classes have, beside the AUC."""
 THRESHOLD = 0.5
 """Probabilities from here on count as positive."""
+SPECIFICITY = 0.9
+"""Specificity that the threshold of `sensitivity_at` keeps; it is looked up on the judged images themselves."""
 
 
 class Scores(TypedDict):
@@ -28,6 +32,12 @@ class Scores(TypedDict):
     auc: float | None
     balanced_acc: float | None
     brier: float | None
+    sensitivity: float | None
+    specificity: float | None
+    f1: float | None
+    sens_at_spec90: float | None
+    ap: float | None
+    """Average precision."""
     why: dict[str, str]
     """Score -> why it is undefined."""
 
@@ -88,6 +98,45 @@ def brier(y: ArrayLike, p: ArrayLike) -> float | None:
     return float(((chances - labels) ** 2).mean()) if len(labels) else None
 
 
+def rates(y: ArrayLike, p: ArrayLike) -> tuple[float | None, float | None]:
+    """Sensitivity and specificity at the threshold of one half; None for a class that is absent."""
+    labels, chances = checked(y, p)
+    said = chances >= THRESHOLD
+    found = [float(side.mean()) if len(side) else None for side in (said[labels == 1], ~said[labels == 0])]
+    return found[0], found[1]
+
+
+def f1(y: ArrayLike, p: ArrayLike) -> float | None:
+    """2 TP / (2 TP + FP + FN) at the threshold of one half; None without positives."""
+    labels, chances = checked(y, p)
+    said, true = chances >= THRESHOLD, labels == 1
+    return float(2 * (said & true).sum() / (said.sum() + true.sum())) if true.any() else None
+
+
+def sensitivity_at(y: ArrayLike, p: ArrayLike, specificity: float = SPECIFICITY) -> float | None:
+    """Largest sensitivity of any threshold with at least this specificity; None without both classes."""
+    labels, chances = checked(y, p)
+    positive, negative = chances[labels == 1], np.sort(chances[labels == 0])
+    if not len(positive) or not len(negative):
+        return None
+    allowed = int((1 - specificity) * len(negative) + 1e-9)
+    if allowed == len(negative):
+        return 1.0
+    return float((positive > negative[len(negative) - 1 - allowed]).mean())
+
+
+def average_precision(y: ArrayLike, p: ArrayLike) -> float | None:
+    """Precision at each distinct score, weighted by the recall that it adds; None without positives."""
+    labels, chances = checked(y, p)
+    if not labels.any():
+        return None
+    order = np.argsort(-chances, kind="stable")
+    hits = np.cumsum(labels[order])
+    last = np.flatnonzero(np.append(np.diff(chances[order]) != 0, True))
+    precision, recall = hits[last] / (last + 1), hits[last] / labels.sum()
+    return float((precision * np.diff(recall, prepend=0.0)).sum())
+
+
 def scores(y: ArrayLike, p: ArrayLike) -> Scores:
     """All scores for labels `y` (n,) of probabilities `p`: (n, C), or (n,) of the positive class."""
     chances = np.asarray(p, dtype=np.float64)
@@ -105,6 +154,11 @@ def _two(y: ArrayLike, p: Floats) -> Scores:
         "auc": auc(labels, chances),
         "balanced_acc": balanced_accuracy(labels, chances),
         "brier": brier(labels, chances),
+        "sensitivity": rates(labels, chances)[0],
+        "specificity": rates(labels, chances)[1],
+        "f1": f1(labels, chances),
+        "sens_at_spec90": sensitivity_at(labels, chances),
+        "ap": average_precision(labels, chances),
     }
     return _scores(n, positives, values, reason)
 
@@ -122,8 +176,8 @@ def _several(y: ArrayLike, p: Floats) -> Scores:
         "balanced_acc": float(np.mean([hits[labels == c].mean() for c in range(classes)])) if whole else None,
         "brier": float(((p - np.eye(classes)[labels]) ** 2).sum(axis=1).mean()) if n else None,
     }
-    out = _scores(n, None, values, "no images" if n == 0 else "a class is absent")
-    out["why"]["auc"] = "more than two classes"
+    out = _scores(n, None, values | dict.fromkeys(OF_TWO), "no images" if n == 0 else "a class is absent")
+    out["why"] |= dict.fromkeys(("auc", *OF_TWO), "more than two classes")
     return out
 
 
@@ -135,5 +189,10 @@ def _scores(n: int, positives: int | None, values: dict[str, float | None], reas
         auc=values["auc"],
         balanced_acc=values["balanced_acc"],
         brier=values["brier"],
+        sensitivity=values["sensitivity"],
+        specificity=values["specificity"],
+        f1=values["f1"],
+        sens_at_spec90=values["sens_at_spec90"],
+        ap=values["ap"],
         why={name: reason for name, value in values.items() if value is None},
     )

@@ -12,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdamed.evaluate.intervals import Interval, bootstrap, over_seeds
-from fdamed.evaluate.metrics import accuracy, auc, balanced_accuracy, brier, ranks, scores
+from fdamed.evaluate.metrics import (
+    OF_TWO,
+    accuracy,
+    auc,
+    average_precision,
+    balanced_accuracy,
+    brier,
+    f1,
+    ranks,
+    rates,
+    scores,
+    sensitivity_at,
+)
 from fdamed.seeds import stream
 
 
@@ -38,11 +50,37 @@ def test_the_other_scores_by_hand() -> None:
     assert brier(y, p) == pytest.approx((0.01 + 0.25 + 0.64 + 0.36) / 4)
 
 
+def test_scores_of_a_threshold_by_hand() -> None:
+    y, p = [1, 1, 1, 0, 0], [0.9, 0.5, 0.2, 0.6, 0.1]
+    assert rates(y, p) == (2 / 3, 0.5)
+    assert f1(y, p) == pytest.approx(2 * 2 / (3 + 3))
+    assert sensitivity_at(y, p, 0.9) == pytest.approx(1 / 3)  # no negative may be above: .9 alone is
+    assert sensitivity_at(y, p, 0.5) == 1.0  # .6 may be wrong: all positives lie above .1
+    # Recall 1/3 at precision 1 (.9), then 2/3 at 2/3 (.5, after .6), then 1 at 3/4 (.2).
+    assert average_precision(y, p) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_of_a_threshold_are_scikit_learns(seed: int) -> None:
+    from sklearn import metrics
+
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, 80)
+    p = np.round(np.clip(rng.normal(0.4 + 0.2 * y, 0.25), 0, 1), 2)
+    assert average_precision(y, p) == pytest.approx(metrics.average_precision_score(y, p), abs=1e-12)
+    assert f1(y, p) == pytest.approx(metrics.f1_score(y, p >= 0.5), abs=1e-12)
+    assert rates(y, p)[0] == pytest.approx(metrics.recall_score(y, p >= 0.5), abs=1e-12)
+    wrong, found, _ = metrics.roc_curve(y, p, drop_intermediate=False)
+    assert sensitivity_at(y, p) == pytest.approx(found[wrong <= 0.1 + 1e-12].max(), abs=1e-12)
+
+
 @pytest.mark.parametrize(("y", "reason"), [([0, 0], "no positives"), ([1, 1], "no negatives")])
 def test_without_both_classes_the_auc_is_none_and_says_why(y: list[int], reason: str) -> None:
     found = scores(y, [0.2, 0.7])
     assert found["auc"] is None
-    assert found["why"] == {"auc": reason, "balanced_acc": reason}
+    assert {"auc": reason, "balanced_acc": reason, "sens_at_spec90": reason}.items() <= found["why"].items()
+    assert (found["sensitivity"] is None) == (reason == "no positives")
+    assert (found["specificity"] is None) == (reason == "no negatives")
     assert found["acc"] == 0.5
 
 
@@ -50,7 +88,7 @@ def test_no_images_give_no_score_at_all() -> None:
     found = scores([], [])
     assert found["n"] == 0
     assert set(found["why"].values()) == {"no images"}
-    assert set(found["why"]) == {"acc", "auc", "balanced_acc", "brier"}
+    assert set(found["why"]) == {"acc", "auc", "balanced_acc", "brier", *OF_TWO}
 
 
 @pytest.mark.parametrize(

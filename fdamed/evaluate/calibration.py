@@ -1,0 +1,70 @@
+"""Whether probabilities mean what they say: the share of positives among images that were given the same chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fdamed.evaluate.metrics import checked
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Images of neighbouring chances."""
+
+    n: int
+    positives: int
+    chance: float
+    """Mean of what was said."""
+
+    @property
+    def rate(self) -> float:
+        """Share of positives."""
+        return self.positives / self.n
+
+
+def reliability(y: ArrayLike, p: ArrayLike, bins: int = BINS) -> list[Bin]:
+    """Bins of about equally many images, by rising chance; equal chances are never parted."""
+    labels, chances = checked(y, p)
+    if not len(labels):
+        return []
+    order = np.argsort(chances, kind="stable")
+    begins = [0]
+    for k in range(1, bins):
+        at = int(np.searchsorted(chances[order], chances[order][min(k * len(order) // bins, len(order) - 1)], "left"))
+        if at > begins[-1]:
+            begins.append(at)
+    pieces = np.split(order, begins[1:])
+    return [Bin(len(rows), int(labels[rows].sum()), float(chances[rows].mean())) for rows in pieces]
+
+
+def calibration_error(bins: list[Bin]) -> float | None:
+    """Expected calibration error: mean distance of chance and rate, weighted by images; None without images."""
+    n = sum(b.n for b in bins)
+    return sum(b.n * abs(b.chance - b.rate) for b in bins) / n if n else None
+
+
+def joined(bins: list[Bin], smallest: int) -> list[Bin]:
+    """Neighbours put together until none has a count that could point at persons; without any if that cannot be."""
+    out: list[Bin] = []
+    for b in bins:
+        out.append(b)
+        while len(out) > 1 and _tells(out[-2], smallest):
+            out[-2:] = [_both(out[-2], out[-1])]
+    while len(out) > 1 and _tells(out[-1], smallest):
+        out[-2:] = [_both(out[-2], out[-1])]
+    return [] if out and _tells(out[0], smallest) else out
+
+
+def _tells(b: Bin, smallest: int) -> bool:
+    """A bin in which a class has few images, one or the other; none at all tells nothing about one person."""
+    return any(0 < count < smallest for count in (b.positives, b.n - b.positives))
+
+
+def _both(a: Bin, b: Bin) -> Bin:
+    n = a.n + b.n
+    return Bin(n, a.positives + b.positives, (a.n * a.chance + b.n * b.chance) / n)

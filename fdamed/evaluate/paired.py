@@ -1,0 +1,152 @@
+"""Two methods on the same patients: how far apart they are, and how sure that is.
+
+Images of one patient are not independent, so variances are of sums over patients: DeLong's for the AUC in Obuchowski's
+form for clusters (Biometrics 1997; with one image a patient it is DeLong, DeLong and Clarke-Pearson 1988), and the
+ratio estimator's for accuracy (with one image a patient and no correction for the mean it is McNemar's).
+Runs are repeated with several seeds. The spread of a difference over seeds comes from training, the rest from patients:
+the two variances are added, and degrees of freedom are Satterthwaite's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fdamed.evaluate.intervals import LEVEL
+from fdamed.evaluate.metrics import THRESHOLD
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score of R models on the same patients, `value` (R,), and the covariance of its errors, (R, R)."""
+
+    value: Floats
+    covariance: Floats
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better the first of two methods is, mean over the seeds that both have."""
+
+    value: float
+    patients: float
+    """Standard error from the choice of patients, the trained models given."""
+    seeds: float | None
+    """Standard error from the choice of seeds; None with one seed, where it cannot be known."""
+    low: float
+    high: float
+    p: float
+    df: float
+
+
+def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
+    """AUCs of `chances` (R, n) for labels `y` (n,); None where a class has fewer than two patients."""
+    labels, p, owner = _checked(y, chances, patient)
+    positive, negative = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
+    m, n, clusters = len(positive), len(negative), int(owner.max(initial=-1)) + 1
+    with_positive, with_negative = len(np.unique(owner[positive])), len(np.unique(owner[negative]))
+    if with_positive < 2 or with_negative < 2:
+        return None
+    of_positive, of_negative = _placements(p[:, positive], p[:, negative])
+    area = of_positive.mean(axis=1)
+    # Per patient: what its images add beyond what as many average ones would.
+    a = _by_owner(of_positive - area[:, None], owner[positive], clusters)
+    b = _by_owner(of_negative - area[:, None], owner[negative], clusters)
+    s10 = with_positive / ((with_positive - 1) * m) * (a @ a.T)
+    s01 = with_negative / ((with_negative - 1) * n) * (b @ b.T)
+    s11 = clusters / (clusters - 1) * (a @ b.T)
+    return Scored(area, s10 / m + s01 / n + (s11 + s11.T) / (m * n))
+
+
+def accuracy_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
+    """Accuracies of `chances` (R, n) at the threshold of one half; None with fewer than two patients."""
+    labels, p, owner = _checked(y, chances, patient)
+    return share_of((p >= THRESHOLD) == (labels == 1), owner)
+
+
+def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
+    """Shares of true entries in `hits` (R, n), entries of one owner in 0, 1, ... counting as one draw."""
+    hit = np.asarray(hits, dtype=np.float64)
+    clusters = int(owner.max(initial=-1)) + 1
+    if clusters < 2:
+        return None
+    share = hit.mean(axis=1)
+    excess = _by_owner(hit - share[:, None], owner, clusters)
+    return Scored(share, clusters / (clusters - 1) * (excess @ excess.T) / hit.shape[1] ** 2)
+
+
+def difference(scored: Scored, first: Sequence[int], second: Sequence[int], level: float = LEVEL) -> Difference:
+    """First minus second; rows of the same place in both are of the same seed."""
+    from scipy.stats import t as student
+
+    if len(first) != len(second) or not first:
+        raise ValueError("a paired difference needs the same seeds, at least one, on both sides")
+    k = len(first)
+    apart = scored.value[list(first)] - scored.value[list(second)]
+    weights = np.zeros(len(scored.value))
+    np.add.at(weights, list(first), 1 / k)
+    np.add.at(weights, list(second), -1 / k)
+    by_patients = max(0.0, float(weights @ scored.covariance @ weights))
+    by_seeds = float(apart.var(ddof=1)) / k if k > 1 else 0.0
+    total = by_patients + by_seeds
+    df = math.inf if by_seeds == 0 else total**2 / by_seeds**2 * (k - 1)
+    value, error = float(apart.mean()), math.sqrt(total)
+    half = float(student.ppf(0.5 + level / 2, df)) * error
+    p = float(2 * student.sf(abs(value) / error, df)) if error > 0 else float(value == 0)
+    spread = math.sqrt(by_seeds) if k > 1 else None
+    return Difference(value, math.sqrt(by_patients), spread, value - half, value + half, p, df)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided mid-p of McNemar's exact test: images that only one of two methods gets right."""
+    from scipy.stats import binom
+
+    n, fewer = only_first + only_second, min(only_first, only_second)
+    if n == 0:
+        return 1.0
+    return float(min(1.0, 2 * binom.cdf(fewer, n, 0.5) - binom.pmf(fewer, n, 0.5)))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values as they are after so many tests (Holm 1979): below 5 % for all of them errs once in 5 %, together."""
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    out, largest = [0.0] * len(p), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
+        out[i] = largest
+    return out
+
+
+def _checked(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> tuple[Floats, Floats, Ints]:
+    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(chances, dtype=np.float64))
+    _, owner = np.unique(np.asarray(patient), return_inverse=True)
+    if labels.ndim != 1 or p.shape[1:] != labels.shape or owner.shape != labels.shape:
+        raise ValueError(f"labels {labels.shape}, scores {p.shape}, patients {owner.shape}: need (n,), (R, n), (n,)")
+    if not np.isin(labels, (0.0, 1.0)).all() or not np.isfinite(p).all():
+        raise ValueError("labels must be 0 or 1, and scores finite")
+    return labels, p, owner
+
+
+def _placements(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
+    """Share of the negatives that each positive beats, and of the positives that beat each negative; ties a half."""
+    of_positive, of_negative = np.empty_like(positive), np.empty_like(negative)
+    for r, (x, y) in enumerate(zip(positive, negative, strict=True)):
+        below = np.sort(y)
+        beaten = np.searchsorted(below, x, side="left") + np.searchsorted(below, x, side="right")
+        of_positive[r] = beaten / (2 * len(y))
+        above = np.sort(x)
+        not_above = np.searchsorted(above, y, side="left") + np.searchsorted(above, y, side="right")
+        of_negative[r] = 1 - not_above / (2 * len(x))
+    return of_positive, of_negative
+
+
+def _by_owner(values: Floats, owner: Ints, clusters: int) -> Floats:
+    """(R, n) -> (R, clusters): sums over the entries of each owner."""
+    return np.stack([np.bincount(owner, weights=row, minlength=clusters) for row in values])
