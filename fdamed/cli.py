@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "advise": "tell before training which method, beta and sources promise most",
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
+    "audit": "compare methods on the same patients and by subgroup, inside the target hospital",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
     "methods": "list the methods, their papers and what crosses the wire",
@@ -34,7 +35,7 @@ COMMANDS: dict[str, str] = {
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
-AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard"}
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit"}
 """Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
 
 

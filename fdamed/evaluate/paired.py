@@ -32,8 +32,8 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How much better the first of two methods is, mean over the seeds that both have."""
+class Estimate:
+    """A score, or the difference of two, as a mean over seeds, with what is known about its error."""
 
     value: float
     patients: float
@@ -43,7 +43,13 @@ class Difference:
     low: float
     high: float
     p: float
+    """Of the value being zero."""
     df: float
+
+    @property
+    def error(self) -> float:
+        """Standard error from both."""
+        return math.hypot(self.patients, self.seeds or 0.0)
 
 
 def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
@@ -82,26 +88,36 @@ def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
     return Scored(share, clusters / (clusters - 1) * (excess @ excess.T) / hit.shape[1] ** 2)
 
 
-def difference(scored: Scored, first: Sequence[int], second: Sequence[int], level: float = LEVEL) -> Difference:
+def difference(scored: Scored, first: Sequence[int], second: Sequence[int], level: float = LEVEL) -> Estimate:
     """First minus second; rows of the same place in both are of the same seed."""
-    from scipy.stats import t as student
-
     if len(first) != len(second) or not first:
         raise ValueError("a paired difference needs the same seeds, at least one, on both sides")
-    k = len(first)
-    apart = scored.value[list(first)] - scored.value[list(second)]
     weights = np.zeros(len(scored.value))
-    np.add.at(weights, list(first), 1 / k)
-    np.add.at(weights, list(second), -1 / k)
+    np.add.at(weights, list(first), 1 / len(first))
+    np.add.at(weights, list(second), -1 / len(first))
+    return _estimate(scored, weights, scored.value[list(first)] - scored.value[list(second)], level)
+
+
+def mean_of(scored: Scored, rows: Sequence[int], level: float = LEVEL) -> Estimate:
+    """The mean over the rows of one method, a row a seed."""
+    weights = np.zeros(len(scored.value))
+    weights[list(rows)] = 1 / len(rows)
+    return _estimate(scored, weights, scored.value[list(rows)], level)
+
+
+def _estimate(scored: Scored, weights: Floats, by_seed: Floats, level: float) -> Estimate:
+    from scipy.stats import t as student
+
+    k = len(by_seed)
     by_patients = max(0.0, float(weights @ scored.covariance @ weights))
-    by_seeds = float(apart.var(ddof=1)) / k if k > 1 else 0.0
+    by_seeds = float(by_seed.var(ddof=1)) / k if k > 1 else 0.0
     total = by_patients + by_seeds
     df = math.inf if by_seeds == 0 else total**2 / by_seeds**2 * (k - 1)
-    value, error = float(apart.mean()), math.sqrt(total)
+    value, error = float(by_seed.mean()), math.sqrt(total)
     half = float(student.ppf(0.5 + level / 2, df)) * error
     p = float(2 * student.sf(abs(value) / error, df)) if error > 0 else float(value == 0)
     spread = math.sqrt(by_seeds) if k > 1 else None
-    return Difference(value, math.sqrt(by_patients), spread, value - half, value + half, p, df)
+    return Estimate(value, math.sqrt(by_patients), spread, value - half, value + half, p, df)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -89,7 +89,8 @@ def _keep_predictions(
 
     rows = pd.read_parquet(places.party(party) / "order.parquet")
     rows = rows[rows["split"] == "test"]
-    frame = rows[["patient", "sex", "age", "race", "view"]].assign(y=data.y)
+    known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]
+    frame = rows[known].assign(y=data.y)
     chances = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
     frame = frame.assign(**chances)
     with atomic(places.predictions(party, name, target, seed)) as draft:

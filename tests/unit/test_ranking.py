@@ -8,8 +8,8 @@ import pytest
 from fdamed.evaluate.calibration import Bin, calibration_error, joined, reliability
 from fdamed.evaluate.ranking import ranking
 
-# Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3: the
-# two values printed as 0.975 are not equal, so one has a digit more here.
+# Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
+# the two values printed as 0.975 are not equal, so one has a digit more here.
 AUC = """
 0.763 0.768 0.771 0.798  0.599 0.591 0.590 0.569  0.954 0.971 0.968 0.967  0.628 0.661 0.654 0.657
 0.882 0.888 0.886 0.898  0.936 0.931 0.916 0.931  0.661 0.668 0.609 0.685  0.583 0.583 0.563 0.625

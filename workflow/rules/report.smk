@@ -6,6 +6,26 @@ localrules:
     report_page,
 
 
+rule audit:
+    input:
+        lambda wildcards: [f for f in run_files() if f"/{wildcards.target}/" in f],
+    output:
+        f"{ROOT}/audit/{{target}}.json",
+    log:
+        f"{ROOT}/logs/audit.{{target}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/audit.{{target}}.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        settings=settings("privacy", "runs", "seeds"),
+    shell:
+        "fdamed audit --target {wildcards.target} 2> {log:q}"
+
+
 rule track:
     input:
         run_files(),
@@ -25,6 +45,7 @@ rule report_page:
     input:
         run_files(),
         advice_files(),
+        expand(f"{ROOT}/audit/{{target}}.json", target=study.cut.targets),
         f"{ROOT}/cohort.json",
         f"{ROOT}/ingest.json",
         f"{ROOT}/leakage.json",
