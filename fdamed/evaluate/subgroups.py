@@ -78,9 +78,16 @@ def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
         if len(cells) < 2:
             continue
         shown = {k: rows for k, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
+        shown = dict(sorted(shown.items(), key=lambda cell: [_place(word) for word in cell[0]]))
         told = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
         for are, rows in shown.items():
             yield Group(tuple(by), tuple(map(str, are)), len(rows) if told else None, rows)
+
+
+def _place(word: object) -> tuple[int, str]:
+    """Ages by age, everything else by name."""
+    bands = [name for _, name in AGES]
+    return (bands.index(str(word)), "") if word in bands else (len(bands), str(word))
 
 
 def _few(y: NDArray[np.int64], patient: NDArray[np.object_], smallest: int) -> bool:

@@ -21,7 +21,7 @@ from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
 from fdamed.files import digest
 from fdamed.records import Key, Record, layers
 from fdamed.report import advice as advised
-from fdamed.report import beside, blocks, figures, hindsight, hospitals, notes, repeated, reproduce, swept
+from fdamed.report import audited, beside, blocks, figures, hindsight, hospitals, notes, repeated, reproduce, swept
 from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
 from fdamed.report.repeated import Row
@@ -71,6 +71,8 @@ class Known:
     """Target -> what was recommended before training, None where it is missing; empty if nobody asked for it."""
     judged: Mapping[str, hindsight.Hindsight | None]
     """Target -> whether that was right."""
+    audits: Mapping[str, audited.Audit]
+    """Target -> what its own audit lets out."""
 
     @property
     def index(self) -> dict[str, int]:
@@ -88,6 +90,7 @@ def known(
     records: Sequence[Record],
     cohort: Mapping[str, Any],
     advice: Mapping[str, advised.Advice | None],
+    audits: Mapping[str, audited.Audit],
 ) -> Known:
     """Work it out."""
     every, places = config.expanded_runs(), config.sweeps()
@@ -138,6 +141,7 @@ def known(
         by_kind=hospitals.by_kind(frames.sent, frames.traffic, order, fold),
         advice=advice,
         judged=judged,
+        audits=audits,
     )
 
 
@@ -250,6 +254,8 @@ def page(
         "legend": legend(study.views),
         "advice": {target: None if told is None else advised.block(told) for target, told in study.advice.items()},
         "judged": study.judged,
+        "audits": _audits(study),
+        "ranks": _ranks(study),
         "judged_together": hindsight.together(study.judged, NAMES[found.main]),
         "sweeps": {v.name: _sweeps(config, study, v.name) for v in study.views} if study.sweeps else {},
         "gains": {v.name: _gains(study, v.name) for v in study.views} if any(study.gains.values()) else {},
@@ -280,6 +286,19 @@ def page(
         "provenance": reproduce.provenance(config, records, cohort, ingest, digest(open_config)),
         "configuration": json.dumps(open_config, indent=2, ensure_ascii=False),
     }
+
+
+def _audits(study: Known) -> dict[str, Any]:
+    return {
+        v.name: audited.block(study.audits[v.name], [r.run for r in v.plain or v.swept], study.found.runs, study.index)
+        for v in study.views
+        if v.name in study.audits
+    }
+
+
+def _ranks(study: Known) -> dict[str, Any] | None:
+    found = audited.ranked(study.audits, list(study.runs))
+    return {"drawing": audited.critical_difference(found), "sets": found.sets, "p": found.p} if found else None
 
 
 def _sweeps(config: Config, study: Known, target: str) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         absences=notes.absences(folder / "runs", records),
         weights=notes.weights(records),
     )
-    known = contents.known(config, frames, records, cohort, _advice(config, folder))
+    known = contents.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):
         for name, frame in written.files(known, frames).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
@@ -65,3 +65,9 @@ def _advice(config: Config, folder: Path) -> dict[str, dict[str, Any] | None]:
     """Target -> the advice that the configuration asks for, None where it is not there yet."""
     files = {t: folder / "advice" / f"{t}.json" for t in config.cut.targets} if config.advise else {}
     return {target: read_json(path) if path.is_file() else None for target, path in files.items()}
+
+
+def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
+    """Target -> its audit, where it is there."""
+    files = {t: folder / "audit" / f"{t}.json" for t in config.cut.targets}
+    return {target: read_json(path) for target, path in files.items() if path.is_file()}

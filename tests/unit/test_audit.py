@@ -59,6 +59,8 @@ def test_groups_are_of_one_attribute_and_of_two(frame) -> None:
     both = found[("sex", "view"), ("Male", "AP")]
     assert len(both.rows) == int(((frame["sex"] == "Male") & (frame["view"] == "AP")).sum())
     assert not any("race" in by for by, _ in found)
+    ages = [are[0] for by, are in found if by == ("age",)]
+    assert ages == ["under 40", "40 to 59", "60 to 79", "80 and over"]
 
 
 def test_a_small_group_is_not_shown_and_no_count_gives_it_away(frame) -> None:
