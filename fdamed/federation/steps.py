@@ -74,9 +74,7 @@ def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
     return AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
 
 
-def train_from(
-    site: Site, x: torch.Tensor, recipe: Recipe | None = None, correct: Correct | None = None
-) -> Outcome:
+def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correct: Correct | None = None) -> Outcome:
     """Local training from `x`; the auxiliary heads stay in the hospital's memory."""
     site.model.load(x)
     auxiliary = auxiliary_tasks(site)
