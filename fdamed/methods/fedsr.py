@@ -39,7 +39,7 @@ REFERENCE, STEP = "fedsr.r", "fedsr.step"
 
 @message
 class Ask:
-    """The network and the encoder; the weights of the losses, their forms (0 or 1), and steps of a round (0: epochs)."""
+    """Network and encoder; the weights of the losses, their forms (0 or 1), and the steps of a round (0: epochs)."""
 
     x: Weights
     s: Statistic

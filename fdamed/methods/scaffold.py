@@ -73,19 +73,20 @@ def train_corrected(site: Site, ask: Ask) -> Answer:
     if not len(site.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
     g = gradient_at(site, ask.x) if ask.option == 1 else None
-    shift = (ask.c - c_k).float().to(site.model.theta.device)
-    outcome = train_from(site, ask.x, correct=shift_by(shift))
+    outcome = train_from(site, ask.x, correct=shift_by((ask.c - c_k).to(site.model.theta.device)))
     y = site.model.read()
     if g is None:
-        cut = site.model.layout.trainable
+        cut = len(c_k)
         dc = torch.sub(ask.x[:cut], y[:cut]).div_(outcome.steps * site.recipe.lr).sub_(ask.c)
     else:
-        dc = (g - c_k).float()
-    site.memory |= {SENT: dc.clone(), SENT_IN: torch.tensor([ask.round])}
+        dc = g - c_k
+    site.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
     return Answer(x=y, dc=dc, n=len(site.data), loss=outcome.loss)
 
 
 def shift_by(shift: Tensor) -> Correct:
+    """Adds c - c_k, which is the same in every step of a round."""
+
     def correct(grad: Tensor) -> None:
         grad.add_(shift)
 
@@ -106,11 +107,10 @@ def refuse_adam(site: Site, option: int) -> None:
 def settled(site: Site, ask: Ask) -> Tensor:
     """c_k (P,) with the last answer in it if the server has taken it, and without it if not."""
     memory = site.memory
-    c_k = memory.get(VARIATE, torch.zeros(len(ask.c), dtype=torch.float64))
     known, sent_in = (int(memory[k]) if k in memory else 0 for k in (TAKEN, SENT_IN))
     if ask.taken == sent_in != known:
-        c_k = c_k + memory[SENT]
-        memory |= {VARIATE: c_k, TAKEN: torch.tensor([ask.taken])}
+        memory[VARIATE] = memory[VARIATE].add_(memory[SENT]) if known else memory[SENT].double()
+        memory[TAKEN] = torch.tensor([ask.taken])
     elif ask.taken != known:
         raise FdamedError(
             f"the server counts on its variate of round {ask.taken}, and it remembers that of round {known}",
@@ -119,7 +119,7 @@ def settled(site: Site, ask: Ask) -> Tensor:
         )
     memory.pop(SENT, None)
     memory.pop(SENT_IN, None)
-    return c_k
+    return memory[VARIATE].float() if VARIATE in memory else torch.zeros_like(ask.c)
 
 
 def gradient_at(site: Site, x: Tensor) -> Tensor:
@@ -172,9 +172,9 @@ class Scaffold(Method[State]):
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
-        for k, r in h.items():
+        for r in h.values():
             c.add_(r.dc, alpha=1.0 / len(sources))
-            taken[sources.index(k)] = net.round
+        taken[[sources.index(k) for k in h]] = net.round
         return State(x=x, c=c, taken=taken)
 
 

@@ -1,4 +1,4 @@
-"""Models that are more than the study's network: kept in a hospital and judged there, or shared with parts beside it."""
+"""Models that are not the bare network: kept in a hospital and judged there, or shared with parts beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keep(method: Method[Any], net: Network, party: str, path: Path) -> None:
 
 
 def predicting(config: Config, method: Method[Any], net: Network, path: Path) -> Own | None:
-    """How a judge comes by what predicts: the target's own model, or the shared one with its parts; None: the network."""
+    """What predicts where it is not the bare network: the target's own model, or the shared one with its parts."""
 
     def own(final: Tensor) -> FlatModel | None:
         keep(method, net, net.target, path)
