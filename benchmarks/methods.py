@@ -1,11 +1,12 @@
-"""CPU seconds of a round of every registered method, as a ratio to `finetune` in the same run.
+"""CPU seconds of a round of every registered method, as a ratio to `finetune` and to `fedavg` in the same run.
 
 `python -m benchmarks.methods` prints a table and one JSON line. Four sources and a target in one process, ResNet-18 of
 a quarter of the width on 64 pixels; `--full` is the papers' network on 224, or on `--side`. All methods take turns in
 every repeat, and the ratio is the median of the ratios within a repeat. Hospitals have the same number of images each;
 a target with labels has 1,000 of 2,800 of them labelled, as in config/chexpert.yaml, one
 without has all, and the oracle all with labels.
-finetune_offline is measured in its FedAvg phase.
+finetune_offline is measured in its FedAvg phase. SCAFFOLD's sources always train with plain SGD, as its option II
+needs; with `--sgd` those of every method do.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ from fdamed.federation.site import Site
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 
-SOURCES, BATCH, BASE = 4, 32, "finetune"
+SOURCES, BATCH, BASE, PLAIN = 4, 32, "finetune", "fedavg"
+NEEDS_SGD = {"scaffold"}
 LABELLED = 1000 / 2800
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
 
 
-def hospitals(name: str, sets: list[Labelled], model: FlatModel) -> InProcess:
+def hospitals(name: str, sets: list[Labelled], model: FlatModel, sgd: bool) -> InProcess:
     """The federation as the method sees it."""
     kind = REGISTRY[name]
+    recipe = Recipe(lr=1e-3, batch=BATCH, optimiser="sgd" if sgd or name in NEEDS_SGD else "adam")
     sites = {}
     for i, data in enumerate(sets):
         party, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
-        sites[party] = Site(party, seen, model, Recipe(lr=1e-3, batch=BATCH), 0, RELEASE)  # type: ignore[arg-type]
+        sites[party] = Site(party, seen, model, recipe, 0, RELEASE)  # type: ignore[arg-type]
     return InProcess(sites, "target", name)
 
 
@@ -50,6 +53,12 @@ def target(data: Labelled, kind: Any) -> Any:
     return Labelled(data.images[:few], data.y[:few], {})
 
 
+def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
+    """Median over the repeats, without the first, of a method's seconds over those of `base`."""
+    pairs = {name: zip(s[1:], seconds[base][1:], strict=True) for name, s in seconds.items()}
+    return {name: statistics.median(a / b for a, b in both) for name, both in pairs.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="the whole ResNet-18 on 224 pixels")
@@ -57,7 +66,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=96, help="images of a hospital")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="these methods beside finetune; default: all")
+    parser.add_argument("--only", nargs="*", default=[], help="these methods beside the two; default: all")
+    parser.add_argument("--sgd", action="store_true", help="plain SGD for every method")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     side = given.side or (224 if given.full else 64)
@@ -70,8 +80,8 @@ def main() -> None:
     initialise(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     theta = model.read()
-    names = [BASE, *sorted(set(given.only or REGISTRY) - {BASE})]
-    nets = {name: hospitals(name, sets, model) for name in names}
+    names = [BASE, PLAIN, *sorted(set(given.only or REGISTRY) - {BASE, PLAIN})]
+    nets = {name: hospitals(name, sets, model, given.sgd) for name in names}
     states: dict[str, Any] = {name: REGISTRY[name]().start(theta) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     rounds = 4 * (given.repeats + 1)
@@ -82,13 +92,10 @@ def main() -> None:
             states[name] = REGISTRY[name]().round(states[name], nets[name])
             seconds[name].append(time.process_time() - begin)
     median = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first round warms up
-    ratio = {
-        name: statistics.median(a / b for a, b in zip(s[1:], seconds[BASE][1:], strict=True))
-        for name, s in seconds.items()
-    }
-    print(f"{'method':<20}{'s a round':>12}{'x finetune':>12}")
+    ratio, to_plain = ratios(seconds, BASE), ratios(seconds, PLAIN)
+    print(f"{'method':<20}{'s a round':>12}{'x finetune':>12}{'x fedavg':>12}")
     for name in sorted(names, key=lambda n: ratio[n]):
-        print(f"{name:<20}{median[name]:>12.3f}{ratio[name]:>12.2f}")
+        print(f"{name:<20}{median[name]:>12.3f}{ratio[name]:>12.2f}{to_plain[name]:>12.3f}")
     print(
         json.dumps(
             {
@@ -100,6 +107,7 @@ def main() -> None:
                 "repeats": given.repeats,
                 "seconds": {name: round(median[name], 3) for name in names},
                 "ratio": {name: round(ratio[name], 3) for name in names},
+                "ratio_to_fedavg": {name: round(to_plain[name], 3) for name in names},
             }
         )
     )

@@ -63,7 +63,7 @@ def fit(
     side = _auxiliary_labels(auxiliary, data, device)
     optimiser = optimiser or Optimiser(model, recipe)
     head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
-    model.module.train()
+    model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
     total, steps = torch.zeros((), device=device), 0
     for epoch in range(recipe.epochs):
         for number, rows in enumerate(batches(len(data), recipe.batch, rng.child("order", epoch))):

@@ -56,6 +56,9 @@ class Method(Generic[S]):
     """Where every hospital keeps a model of its own: the names in its memory that are this model.
     It is saved in the hospital's folder and judged there with `predictor`; `final` is then what they share."""
 
+    parts: ClassVar[bool] = False
+    """True: what is learned is more than the network; it is judged with `predictor`, made of theta.safetensors."""
+
     def length(self, rounds: int) -> int:
         """How many rounds the method runs when the study has `rounds`."""
         return rounds
@@ -82,8 +85,9 @@ class Method(Generic[S]):
         return named_tensors(final, layout)
 
     def predictor(self, network: nn.Module, kept: Mapping[str, Tensor]) -> nn.Module | None:
-        """The module, made around the network, with which a hospital that keeps these predicts; None: not yet."""
-        raise TypeError(f"{type(self).__name__} does not say what its hospitals predict with")
+        """The module, made around the network, that predicts with these: what a hospital keeps, or `named` of what is
+        shared; None: not yet."""
+        raise TypeError(f"{type(self).__name__} does not say what it predicts with")
 
 
 class OneModel(Method[Model]):

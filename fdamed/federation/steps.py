@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.method import Model
 from fdamed.federation.site import Site, at_site
 from fdamed.federation.wire import Count, Scalar, Update, Weights, message
 from fdamed.models.backbone import initialise
 from fdamed.seeds import stream
-from fdamed.train import AuxiliaryTasks, Optimiser, fit
+from fdamed.train import AuxiliaryTasks, Correct, Optimiser, Outcome, fit
 
 
 @message
@@ -38,14 +39,14 @@ class Moved:
 @at_site
 def train_locally(site: Site, ask: Model) -> Trained:
     """Train for the hospital's epochs and send the model."""
-    loss = _train(site, ask.x)
+    loss = train_from(site, ask.x).loss
     return Trained(x=site.model.read(), n=len(site.data), loss=loss)
 
 
 @at_site
 def move_locally(site: Site, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
-    loss = _train(site, ask.x)
+    loss = train_from(site, ask.x).loss
     recipe = site.recipe
     reach = recipe.lr * recipe.epochs * len(site.data) / recipe.batch
     return Moved(g=site.model.read().sub_(ask.x), n=len(site.data), reach=reach, loss=loss)
@@ -73,14 +74,23 @@ def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
     return AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
 
 
-def _train(site: Site, x: torch.Tensor) -> float:
+def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correct: Correct | None = None) -> Outcome:
     """Local training from `x`; the auxiliary heads stay in the hospital's memory."""
     site.model.load(x)
     auxiliary = auxiliary_tasks(site)
-    outcome = fit(site.model, site.data, site.recipe, site.rng, auxiliary=auxiliary, precision=site.precision)
+    outcome = fit(
+        site.model,
+        site.data,
+        recipe or site.recipe,
+        site.rng,
+        correct=correct,
+        auxiliary=auxiliary,
+        precision=site.precision,
+    )
     if auxiliary:
         site.memory["heads"] = auxiliary.heads.read()
-    return finite(site, outcome.loss)
+    finite(site, outcome.loss)
+    return outcome
 
 
 def finite(site: Site, loss: float) -> float:

@@ -51,7 +51,7 @@ def _score(
     from fdamed.evaluate.metrics import scores
     from fdamed.federation.method import REGISTRY
     from fdamed.seeds import stream
-    from fdamed.stages.own_models import kept_model, own_path
+    from fdamed.stages.own_models import kept_model, own_path, shared_model
     from fdamed.train import predict
 
     places = Places.of(config)
@@ -64,6 +64,8 @@ def _score(
             fix = "Choose the target; a hospital that never took part has no model."
             raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
         model = kept
+    elif method.parts:
+        model = shared_model(config, method, folder / "theta.safetensors")
     else:
         model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
     p = predict(model, data, rng=stream(seed, party, "test", "noise"))

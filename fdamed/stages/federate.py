@@ -60,7 +60,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     from fdamed.federation.loop import Checkpoints
     from fdamed.federation.loop import run as run_rounds
     from fdamed.federation.method import REGISTRY
-    from fdamed.stages.own_models import keep, own_path, up_to_date
+    from fdamed.stages.own_models import keep, own_path, predicting
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -74,7 +74,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     train = config.train_of(spec)
     net = network(config, spec, method, target, seed, model, threads)
     needed(places.root / "leakage.json", "guard")
-    own = partial(up_to_date, config, method, net, own_path(places, target, name, target, seed))
+    own = predicting(config, method, net, own_path(places, target, name, target, seed))
     checkpoints = Checkpoints(
         folder / "state",
         lambda party, round: places.memory(party, name, target, seed, round),
@@ -87,7 +87,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
             net,
             theta,
             train.rounds,
-            judge(config, spec, target, seed, model, own if method.keeps else None),
+            judge(config, spec, target, seed, model, own),
             checkpoints,
             train.evaluate_every,
         )
@@ -206,8 +206,8 @@ def _reliable(
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
     """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
 
-    Noise on the test images is the same in every round and for every method of a seed. `own`: the target's own model,
-    where hospitals keep theirs; nothing is told as long as it has none.
+    Noise on the test images is the same in every round and for every method of a seed. `own`: what predicts where it is
+    not the bare network; nothing is told as long as there is none.
     """
     from fdamed.data.loader import load
     from fdamed.evaluate.metrics import scores as scores_of
@@ -218,7 +218,7 @@ def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, o
     views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
 
     def scores(theta: Any) -> dict[str, float | None]:
-        judged = own() if own else model
+        judged = own(theta) if own else model
         if judged is None:
             return {}
         if judged is model:

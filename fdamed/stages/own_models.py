@@ -1,21 +1,23 @@
-"""Models that never leave their hospital: in its own folder, judged there. For methods that say what they keep."""
+"""Models that are not the bare network: kept in a hospital and judged there, or shared with parts beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
-from fdamed.stages.places import Places
+from fdamed.stages.places import Places, foreign_weights, tensors_in
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fdamed.federation.method import Method
     from fdamed.federation.network import Network
     from fdamed.models.flat import FlatModel
 
-    Own = Callable[[], FlatModel | None]
-    """The model that a hospital has at the moment, if any."""
+    Own = Callable[[Tensor], FlatModel | None]
+    """What predicts at the moment, after a round that ended with this `final`; None: nothing yet."""
 
 
 def own_path(places: Places, party: str, run: str, target: str, seed: int) -> Path:
@@ -32,18 +34,42 @@ def keep(method: Method[Any], net: Network, party: str, path: Path) -> None:
         write_memory({k: v for k, v in read_memory(path).items() if k in method.keeps}, path)
 
 
-def up_to_date(config: Config, method: Method[Any], net: Network, path: Path) -> FlatModel | None:
-    """The target's own model as it is now; None: it has none yet."""
-    keep(method, net, net.target, path)
-    return kept_model(config, method, path) if path.exists() else None
+def predicting(config: Config, method: Method[Any], net: Network, path: Path) -> Own | None:
+    """What predicts where it is not the bare network: the target's own model, or the shared one with its parts."""
+
+    def own(final: Tensor) -> FlatModel | None:
+        keep(method, net, net.target, path)
+        return kept_model(config, method, path) if path.exists() else None
+
+    def shared(final: Tensor) -> FlatModel | None:
+        return whole_model(config, method, method.named(final, net.layout))
+
+    return own if method.keeps else shared if method.parts else None
 
 
 def kept_model(config: Config, method: Method[Any], path: Path) -> FlatModel | None:
     """The model in a hospital's file; None where a part of it is missing."""
     from fdamed.federation.network import read_memory
+
+    return whole_model(config, method, read_memory(path))
+
+
+def shared_model(config: Config, method: Method[Any], path: Path) -> FlatModel:
+    """The model in a run's theta.safetensors, with the parts that are more than the network."""
+    try:
+        found = whole_model(config, method, tensors_in(path, "federate"))
+    except (KeyError, ValueError):
+        found = None
+    if found is None:
+        raise foreign_weights(path, "federate")
+    return found
+
+
+def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tensor]) -> FlatModel | None:
+    """The model of these tensors; None where a part of it is missing."""
     from fdamed.models.backbone import build
     from fdamed.models.flat import FlatModel
     from fdamed.stages.federate import device
 
-    module = method.predictor(build(config.model), read_memory(path))
+    module = method.predictor(build(config.model), tensors)
     return FlatModel(module, device(config)) if module else None

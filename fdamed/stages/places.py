@@ -105,13 +105,27 @@ def rows_in(path: Path, made_by: str) -> pd.DataFrame:
 
 def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
     """The weights of an earlier stage as one vector, if they are this configuration's model's."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     from fdamed.models.flat import vector_from
 
     try:
-        return vector_from(load_file(needed(path, made_by)), layout)
-    except (SafetensorError, KeyError, ValueError):
-        what = "the weights are damaged, or those of another model"
-        raise FdamedError(what, str(path), f"Run `fdamed {made_by}` again with this configuration.") from None
+        return vector_from(tensors_in(path, made_by), layout)
+    except (KeyError, ValueError):
+        raise foreign_weights(path, made_by) from None
+
+
+def tensors_in(path: Path, made_by: str) -> dict[str, Tensor]:
+    """The tensors of an earlier stage by name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        content: dict[str, Tensor] = load_file(needed(path, made_by))
+    except SafetensorError:
+        raise foreign_weights(path, made_by) from None
+    return content
+
+
+def foreign_weights(path: Path, made_by: str) -> FdamedError:
+    """The error of a file whose tensors do not fit."""
+    what = "the weights are damaged, or those of another model"
+    return FdamedError(what, str(path), f"Run `fdamed {made_by}` again with this configuration.")

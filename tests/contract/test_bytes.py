@@ -36,6 +36,10 @@ COMPARED = M + 6 * 8 + 3 * 8 * K
 """The target's update, six numbers, and three for each source."""
 DIRECTIONS = M + K * M + 8 * K + 8
 """The model, a direction and a length for each source, and the pace."""
+P = 4 * hospitals.model().layout.trainable
+"""The trainable parameters in bytes: what a control variate has."""
+ENCODER = 4 * 2 * 4 * (4 + 1)
+"""FedSR's linear layer from 4 features to 2 x 4 numbers."""
 BOTH = {"sources": (M, MOVED), "target": (M, MOVED)}
 AUTO = {"sources": (M + 8, MOVED), "target": (DIRECTIONS, COMPARED)}
 ALONE = {"target": (M, TRAINED)}
@@ -45,10 +49,13 @@ FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
     "fedda_auto": [AUTO] * ROUNDS,
     "fedgp": [BOTH] * ROUNDS,
     "fedgp_auto": [AUTO] * ROUNDS,
+    "fedprox": [{"sources": (M + 2 * 8, TRAINED)}] * ROUNDS,
+    "fedsr": [{"sources": (M + ENCODER + 5 * 8, TRAINED + ENCODER)}] * ROUNDS,
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
     "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
     "gp": [BOTH] * ROUNDS,
     "oracle": [ALONE] * ROUNDS,
+    "scaffold": [{"sources": (M + P + 3 * 8, TRAINED + P)}] * ROUNDS,
     "target_only": [{"target": (M, MOVED)}] * ROUNDS,
 }
 """Method -> for each round, who gets and sends how many bytes: (down, up) for each source and for the target."""

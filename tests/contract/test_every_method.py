@@ -17,8 +17,8 @@ from tests import hospitals
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3
-FEW_IMAGES = {"fedrf_tca": {"smallest_batch": 2}}
-"""What a method must be told before it takes hospitals of a few images."""
+FEW_IMAGES = {"fedrf_tca": {"smallest_batch": 2}, "scaffold": {"variate": "I"}}
+"""What a method must be told before it takes hospitals of a few images, or of Adam."""
 
 
 def made(name: str):

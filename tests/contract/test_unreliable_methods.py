@@ -18,8 +18,11 @@ from tests import hospitals
 METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]
 """Methods with one model, which the server has; in the others hospitals go on with their own when one is away."""
-SMALL = {"fedrf_tca": {"smallest_batch": 2, "frequencies": 8, "components": 4, "width": 6, "local_steps": 2}}
-"""Options that fit hospitals of a few images, where the defaults do not."""
+SMALL = {
+    "fedrf_tca": {"smallest_batch": 2, "frequencies": 8, "components": 4, "width": 6, "local_steps": 2},
+    "scaffold": {"variate": "I"},
+}
+"""Options that fit hospitals of a few images that train with Adam, where the defaults do not."""
 ROUNDS, SEED, SILENT = 6, 2, 4
 HARSH = Faults.model_validate(
     {
@@ -31,7 +34,7 @@ HARSH = Faults.model_validate(
         "spare": ["target"],
     }
 )
-NEEDS_NO_TARGET = {"fedavg"}
+NEEDS_NO_TARGET = {"fedavg", "fedprox", "fedsr", "scaffold"}
 NEEDS_NO_SOURCE = {"oracle", "target_only"}
 OFFLINE = {"finetune_offline"}
 """First the sources alone, then the target alone."""

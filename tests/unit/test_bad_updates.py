@@ -25,6 +25,8 @@ RULES = [
     "fedda_auto",
     "fedgp",
     "fedgp_auto",
+    "fedprox",
+    "fedsr",
     "finetune",
     "finetune_offline",
     "gp",

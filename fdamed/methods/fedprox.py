@@ -1,0 +1,75 @@
+"""FedProx (Li et al., MLSys 2020, Algorithm 2): local training that is held back to the model it started from.
+
+Source k minimises F_k(theta) + mu/2 |theta - theta_t|^2 over the trainable parameters: mu (theta - theta_t) is added to
+every gradient. The server averages as FedAvg does; with mu = 0 and no stragglers this is FedAvg bit for bit.
+
+On the wire: FedAvg's, and two numbers to each source (mu and the share of stragglers).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fdamed.federation.averaging import average_of
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.steps import Trained, train_from, train_locally
+from fdamed.federation.wire import Scalar, Weights, message
+from fdamed.models.flat import FlatModel
+from fdamed.train import Correct
+
+
+@message
+class Near:
+    """theta_t, the weight of the distance to it, and the chance to be a straggler in this round."""
+
+    x: Weights
+    mu: Scalar
+    stragglers: Scalar
+
+
+@at_site_like(train_locally)
+def train_near(site: Site, ask: Near) -> Trained:
+    """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
+    recipe = site.recipe.model_copy(update={"epochs": epochs(site, ask.stragglers)})
+    correct = proximal(site.model, ask.x, ask.mu) if ask.mu else None
+    loss = train_from(site, ask.x, recipe, correct).loss
+    return Trained(x=site.model.read(), n=len(site.data), loss=loss)
+
+
+def proximal(model: FlatModel, x: Tensor, mu: float) -> Correct:
+    """Adds the gradient of mu/2 |theta - x|^2 over the parameters; exactly nothing where theta is x."""
+    theta, start = model.trainable, x[: model.layout.trainable].to(model.theta.device)
+    apart = torch.empty_like(theta)
+
+    def correct(grad: Tensor) -> None:
+        torch.sub(theta, start, out=apart)
+        grad.add_(apart, alpha=mu)
+
+    return correct
+
+
+def epochs(site: Site, stragglers: float) -> int:
+    """All of the hospital's epochs E, or with this chance a number drawn from 1..E."""
+    rng = site.rng.child("epochs").numpy
+    return int(rng.integers(1, site.recipe.epochs + 1)) if rng.random() < stragglers else site.recipe.epochs
+
+
+@method("fedprox")
+class FedProx(OneModel):
+    title: ClassVar[str] = "FedProx"
+    paper: ClassVar[str] = "Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2"
+    target_labels: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (train_near,)
+
+    mu: float = option(0.01, "weight of the distance to the model of the round; 0: FedAvg", low=0.0)
+    stragglers: float = option(
+        0.0, "chance that a source trains only for a number of its epochs, drawn from 1 to all", low=0.0, high=1.0
+    )
+
+    def round(self, state: Model, net: Network) -> Model:
+        return average_of(net, train_near, state, Near(x=state.x, mu=self.mu, stragglers=self.stragglers))

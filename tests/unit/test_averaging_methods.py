@@ -1,0 +1,101 @@
+"""FedProx, SCAFFOLD and FedSR where hospitals are small, one-sided, few or away, with and without auxiliary heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled
+from fdamed.faults import Faults
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.network import InProcess
+from fdamed.federation.unreliable import Unreliable
+from fdamed.models.backbone import build, initialise
+from fdamed.models.flat import FlatModel
+from fdamed.seeds import stream
+from tests import hospitals
+
+SGD, ADAM = (Recipe(lr=0.02, batch=4, optimiser=o) for o in ("sgd", "adam"))
+METHODS = {
+    "fedprox": ("fedprox", {"mu": 0.1, "stragglers": 0.5}, ADAM),
+    "scaffold-I": ("scaffold", {"variate": "I"}, ADAM),
+    "scaffold-II": ("scaffold", {}, SGD),
+    "fedsr": ("fedsr", {}, ADAM),
+    "fedsr-steps": ("fedsr", {"local_steps": 3, "l2r": "squared", "scale": False}, SGD),
+}
+
+
+def learned(name: str, net, rounds: int = 3):
+    kind, options, _ = METHODS[name]
+    return run(REGISTRY[kind](**options), net, hospitals.theta(), rounds, hospitals.no_judge)
+
+
+def federation(name: str, names: tuple[str, ...] = hospitals.NAMES, auxiliary: bool = False) -> InProcess:
+    net = hospitals.in_process(names, auxiliary=auxiliary)
+    for site in net._sites.values():
+        site.recipe = METHODS[name][2]
+    return net
+
+
+def first(data: Labelled, rows: slice) -> Labelled:
+    return Labelled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+@pytest.mark.parametrize("names", [hospitals.NAMES, ("north", "target")], ids=["three sources", "one source"])
+@pytest.mark.parametrize("name", METHODS)
+def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxiliary) -> None:
+    for rows in (slice(0, 1), slice(0, None, 2)):  # a single image; all of class 0
+        net = federation(name, names, auxiliary)
+        net._sites["north"].data = first(net._sites["north"].data, rows)
+        theta, record = learned(name, net)
+        assert torch.isfinite(theta).all() and not torch.equal(theta[: len(hospitals.theta())], hospitals.theta())
+        assert record.absences == []
+
+
+@pytest.mark.parametrize("name", ["fedprox", "scaffold-I", "scaffold-II", "fedsr"])
+def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
+    from fdamed.config import Model
+
+    net = build(Model(width=0.125))
+    initialise(net, stream(0, "one").torch)
+    resident = FlatModel(net)
+    sites = {n: hospitals.hospital(n, resident=resident) for n in ("north", "east", "target")}
+    for site in sites.values():
+        site.recipe = METHODS[name][2]
+        site.data = Labelled(np.full((1, 32, 32), 99, np.uint8), site.data.y[:1], {})
+    kind, options, _ = METHODS[name]
+    method = REGISTRY[kind](**options)
+    theta, _ = run(method, InProcess(sites, "target", "test"), resident.read(), 1, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_share_of_the_sources_on_bad_lines_learns_the_same_twice(name, auxiliary) -> None:
+    faults = Faults.model_validate({"absent": 0.2, "lost": {"every": {"up": 0.2, "down": 0.1}}, "quorum": 1})
+    found = []
+    for _ in range(2):
+        net = Unreliable(federation(name, auxiliary=auxiliary), faults, 3)
+        net.invite(0.7, 1)
+        found.append(learned(name, net, 8))
+    (theta, record), (again, other) = found
+    assert torch.equal(theta, again) and record.ledger == other.ledger
+    assert torch.isfinite(theta).all() and record.absences
+    assert {"up", "down"} <= {a["why"].split()[-1] for a in record.absences}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_auxiliary_heads_train_and_are_remembered_at_the_sources_alone(name) -> None:
+    net = federation(name, auxiliary=True)
+    theta, _ = learned(name, net)
+    plain, _ = learned(name, federation(name))
+    assert not torch.equal(theta, plain)
+    before = FlatModel(torch.nn.ModuleDict({"sex": torch.nn.Linear(4, 2)}))
+    for party in net.sources:
+        initialise(before.module, stream(5, party, "heads").torch)
+        assert not torch.equal(net._sites[party].memory["heads"], before.read())
+    assert "heads" not in net._sites["target"].memory

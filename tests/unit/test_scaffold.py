@@ -1,0 +1,258 @@
+"""SCAFFOLD against its paper: no drift, variates that are mean gradients, and c = mean of the c_k whoever drops out."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled
+from fdamed.errors import FdamedError
+from fdamed.faults import Faults
+from fdamed.federation.loop import run
+from fdamed.federation.network import InProcess, Network
+from fdamed.federation.site import answer
+from fdamed.federation.unreliable import Unreliable
+from fdamed.methods import scaffold
+from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.scaffold import Ask, Scaffold, State, gradient_at, train_corrected
+from fdamed.train import as_input
+from tests import hospitals, quadratics
+
+SGD = Recipe(lr=0.05, batch=4, optimiser="sgd")
+SOURCES = ("east", "north", "south")
+
+
+def sgd(names: tuple[str, ...] = hospitals.NAMES, recipe: Recipe = SGD, **options: bool) -> InProcess:
+    net = hospitals.in_process(names, **options)
+    for site in net._sites.values():
+        site.recipe = recipe
+    return net
+
+
+def states(method: Scaffold, net: Network, theta: Tensor, rounds: int):
+    """Each state, and the network as it is after its round."""
+    state = method.start(theta)
+    for number in range(1, rounds + 1):
+        net.begin(number, rounds)
+        state = method.round(state, net)
+        yield state
+
+
+def variate(net: InProcess, state: State, party: str) -> Tensor:
+    """c_k as the hospital will have it once it hears what the server has taken."""
+    memory, taken = net._sites[party].memory, int(state.taken[net.sources.index(party)])
+    c_k = memory.get(scaffold.VARIATE, torch.zeros(net.layout.trainable, dtype=torch.float64))
+    sent_in = int(memory[scaffold.SENT_IN]) if scaffold.SENT_IN in memory else 0
+    return c_k + memory[scaffold.SENT] if taken and sent_in == taken else c_k
+
+
+def gap(net: InProcess, state: State) -> float:
+    """|c - 1/K sum c_k|."""
+    return float((state.c - torch.stack([variate(net, state, k) for k in net.sources]).mean(0)).norm())
+
+
+@pytest.mark.parametrize(("option", "share", "rate"), [("I", 1, 1), ("I", 0.5, 0.5), ("II", 1, 1), ("II", 0.5, 1)])
+def test_two_parabolas_end_at_their_common_minimum_with_all_and_with_half_of_the_sources(option, share, rate) -> None:
+    net = quadratics.in_process()
+    net.invite(share, 1)
+    for state in states(Scaffold(variate=option, server_lr=rate), net, torch.full((1,), 0.5), 300):
+        assert gap(net, state) < 1e-10
+    assert float(state.x) == pytest.approx(10 / 11, abs=1e-6) == pytest.approx(0.9090909, abs=1e-6)
+
+
+def test_fedavg_ends_elsewhere_on_the_same_parabolas() -> None:
+    theta, _ = run(FedAvg(), quadratics.in_process(), torch.full((1,), 0.5), 300, hospitals.no_judge)
+    assert float(theta) == pytest.approx(0.8299226618, abs=1e-6)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_the_first_round_is_fedavgs_bit_for_bit(option) -> None:
+    first = next(states(Scaffold(variate=option, weighting="samples"), sgd(), hospitals.theta(), 1))
+    plain, _ = run(FedAvg(), sgd(), hospitals.theta(), 1, hospitals.no_judge)
+    assert torch.equal(first.x, plain)
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(decay, auxiliary, monkeypatch) -> None:
+    net = sgd(recipe=SGD.model_copy(update={"weight_decay": decay}), auxiliary=auxiliary)
+    used: list[Tensor] = []
+    plain = scaffold.shift_by
+
+    def watched(shift: Tensor):
+        correct, model = plain(shift), net._sites["north"].model
+        used.clear()
+
+        def both(grad: Tensor) -> None:
+            used.append(grad.add(model.trainable, alpha=decay).double())
+            correct(grad)
+
+        return both
+
+    monkeypatch.setattr(scaffold, "shift_by", watched)
+    for state in states(Scaffold(), net, hospitals.theta(), 3):
+        mean = torch.stack(used).mean(0)  # of south, which is asked last
+        assert torch.allclose(variate(net, state, "south"), mean, atol=2e-6)
+        assert float(mean.norm()) > 1e-2
+
+
+def test_a_variate_of_option_one_is_the_gradient_of_the_whole_loss_where_the_round_began() -> None:
+    site = hospitals.hospital("north")
+    site.recipe = Recipe(lr=0.05, batch=16, optimiser="sgd", weight_decay=0.1)
+    x = hospitals.theta()
+    g = gradient_at(site, x)
+    assert torch.equal(site.model.trainable, x[: len(g)])
+    other = hospitals.model()
+    other.load(x)
+    other.module.train()
+    data = site.data
+    F.cross_entropy(other.module(as_input(torch.from_numpy(data.images))), torch.from_numpy(data.y)).backward()
+    assert torch.allclose(g, other.grad + 0.1 * other.trainable, atol=1e-6)
+
+
+def test_batches_of_different_sizes_weigh_by_their_images_in_option_one() -> None:
+    site = quadratics.in_process()._sites["two"]
+    rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0], [5.0, 0.0]], np.float32)
+    site.data = Labelled(rows, np.zeros(5, np.int64), {})
+    site.recipe = Recipe(lr=0.1, batch=3, optimiser="sgd")
+    assert float(gradient_at(site, torch.tensor([2.0]))) == pytest.approx(3.0 * 2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("names", [("north", "target"), hospitals.NAMES])
+def test_adam_with_option_two_is_refused_before_anybody_trains(names) -> None:
+    net = hospitals.in_process(names)
+    with pytest.raises(FdamedError, match="mean gradient, which under adam it is not") as refused:
+        run(Scaffold(), net, hospitals.theta(), 1, hospitals.no_judge)
+    assert "sgd" in refused.value.fix and "variate: I" in refused.value.fix
+    assert {line["from"] for line in net.ledger.lines()} == {"server"}
+    assert all(site.memory == {} for site in net._sites.values())
+
+
+def test_the_server_divides_by_all_sources_not_by_those_that_took_part() -> None:
+    net = sgd()
+    net.invite(0.4, 3)
+    state = next(states(Scaffold(), net, hospitals.theta(), 1))
+    (party,) = net.participants
+    sent = net._sites[party].memory[scaffold.SENT]
+    assert float(sent.norm()) > 0.0
+    assert torch.allclose(state.c, sent.double() / 3, rtol=1e-12)
+    assert state.taken.tolist() == [int(k == party) for k in SOURCES]
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_source_that_drops_out_has_not_changed_its_variate(way) -> None:
+    net = sgd()
+    before = list(states(Scaffold(), net, hospitals.theta(), 2))[-1]
+    was = variate(net, before, "north")
+    lossy = Unreliable(net, Faults.model_validate({"lost": {"every": {way: 1.0}}, "spare": ["east", "south"]}), 0)
+    lossy.begin(3, 4)
+    during = Scaffold().round(before, lossy)
+    assert [(a["party"], a["why"]) for a in lossy.absences] == [("north", f"message lost: weights {way}")]
+    assert during.taken.tolist() == [3, 2, 3]
+    # Where the answer was lost the hospital has trained, and cannot know that nobody heard.
+    assert int(net._sites["north"].memory[scaffold.SENT_IN]) == (3 if way == "up" else 2)
+    assert torch.equal(variate(net, during, "north"), was) and gap(net, during) < 1e-10
+    net.begin(4, 4)
+    after = Scaffold().round(during, net)
+    assert after.taken.tolist() == [4, 4, 4]
+    assert torch.equal(net._sites["north"].memory[scaffold.VARIATE], was)
+    assert torch.equal(variate(net, after, "north"), was + net._sites["north"].memory[scaffold.SENT])
+    assert gap(net, after) < 1e-10
+
+
+HARSH = {"absent": 0.2, "lost": {"every": {"down": 0.2, "up": 0.3}}, "spare": ["target"], "quorum": 0}
+
+
+@pytest.mark.parametrize("quorum", [0, 2])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_c_is_the_mean_of_the_variates_on_a_harsh_network_with_a_share_of_the_sources(option, quorum) -> None:
+    net = sgd()
+    lossy = Unreliable(net, Faults.model_validate(HARSH | {"quorum": quorum}), 7)
+    lossy.invite(0.7, 2)
+    seen: list[State] = []
+
+    class Watched(Scaffold):
+        def round(self, state, net):
+            new = super().round(state, net)
+            seen.append(new)
+            return new
+
+    def judge(theta: Tensor) -> dict:
+        if seen:  # also after a round that was lost when some had already answered
+            assert torch.equal(seen[-1].x, theta)
+            assert gap(net, seen[-1]) < 1e-10
+        return {}
+
+    theta, record = run(Watched(variate=option), lossy, hospitals.theta(), 40, judge)
+    assert torch.isfinite(theta).all() and len(seen) > 5
+    whys = {a["why"].partition(":")[0] for a in record.absences}
+    assert whys == {"absent by schedule", "message lost"}
+    assert bool([m for m in record.metrics if m.get("lost")]) == (quorum == 2)
+
+
+def test_a_rejected_answer_is_in_no_variate() -> None:
+    for part in ("x", "dc"):
+        net = sgd()
+        deliver = net._deliver
+
+        def huge(party, step, nth, msg, deliver=deliver, part=part, net=net):
+            reply = deliver(party, step, nth, msg)
+            if party == "north" and net.round == 2:
+                return dataclasses.replace(reply, **{part: getattr(reply, part) * 1e12})
+            return reply
+
+        net._deliver = huge
+        all_states = list(states(Scaffold(), net, hospitals.theta(), 4))
+        assert [(a["round"], a["party"]) for a in net.absences] == [(2, "north")]
+        assert "times as long as" in net.absences[0]["why"]
+        assert [s.taken.tolist()[1] for s in all_states] == [1, 1, 3, 4]
+        assert gap(net, all_states[-1]) < 1e-10
+        assert torch.isfinite(all_states[-1].x).all()
+
+
+def test_a_source_without_images_is_passed_over() -> None:
+    net = sgd()
+    site = net._sites["north"]
+    site.data = Labelled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    both = list(states(Scaffold(), net, hospitals.theta(), 2))
+    assert both[-1].taken.tolist() == [2, 0, 2]
+    assert gap(net, both[-1]) < 1e-10
+    without = next(states(Scaffold(), sgd(("east", "south", "target")), hospitals.theta(), 1))
+    assert torch.equal(both[0].x, without.x)
+
+
+def test_the_servers_rate_holds_for_parameters_and_leaves_buffers_averaged() -> None:
+    once, twice = (next(states(Scaffold(server_lr=r), sgd(), hospitals.theta(), 1)) for r in (1.0, 2.0))
+    cut, x = sgd().layout.trainable, hospitals.theta()
+    assert torch.allclose(twice.x[:cut] - x[:cut], 2 * (once.x - x)[:cut], atol=1e-6)
+    assert torch.equal(twice.x[cut:], once.x[cut:])
+    assert torch.equal(twice.c, once.c)
+
+
+def test_a_hospital_that_has_lost_its_memory_says_so() -> None:
+    net = sgd()
+    rounds = states(Scaffold(), net, hospitals.theta(), 2)
+    next(rounds)
+    net._sites["south"].memory = {}
+    with pytest.raises(FdamedError, match="variate of round 1") as lost:
+        next(rounds)
+    assert "south" in lost.value.where
+
+
+def test_the_same_question_twice_is_settled_once() -> None:
+    site = hospitals.hospital("north")
+    site.recipe = SGD
+    zeros = torch.zeros(site.model.layout.trainable)
+    ask = Ask(x=hospitals.theta(), c=zeros, option=2, round=1, taken=0)
+    sent = answer(site, train_corrected, 1, 0, ask).dc
+    for round, taken in itertools.pairwise((1, 2, 3)):
+        later = dataclasses.replace(ask, round=taken, taken=1)
+        answer(site, train_corrected, taken, 0, later)
+        assert torch.equal(site.memory[scaffold.VARIATE], sent.double()), round
