@@ -1,4 +1,4 @@
-"""CPU seconds of a round of every registered method, as a ratio to `finetune` in the same run.
+"""CPU seconds of a round of every registered method, as a ratio to `finetune` (or `--base`) in the same run.
 
 `python -m benchmarks.methods` prints a table and one JSON line. Four sources and a target in one process, ResNet-18 of
 a quarter of the width on 64 pixels; `--full` is the papers' network on 224, or on `--side`. All methods take turns in
@@ -28,7 +28,7 @@ from fdamed.federation.site import Site
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 
-SOURCES, BATCH, BASE = 4, 32, "finetune"
+SOURCES, BATCH = 4, 32
 LABELLED = 1000 / 2800
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
 
@@ -57,7 +57,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=96, help="images of a hospital")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="these methods beside finetune; default: all")
+    parser.add_argument("--only", nargs="*", default=[], help="these methods beside the base; default: all")
+    parser.add_argument("--base", default="finetune", help="the method that the ratios are to")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     side = given.side or (224 if given.full else 64)
@@ -70,7 +71,8 @@ def main() -> None:
     initialise(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     theta = model.read()
-    names = [BASE, *sorted(set(given.only or REGISTRY) - {BASE})]
+    base = given.base
+    names = [base, *sorted(set(given.only or REGISTRY) - {base})]
     nets = {name: hospitals(name, sets, model) for name in names}
     states: dict[str, Any] = {name: REGISTRY[name]().start(theta) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -83,16 +85,17 @@ def main() -> None:
             seconds[name].append(time.process_time() - begin)
     median = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first round warms up
     ratio = {
-        name: statistics.median(a / b for a, b in zip(s[1:], seconds[BASE][1:], strict=True))
+        name: statistics.median(a / b for a, b in zip(s[1:], seconds[base][1:], strict=True))
         for name, s in seconds.items()
     }
-    print(f"{'method':<20}{'s a round':>12}{'x finetune':>12}")
+    print(f"{'method':<20}{'s a round':>12}{'x ' + base:>12}")
     for name in sorted(names, key=lambda n: ratio[n]):
         print(f"{name:<20}{median[name]:>12.3f}{ratio[name]:>12.2f}")
     print(
         json.dumps(
             {
                 "benchmark": "methods",
+                "base": base,
                 "network": "resnet18" if given.full else "resnet18/4",
                 "pixels": side,
                 "images": given.images,

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high, median_low
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,20 @@ SHORTEST, LONGEST = 1e-30, 1e30
 """Lengths between which float32 can make a unit direction of an update."""
 AGAINST = -0.5
 """The cosine of the whole model from which on the log says that a source points against the target."""
+
+
+class Learner(Protocol):
+    """An answer with a model x that was trained on n images."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+
+
+L = TypeVar("L", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -54,14 +69,24 @@ class Travel:
 
 def source_average(net: Network, model: Model) -> Model:
     """sum_k n_k/n h_k over the sources that answered soundly; the model itself if none did."""
-    h = sound_models(net, train_locally, model.x, net.ask_all(net.sources, train_locally, model))
+    return average_of(net, train_locally, model, model)
+
+
+def average_of(net: Network, step: Step, model: Model, question: Any) -> Model:
+    """The same for another way to train locally from the model, asked by `question`."""
+    h: dict[str, Trained] = sound_models(net, step, model.x, net.ask_all(net.sources, step, question))
     if not h:
         return model
-    net.notes["train/loss"] = sum(r.n * r.loss for r in h.values()) / sum(r.n for r in h.values())
+    note_loss(net, h)
     return Model(x=mean([r.x for r in h.values()], [r.n for r in h.values()]))
 
 
-def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, Trained]) -> dict[str, Trained]:
+def note_loss(net: Network, h: Mapping[str, Learner]) -> None:
+    """Keep the sources' mean loss, by images, for the metrics of the round."""
+    net.notes["train/loss"] = sum(r.n * r.loss for r in h.values()) / sum(r.n for r in h.values())
+
+
+def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L]) -> dict[str, L]:
     """The models that can have been trained from x; the others are left out of the round by name."""
     x = x[: net.layout.trainable]
     lengths = distances([r.x for r in h.values()], x)

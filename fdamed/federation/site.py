@@ -47,6 +47,8 @@ class Step:
     run: Callable[[Site, Any], Any]
     question: type
     answer: type
+    draws: str
+    """The name in its random streams: its own, or that of the step whose numbers it draws."""
 
     @property
     def lets_out(self) -> frozenset[str]:
@@ -59,11 +61,24 @@ _STEPS: dict[str, Step] = {}
 
 def at_site(function: Callable[[Site, Any], Any]) -> Step:
     """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations."""
+    return _step(function, None)
+
+
+def at_site_like(other: Step) -> Callable[[Callable[[Site, Any], Any]], Step]:
+    """`at_site` with the random numbers of another step: methods that differ in one term train on the same batches."""
+
+    def make(function: Callable[[Site, Any], Any]) -> Step:
+        return _step(function, other.draws)
+
+    return make
+
+
+def _step(function: Callable[[Site, Any], Any], draws: str | None) -> Step:
     hints = get_type_hints(function, include_extras=True)
     answer = hints.pop("return")
     question = next(t for n, t in hints.items() if n != "site")
     name = f"{function.__module__.removeprefix('fdamed.')}.{function.__name__}"
-    step = Step(name, function, question, answer)
+    step = Step(name, function, question, answer, draws or name)
     if name in _STEPS:
         raise TypeError(f"two steps are called {name}")
     _STEPS[name] = step
@@ -84,7 +99,7 @@ def refusal(step: Step, release: frozenset[str], party: str, method: str) -> Fda
 
 def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run one step in the hospital, with the random numbers of this very question."""
-    site.rng = stream(site.seed, site.name, round, step.name, nth)
+    site.rng = stream(site.seed, site.name, round, step.draws, nth)
     return step.run(site, ask)
 
 

@@ -36,6 +36,8 @@ COMPARED = M + 6 * 8 + 3 * 8 * K
 """The target's update, six numbers, and three for each source."""
 DIRECTIONS = M + K * M + 8 * K + 8
 """The model, a direction and a length for each source, and the pace."""
+HEAD = 4 * 2 * (4 + 1)
+"""The gradient of a linear head of 4 features and 2 classes, with its biases."""
 BOTH = {"sources": (M, MOVED), "target": (M, MOVED)}
 AUTO = {"sources": (M + 8, MOVED), "target": (DIRECTIONS, COMPARED)}
 ALONE = {"target": (M, TRAINED)}
@@ -45,6 +47,8 @@ FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
     "fedda_auto": [AUTO] * ROUNDS,
     "fedgp": [BOTH] * ROUNDS,
     "fedgp_auto": [AUTO] * ROUNDS,
+    "fedgtst": [{"sources": (M + 7 * 8, TRAINED + 8)}] * ROUNDS,
+    "fediir": [{"sources": (M + HEAD + 8, TRAINED + HEAD + 8)}] * ROUNDS,
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
     "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
     "gp": [BOTH] * ROUNDS,

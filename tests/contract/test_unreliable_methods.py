@@ -31,7 +31,7 @@ HARSH = Faults.model_validate(
         "spare": ["target"],
     }
 )
-NEEDS_NO_TARGET = {"fedavg"}
+NEEDS_NO_TARGET = {"fedavg", "fedgtst", "fediir"}
 NEEDS_NO_SOURCE = {"oracle", "target_only"}
 OFFLINE = {"finetune_offline"}
 """First the sources alone, then the target alone."""
