@@ -125,7 +125,7 @@ class FedGTST(Method[State]):
     hessian: Literal["probe", "probes", "exact"] = option(
         "probe", "the regulariser's gradient by one gradient more, by two, or by differentiating twice"
     )
-    reach: float = option(1e-3, "length of a probe's step, as a share of the weights' length", low=1e-8, high=1.0)
+    reach: float = option(0.1, "length of a probe's step", low=1e-8)
     phi: float = option(0.1, "share of all sources that also train plainly; at least one", low=0.0, high=1.0)
     cap: float = option(0.0, "largest guide, in medians of the sources' norms; 0: none", low=0.0)
     weighting: Literal["uniform", "samples"] = option("uniform", "1/K as in Eq. 2, or by number of images")

@@ -112,9 +112,11 @@ def train_towards(site: Site, ask: Towards) -> Trained:
 
 def drawn_to(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy + weight |its gradient in the head - g|^2 on features (B, d)."""
-    logits = head(z).float()
-    own = head_gradient(z.float(), logits, y).flatten()
-    return F.cross_entropy(logits, y) + weight * (own - g).square().sum()
+    with torch.autocast(z.device.type, enabled=False):
+        z = z.float() if z.dtype == torch.bfloat16 else z
+        logits = head(z)
+        own = head_gradient(z, logits, y).flatten()
+        return F.cross_entropy(logits, y) + weight * (own - g).square().sum()
 
 
 @method("fediir")

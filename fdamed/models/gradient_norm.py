@@ -35,7 +35,7 @@ class Steepness:
     """The guide norm; None: the plain loss."""
     probes: int
     reach: float
-    """Length of a probe's step, as a share of the weights' own."""
+    """Length of a probe's step."""
     start: int = 0
     """J is over the parameters from here on in the network's vector."""
     path: Tensor | None = None
@@ -78,14 +78,13 @@ class Steepness:
         value = objective()
         value.backward()  # type: ignore[no-untyped-call]
         norm = self._keep(self._own)
-        r = self.reach * length(model.trainable)
-        c = 2.0 * self.xi * (norm - gamma) / r
+        c = 2.0 * self.xi * (norm - gamma) / self.reach
         if c == 0.0:
             return value.detach()
         at = model.theta.clone()  # with the running statistics of this batch, which a probe must not move again
         w = model.theta[self.start : model.layout.trainable]
         if self.probes == 1:
-            w.sub_(self._own, alpha=r / norm)
+            w.sub_(self._own, alpha=self.reach / norm)
             for player in self.players:
                 player.grad.mul_(1.0 + c)
             (-c * objective()).backward()  # type: ignore[no-untyped-call]
@@ -93,7 +92,7 @@ class Steepness:
             v = self._own / norm
             for side in (1.0, -1.0):
                 model.theta.copy_(at)
-                w.add_(v, alpha=side * r)
+                w.add_(v, alpha=side * self.reach)
                 (side * c / 2.0 * objective()).backward()  # type: ignore[no-untyped-call]
         model.theta.copy_(at)
         return value.detach()
