@@ -254,6 +254,31 @@ def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
     assert torch.isfinite(told(site, probes=1, gamma=NONE).x).all(), "without a guide there is no difference"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guide": "full"},
+        {"guide": "full", "norm_at": "start"},
+        {"guide": "batch", "hessian": "probes"},
+        {"hessian": "exact"},
+        {"params": "last", "hessian": "exact"},
+        {"watch": 2, "cap": 2.0, "weighting": "samples"},
+    ],
+)
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_every_variant_gives_the_same_bits_in_rebuilt_hospitals_and_in_any_order(options, auxiliary) -> None:
+    nets = (
+        hospitals.in_process(auxiliary=auxiliary),
+        hospitals.in_process(tuple(reversed(hospitals.NAMES)), auxiliary=auxiliary),
+        hospitals.rebuilt(auxiliary=auxiliary),
+    )
+    first, *others = (run(FedGTST(**options), net, hospitals.theta(), 3, hospitals.no_judge) for net in nets)
+    assert torch.isfinite(first[0]).all()
+    for theta, record in others:
+        assert torch.equal(theta, first[0]) and record.ledger == first[1].ledger
+        assert record.metrics == first[1].metrics
+
+
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
