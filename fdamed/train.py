@@ -1,9 +1,10 @@
-"""The one local training loop; `loss` and `correct` are the hooks that the papers need."""
+"""The one local training loop; `loss`, `task`, `descend` and `correct` are the hooks that the papers need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,10 @@ from fdamed.seeds import Stream
 Floats = NDArray[np.float32]
 Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
 """(model, images (B, 1, S, S), labels (B,)) -> scalar."""
+Task = Callable[[Tensor, Tensor], Tensor]
+"""(features (B, d), labels (B,)) -> scalar: stands for the main head's cross-entropy, beside auxiliary tasks, too."""
+Descend = Callable[[Callable[[], Tensor]], Tensor]
+"""Asks for the batch's loss, once or more often, and adds its own gradient to the models' -> the loss."""
 Correct = Callable[[Tensor], None]
 """Changes the flat gradient (P,) in place before the step."""
 
@@ -49,6 +54,8 @@ def fit(
     rng: Stream,
     *,
     loss: Loss | None = None,
+    task: Task | None = None,
+    descend: Descend | None = None,
     correct: Correct | None = None,
     auxiliary: AuxiliaryTasks | None = None,
     optimiser: Optimiser | None = None,
@@ -75,18 +82,15 @@ def fit(
             if data.noise:
                 x = noisy(x, data.noise, rng.child("noise", epoch, number))
             model.grad.zero_()
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-                if auxiliary and head_optimiser:
-                    auxiliary.heads.grad.zero_()
-                    f = model.module.features(x)  # type: ignore[operator]  # every network here has features
-                    value = F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
-                    b = {k: v[rows] for k, v in side.items()}
-                    value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, b)  # type: ignore[arg-type]
-                elif loss:
-                    value = loss(model, x, y)
-                else:
-                    value = F.cross_entropy(model.module(x), y)
-            value.backward()  # type: ignore[no-untyped-call]
+            if auxiliary:
+                auxiliary.heads.grad.zero_()
+            b = {k: v[rows] for k, v in side.items()}
+            objective = partial(local_loss, model, x, y, b, auxiliary, loss, task, precision)
+            if descend:
+                value = descend(objective)
+            else:
+                value = objective()
+                value.backward()  # type: ignore[no-untyped-call]
             if correct:
                 correct(model.grad)
             optimiser.step()
@@ -99,6 +103,27 @@ def fit(
     return Outcome(float(total) / steps, steps)
 
 
+def local_loss(
+    model: FlatModel,
+    x: Tensor,
+    y: Tensor,
+    side: dict[str, Tensor],
+    auxiliary: AuxiliaryTasks | None = None,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    precision: str = "float32",
+) -> Tensor:
+    """What a hospital minimises, on one batch; `side` has the batch's auxiliary labels."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        if not (auxiliary or task):
+            return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
+        f = model.module.features(x)  # type: ignore[operator]  # every network here has features
+        value = task(f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
+        if auxiliary:
+            value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, side)  # type: ignore[arg-type]
+        return value
+
+
 def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:
     """Rows of each batch of one shuffled epoch; a last batch of one sample is left out (BatchNorm cannot use it)."""
     order = torch.from_numpy(rng.numpy.permutation(n))
@@ -106,6 +131,12 @@ def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:
         rows = order[start : start + size]
         if len(rows) > 1 or n == 1:
             yield rows
+
+
+def in_order(n: int, size: int) -> Iterator[Tensor]:
+    """Rows of batches that hold every sample once, in order."""
+    for start in range(0, n, size):
+        yield torch.arange(start, min(start + size, n))
 
 
 def held(data: Labelled | Unlabelled, device: torch.device) -> Tensor:

@@ -14,7 +14,9 @@ PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
 """Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
 WITH_TARGET = frozenset({"gp", "fedgp", "fedda", "fedgp_auto", "fedda_auto"})
 """Methods that combine the sources' updates and the target's."""
-AVERAGES = frozenset({"fedavg", "finetune", "finetune_offline"})
+AVERAGES = frozenset({"fedavg", "fedgtst", "fediir", "finetune", "finetune_offline"})
+AT_SOURCES = {"fedgtst": "the gradient of a gradient’s norm", "fediir": "gradients of the head"}
+"""What else the sources work out in a round."""
 YARDSTICK = "finetune"
 
 
@@ -118,6 +120,8 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
         parts.append("train on the target’s unlabelled images")
     if heads:
         parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
+    if record.method in AT_SOURCES:
+        parts.append(AT_SOURCES[record.method])
     if record.method in WITH_TARGET:
         parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
     return " + ".join(parts) or "–"

@@ -107,6 +107,11 @@ class Network(ABC):
         """Leave an answer that came out of this round, by name, in the log and in the run's record."""
         self._miss(party, step, f"update rejected: {why}")
 
+    def some(self, name: str, count: int) -> tuple[str, ...]:
+        """So many of this round's sources, drawn anew each round."""
+        drawn = stream(self._seed, name, self.round).numpy.permutation(len(self.participants))[:count]
+        return tuple(self.participants[i] for i in sorted(drawn))
+
     def _miss(self, party: str, step: Step, why: str) -> None:
         self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
         print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)

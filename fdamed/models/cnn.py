@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,7 @@ class Cnn(nn.Module):
         self.fc1 = nn.Linear(trunk.SECOND * left * left, WIDE)
         self.fc2 = nn.Linear(WIDE, FEATURES)
         self.head = nn.Linear(FEATURES, classes)
+        self.compiled = True
 
     def features(self, x: Tensor) -> Tensor:
         """(B, channels, side, side) -> (B, 84): what the main head and the auxiliary heads read."""
@@ -42,7 +45,7 @@ class Cnn(nn.Module):
     def convolutions(self, x: Tensor) -> Tensor:
         """(B, channels, side, side) -> (B, 16 * P * P), compiled where that is possible."""
         weights = (self.conv1.weight, self.conv1.bias, self.conv2.weight, self.conv2.bias)
-        if trunk.serves(x, *weights):  # type: ignore[arg-type]  # these convolutions have biases
+        if self.compiled and trunk.serves(x, *weights):  # type: ignore[arg-type]  # these convolutions have biases
             out: Tensor = trunk.Trunk.apply(x, *weights)  # type: ignore[no-untyped-call]
             return out
         return self.layers(x)
@@ -55,6 +58,19 @@ class Cnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
         return out
+
+
+@contextmanager
+def twice_differentiable(net: nn.Module, wanted: bool = True) -> Iterator[None]:
+    """Within, the convolutions run in torch's layers: the compiled pass can be differentiated only once."""
+    here = [m for m in net.modules() if isinstance(m, Cnn) and wanted]
+    try:
+        for m in here:
+            m.compiled = False
+        yield
+    finally:
+        for m in here:
+            m.compiled = True
 
 
 @torch.no_grad()

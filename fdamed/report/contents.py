@@ -21,7 +21,19 @@ from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
 from fdamed.files import digest
 from fdamed.records import Key, Record, layers
 from fdamed.report import advice as advised
-from fdamed.report import audited, beside, blocks, figures, hindsight, hospitals, notes, repeated, reproduce, swept
+from fdamed.report import (
+    audited,
+    beside,
+    blocks,
+    figures,
+    hindsight,
+    hospitals,
+    jacobians,
+    notes,
+    repeated,
+    reproduce,
+    swept,
+)
 from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
 from fdamed.report.repeated import Row
@@ -42,6 +54,7 @@ class Frames:
     sizes: pd.DataFrame
     absences: pd.DataFrame
     weights: pd.DataFrame
+    jacobians: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -197,6 +210,9 @@ def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
     for (run, target, kind), part in frames.weights.groupby(["run", "target", "kind"], sort=False):
         title = f"{run}, target {target}"
         drawn[f"{kind}_{run}_{target}"] = figures.curves(notes.weight_lines(part), ("round", str(kind)), title)
+    for target, statistic, lines in jacobians.drawings(frames.jacobians, study.index):
+        names = ("round", jacobians.NAMES[statistic])
+        drawn[f"jacobian_{statistic}_{target}"] = figures.curves(lines, names, f"target {target}")
     yield from ((name, figure) for name, figure in drawn.items() if figure is not None)
 
 
@@ -235,6 +251,7 @@ def page(
     smallest, found = config.privacy.smallest_cell, study.found
     open_config = shareable(config.model_dump(mode="json"))
     weights, weights_left_out = notes.weight_plots(frames.weights)
+    steep, steep_left_out = jacobians.block(frames.jacobians, study.index)
     first = study.views[0].name
     return {
         "cohort": config.cohort,
@@ -263,6 +280,8 @@ def page(
         "heats_left_out": heat_maps[1],
         "weights": weights,
         "weights_left_out": weights_left_out,
+        "jacobians": steep,
+        "jacobians_left_out": steep_left_out,
         "absences": notes.left_out(frames.absences),
         "released": list(config.privacy.release),
         "kinds": list(study.by_kind.columns),

@@ -31,6 +31,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "auxiliary_gain": pd.concat([gains.table(study.gains[n], n, main) for n in names], ignore_index=True),
         "absences": frames.absences,
         "weights": frames.weights,
+        "jacobians": frames.jacobians,
         "reproduction": reproduction.table(study.repeated),
         "advice": advice.table({t: told for t, told in study.advice.items() if told}),
         "advice_judged": hindsight.table([h for h in study.judged.values() if h], main),

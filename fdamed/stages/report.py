@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.evaluate import cohort as cohorts
     from fdamed.evaluate import tables, traffic
     from fdamed.records import study
-    from fdamed.report import contents, figures, notes, page, written
+    from fdamed.report import contents, figures, jacobians, notes, page, written
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         sizes=cohorts.sizes(cohort, smallest),
         absences=notes.absences(folder / "runs", records),
         weights=notes.weights(records),
+        jacobians=jacobians.frame(records),
     )
     known = contents.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):

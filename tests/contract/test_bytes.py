@@ -40,6 +40,8 @@ P = 4 * hospitals.model().layout.trainable
 """The trainable parameters in bytes: what a control variate has."""
 ENCODER = 4 * 2 * 4 * (4 + 1)
 """FedSR's linear layer from 4 features to 2 x 4 numbers."""
+HEAD = 4 * 2 * (4 + 1)
+"""The gradient of a linear head of 4 features and 2 classes, with its biases."""
 BOTH = {"sources": (M, MOVED), "target": (M, MOVED)}
 AUTO = {"sources": (M + 8, MOVED), "target": (DIRECTIONS, COMPARED)}
 ALONE = {"target": (M, TRAINED)}
@@ -51,6 +53,8 @@ FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
     "fedgp_auto": [AUTO] * ROUNDS,
     "fedprox": [{"sources": (M + 2 * 8, TRAINED)}] * ROUNDS,
     "fedsr": [{"sources": (M + ENCODER + 5 * 8, TRAINED + ENCODER)}] * ROUNDS,
+    "fedgtst": [{"sources": (M + 7 * 8, TRAINED + 8)}] * ROUNDS,
+    "fediir": [{"sources": (M + HEAD + 8, TRAINED + HEAD + 8)}] * ROUNDS,
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
     "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
     "gp": [BOTH] * ROUNDS,

@@ -34,7 +34,7 @@ HARSH = Faults.model_validate(
         "spare": ["target"],
     }
 )
-NEEDS_NO_TARGET = {"fedavg", "fedprox", "fedsr", "scaffold"}
+NEEDS_NO_TARGET = {"fedavg", "fedgtst", "fediir", "fedprox", "fedsr", "scaffold"}
 NEEDS_NO_SOURCE = {"oracle", "target_only"}
 OFFLINE = {"finetune_offline"}
 """First the sources alone, then the target alone."""

@@ -1,0 +1,183 @@
+"""FedGTST (Ma et al., NeurIPS 2024), Algorithm 1: the sources' Jacobian norms are tuned to one guide norm.
+
+Source k minimises L_k + xi (|J_k| - gamma)^2 with J_k the gradient of L_k and gamma the largest norm that any source
+told in the round before; a tenth of all sources (phi) also train plainly and tell the larger of both norms, so that the
+guide does not shrink. The first round has no guide and is plain. Then the models are averaged, all alike (Eq. 2).
+
+On the wire: FedAvg's models, the guide and six settings down (56 bytes), a norm up (8 bytes). The three things that the
+paper leaves open, and how H J / |J| is computed, are in decision 0016.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from statistics import median
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fdamed.algebra.vector import mean
+from fdamed.errors import FdamedError
+from fdamed.federation.averaging import note_loss, sound_models
+from fdamed.federation.jacobian import gradient_at, mean_gradient, note_norms, watch
+from fdamed.federation.method import Method, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.steps import auxiliary_tasks, finite, train_locally
+from fdamed.federation.wire import Count, Scalar, Weights, message
+from fdamed.models.gradient_norm import Steepness, last_block, length
+from fdamed.train import fit
+
+NONE = -1.0
+"""A norm that is not there: no guide yet, or a norm that is not finite."""
+GUIDES = ("path", "end", "start", "batch")
+PROBES = {"exact": 0, "probe": 1, "probes": 2}
+FAR = 10.0
+"""Times the median: from here on the log names a guide that runs away from most of the sources."""
+
+
+@message
+class Guided:
+    """h_{p-1}, gamma_{p-1}, and how to train: see the options of FedGTST; `plain`: k is in phi."""
+
+    x: Weights
+    gamma: Scalar
+    xi: Scalar
+    reach: Scalar
+    probes: Count
+    last: Count
+    guide: Count
+    plain: Count
+
+
+@message
+class Steep:
+    """h_k, and gamma_k, the norm that it tells."""
+
+    x: Weights
+    n: Count
+    loss: Scalar
+    gamma: Scalar
+
+
+@message
+class State:
+    """h_p and gamma_p."""
+
+    x: Weights
+    gamma: Scalar
+
+
+@at_site_like(train_locally)
+def train_guided(site: Site, ask: Guided) -> Steep:
+    """Train towards the guide, in phi also plainly; the model that is sent is always the guided one."""
+    guided = ask.gamma >= 0.0 and ask.xi > 0.0
+    if guided and ask.probes and site.precision == "bfloat16":
+        what = "differences of gradients drown in the rounding of bfloat16"
+        raise FdamedError(what, f"hospital {site.name}", "Set `hessian: exact`, or `train.precision: float32`.")
+    std = NONE
+    if guided and ask.plain and GUIDES[ask.guide] != "start":  # else both trainings tell the same norm
+        std, _ = _train(site, ask, None, keep_heads=False)
+    reg, loss = _train(site, ask, ask.gamma if guided else None)
+    return Steep(x=site.model.read(), n=len(site.data), loss=loss, gamma=max(reg, std))
+
+
+def _train(site: Site, ask: Guided, gamma: float | None, keep_heads: bool = True) -> tuple[float, float]:
+    """Local training from h_{p-1} with the guide, None: without; the norm and the loss."""
+    site.model.load(ask.x)
+    auxiliary, guide = auxiliary_tasks(site), GUIDES[ask.guide]
+    start = last_block(site.model.layout) if ask.last else 0
+    norm = length(mean_gradient(site, auxiliary, start)[start:]) if guide == "start" else NONE
+    players = (site.model, auxiliary.heads) if auxiliary else (site.model,)
+    path = torch.zeros_like(site.model.grad) if guide == "path" else None
+    steep = Steepness(players, ask.xi, gamma, ask.probes, ask.reach, start, path)
+    descend = steep if gamma is not None or guide in ("path", "batch") else None
+    outcome = fit(
+        site.model, site.data, site.recipe, site.rng, auxiliary=auxiliary, descend=descend, precision=site.precision
+    )
+    if guide == "end":
+        norm = length(mean_gradient(site, auxiliary, start)[start:])
+    elif guide != "start":
+        norm = steep.path_norm if guide == "path" else steep.mean_norm
+    if auxiliary and keep_heads:
+        site.memory["heads"] = auxiliary.heads.read()
+    return norm if math.isfinite(norm) else NONE, finite(site, outcome.loss)
+
+
+@method("fedgtst")
+class FedGTST(Method[State]):
+    title: ClassVar[str] = "FedGTST"
+    paper: ClassVar[str] = "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1"
+    target_labels: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (train_guided, gradient_at)
+    state: ClassVar[type] = State
+
+    xi: float = option(5e-4, "weight of the regulariser; 0: FedAvg, with the norms told", low=0.0)
+    guide: Literal["path", "full", "batch"] = option(
+        "path",
+        "a source's norm: of the mean gradient of its steps, of one more pass over all images, or mean norm of steps",
+    )
+    norm_at: Literal["end", "start"] = option("end", "where guide = full is taken: at the trained or the common model")
+    params: Literal["all", "last"] = option("all", "J over all parameters, or over the last block and the head")
+    hessian: Literal["probe", "probes", "exact"] = option(
+        "probe", "the regulariser's gradient by one gradient more, by two, or by differentiating twice"
+    )
+    reach: float = option(0.1, "length of a probe's step", low=1e-8)
+    phi: float = option(0.1, "share of all sources that also train plainly; at least one", low=0.0, high=1.0)
+    cap: float = option(0.0, "largest guide, in medians of the sources' norms; 0: none", low=0.0)
+    weighting: Literal["uniform", "samples"] = option("uniform", "1/K as in Eq. 2, or by number of images")
+    watch: int = option(0, "rounds from one look at the sources' whole Jacobians to the next; 0: never", low=0)
+
+    def asks(self) -> tuple[Step, ...]:
+        return (train_guided, gradient_at) if self.watch else (train_guided,)
+
+    def start(self, theta: Tensor) -> State:
+        return State(x=theta, gamma=NONE)
+
+    def final(self, state: State) -> Tensor:
+        return state.x
+
+    def round(self, state: State, net: Network) -> State:
+        watch(net, state.x, self.watch)
+        phi = net.some("phi", max(1, math.floor(self.phi * len(net.sources) + 0.5)))
+        rest = [k for k in net.participants if k not in phi]
+        answers = {
+            **net.ask_all(phi, train_guided, self._question(state, plain=True)),
+            **net.ask_all(rest, train_guided, self._question(state, plain=False)),
+        }
+        h: dict[str, Steep] = sound_models(net, train_guided, state.x, dict(sorted(answers.items())))
+        if not h:
+            return state
+        note_loss(net, h)
+        weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
+        return State(x=mean([r.x for r in h.values()], weights), gamma=self._guide(net, h, state.gamma))
+
+    def _question(self, state: State, plain: bool) -> Guided:
+        return Guided(
+            x=state.x,
+            gamma=state.gamma,
+            xi=self.xi,
+            reach=self.reach,
+            probes=PROBES[self.hessian],
+            last=int(self.params == "last"),
+            guide=GUIDES.index(self.norm_at if self.guide == "full" else self.guide),
+            plain=int(plain),
+        )
+
+    def _guide(self, net: Network, h: Mapping[str, Steep], before: float) -> float:
+        """gamma_p = max_k gamma_k over the norms that are there; without any, the guide that was."""
+        gammas = [r.gamma for r in h.values() if math.isfinite(r.gamma) and r.gamma >= 0.0]
+        note_norms(net, gammas)
+        if not gammas:
+            return before
+        gamma, middle = max(gammas), median(gammas)
+        if gamma > FAR * middle:
+            told = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
+            print(f"round {net.round}: the largest Jacobian norm is {told}", file=sys.stderr, flush=True)
+        if self.cap:
+            gamma = min(gamma, self.cap * middle)
+        net.notes["jacobian/guide"] = gamma
+        return gamma

@@ -1,0 +1,171 @@
+"""FedIIR (Guo et al., ICML 2023): the head's gradient at every source is drawn to the one of all sources.
+
+In a round the sources tell g_k, the gradient of their loss in the head's parameters phi; the server keeps
+g <- ema g + (1 - ema) mean_k g_k and sends it; source k minimises L_k + lambda |grad_phi L_k(batch) - g|^2, and the
+models are averaged, all alike. Head gradients alone cross, as in the authors' code; the FedGTST paper says that all do.
+
+The head is one linear layer, so its gradient is written out (algebra/head.py) and nothing is differentiated twice. On
+the wire, each way: a model and a head gradient. A hospital keeps the model between the two questions of a round.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.algebra.head import head_gradient
+from fdamed.algebra.vector import mean
+from fdamed.errors import FdamedError
+from fdamed.federation.adversaries import batch_of, features
+from fdamed.federation.averaging import Travel, note_loss, sound, sound_models
+from fdamed.federation.jacobian import gradient_at, watch
+from fdamed.federation.method import Method, Model, method, option
+from fdamed.federation.network import Network
+from fdamed.federation.site import Site, Step, at_site, at_site_like
+from fdamed.federation.steps import Trained, auxiliary_tasks, finite, train_locally
+from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
+from fdamed.models.adversary import shape_of
+from fdamed.models.flat import Layout
+from fdamed.models.forward_only import forward_only
+from fdamed.train import fit, in_order
+
+KEPT = "fediir.model"
+"""In a hospital's memory from the first question of a round to the second."""
+
+
+@message
+class HeadGradient:
+    """g_k (C (d + 1),), over so many images; none: nothing is told."""
+
+    g: Statistic
+    n: Count
+
+
+@message
+class Towards:
+    """The gradient of all (C (d + 1),), and lambda."""
+
+    g: Statistic
+    weight: Scalar
+
+
+@message
+class State:
+    """The model, the running mean of head gradients (empty before the first), and how many are in it."""
+
+    x: Weights
+    g: Statistic
+    t: Count
+
+
+@at_site
+def slope(site: Site, ask: Model) -> HeadGradient:
+    """g_k at this model over all images, in evaluation mode; that of a single image would be a patient's features."""
+    site.memory[KEPT] = ask.x.clone()
+    site.model.load(ask.x)
+    net, n = site.model.module, len(site.data)
+    total = torch.zeros(head_size(site.model.layout), device=site.model.theta.device)
+    if n < 2:
+        return HeadGradient(g=total.cpu(), n=0)
+    net.eval()
+    with torch.no_grad(), forward_only(net):
+        for number, rows in enumerate(in_order(n, site.recipe.batch)):
+            b = batch_of(site, rows, site.rng, 0, number)
+            z = features(site, b.x).float()
+            logits: Tensor = net.head(z)  # type: ignore[operator]  # every network here has a head
+            total += head_gradient(z, logits, cast(Tensor, b.y)).flatten() * (len(rows) / n)
+    return HeadGradient(g=total.cpu(), n=n)
+
+
+def head_size(layout: Layout) -> int:
+    """Numbers of a linear head with its bias."""
+    shape = shape_of(layout)
+    return shape.classes * (shape.d + 1)
+
+
+@at_site_like(train_locally)
+def train_towards(site: Site, ask: Towards) -> Trained:
+    """Train from the model of the first question with the head's gradient drawn to g."""
+    if KEPT not in site.memory:
+        what = "it was asked to go on with a model that it never got"
+        raise FdamedError(what, f"hospital {site.name}", "Give it its memory of the last checkpoint, or start again.")
+    site.model.load(site.memory.pop(KEPT))
+    auxiliary = auxiliary_tasks(site)
+    task = partial(drawn_to, site.model.module.head, ask.g.to(site.model.theta.device), ask.weight)  # type: ignore[arg-type]
+    outcome = fit(
+        site.model,
+        site.data,
+        site.recipe,
+        site.rng,
+        task=task if ask.weight else None,
+        auxiliary=auxiliary,
+        precision=site.precision,
+    )
+    if auxiliary:
+        site.memory["heads"] = auxiliary.heads.read()
+    return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))
+
+
+def drawn_to(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy + weight |its gradient in the head - g|^2 on features (B, d)."""
+    with torch.autocast(z.device.type, enabled=False):
+        z = z.float() if z.dtype == torch.bfloat16 else z
+        logits = head(z)
+        own = head_gradient(z, logits, y).flatten()
+        return F.cross_entropy(logits, y) + weight * (own - g).square().sum()
+
+
+@method("fediir")
+class FedIIR(Method[State]):
+    title: ClassVar[str] = "FedIIR"
+    paper: ClassVar[str] = "Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships"
+    target_labels: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (slope, train_towards, gradient_at)
+    state: ClassVar[type] = State
+
+    weight: float = option(1e-3, "lambda, the weight of the head gradients' distance; 0: FedAvg", low=0.0)
+    ema: float = option(0.95, "share of the old in the running mean of head gradients", low=0.0, high=0.999999)
+    corrected: bool = option(False, "divide the running mean by 1 - ema^t; the authors let it begin at zero")
+    weighting: Literal["uniform", "samples"] = option("uniform", "average the models all alike, or by number of images")
+    watch: int = option(0, "rounds from one look at the sources' whole Jacobians to the next; 0: never", low=0)
+
+    def asks(self) -> tuple[Step, ...]:
+        return (slope, train_towards, gradient_at) if self.watch else (slope, train_towards)
+
+    def start(self, theta: Tensor) -> State:
+        return State(x=theta, g=torch.empty(0), t=0)
+
+    def final(self, state: State) -> Tensor:
+        return state.x
+
+    def round(self, state: State, net: Network) -> State:
+        watch(net, state.x, self.watch)
+        told: dict[str, HeadGradient] = net.ask_all(net.sources, slope, Model(x=state.x))
+        g, t = self._mean(state, net, told)
+        shown = g / (1.0 - self.ema**t) if self.corrected and t else g
+        question = Towards(g=shown, weight=self.weight)
+        h: dict[str, Trained] = net.ask_all(told, train_towards, question)
+        h = sound_models(net, train_towards, state.x, h)
+        if not h:
+            return State(x=state.x, g=g, t=t)
+        note_loss(net, h)
+        weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
+        return State(x=mean([r.x for r in h.values()], weights), g=g, t=t)
+
+    def _mean(self, state: State, net: Network, told: dict[str, HeadGradient]) -> tuple[Tensor, int]:
+        """ema g + (1 - ema) mean_k g_k over the images of the sources that told one soundly; without any, g."""
+        g = state.g if state.t else torch.zeros(head_size(net.layout))
+        some = {k: r for k, r in told.items() if r.n and bool(r.g.any())}
+        travels = {k: Travel(float(torch.linalg.vector_norm(r.g)), r.n, r.n) for k, r in some.items()}
+        kept = sound(net, slope, travels, state.x[: net.layout.trainable])
+        some = {k: r for k, r in some.items() if k in kept}
+        if not some:
+            return g, state.t
+        new = mean([r.g for r in some.values()], [float(r.n) for r in some.values()])
+        apart = [float((r.g - new).square().sum()) for r in some.values()]
+        net.notes["head/variance"] = sum(apart) / len(apart)
+        return self.ema * g + (1.0 - self.ema) * new, state.t + 1

@@ -1,0 +1,324 @@
+"""FedGTST: the guide norm, the subset that also trains plainly, and what crosses the wire."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fdamed.algebra.vector import mean
+from fdamed.data.loader import Labelled
+from fdamed.errors import FdamedError
+from fdamed.federation.jacobian import gradient_at, statistics
+from fdamed.federation.loop import run
+from fdamed.federation.network import DroppedOut, InProcess
+from fdamed.federation.site import answer
+from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.fedgtst import GUIDES, NONE, FedGTST, Guided, State, Steep, train_guided
+from fdamed.models.gradient_norm import last_block
+from fdamed.train import as_input
+from tests import hospitals
+
+M = 4 * hospitals.model().layout.size
+
+
+def watched(method: FedGTST, net: InProcess, rounds: int = 2):
+    """The run, with every question and answer of training: (round, party) -> (ask, reply)."""
+    seen: dict[tuple[int, str], tuple[Guided, Steep]] = {}
+    deliver = net._deliver
+
+    def deliver_and_see(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if step is train_guided:
+            seen[net.round, party] = msg, reply
+        return reply
+
+    net._deliver = deliver_and_see
+    return *run(method, net, hospitals.theta(), rounds, hospitals.no_judge), seen
+
+
+def question(**options) -> Guided:
+    given = {"gamma": 0.5, "xi": 0.1, "reach": 0.1, "probes": 1, "last": 0, "guide": 0, "plain": 0}
+    return Guided(**{"x": hospitals.theta()} | given | options)
+
+
+def told(site=None, **options) -> Steep:
+    return answer(site or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
+
+
+def jacobian(theta, data: Labelled, train: bool = False):
+    """The gradient over all images by plain autograd."""
+    model = hospitals.model()
+    model.load(theta)
+    model.module.train(train)
+    model.grad.zero_()
+    x, y = as_input(torch.from_numpy(data.images)), torch.from_numpy(data.y)
+    F.cross_entropy(model.module(x), y).backward()
+    return model.grad.clone()
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_is_the_largest_norm_of_the_round_before() -> None:
+    _, record, seen = watched(FedGTST(), hospitals.in_process(), 3)
+    assert {ask.gamma for (r, _), (ask, _) in seen.items() if r == 1} == {NONE}, "the first round has no guide"
+    for r in (2, 3):
+        largest = max(reply.gamma for (at, _), (_, reply) in seen.items() if at == r - 1)
+        assert {ask.gamma for (at, _), (ask, _) in seen.items() if at == r} == {largest}
+        assert record.metrics[r - 2]["jacobian/guide"] == largest
+
+
+def test_models_are_averaged_all_alike_or_by_images() -> None:
+    for weighting, weights in (("uniform", [1.0, 1.0, 1.0]), ("samples", [9.0, 14.0, 11.0])):
+        theta, _, seen = watched(FedGTST(weighting=weighting), hospitals.in_process(), 1)
+        assert torch.equal(theta, mean([seen[1, p][1].x for p in ("east", "north", "south")], weights))
+
+
+def test_without_its_regulariser_it_is_fedavg_bit_by_bit_and_tells_the_norms() -> None:
+    theta, record, _ = watched(FedGTST(xi=0.0, weighting="samples"), hospitals.in_process(), 3)
+    plain, other = run(FedAvg(), hospitals.in_process(), hospitals.theta(), 3, hospitals.no_judge)
+    assert torch.equal(theta, plain)
+    assert [m["train/loss"] for m in record.metrics] == [m["train/loss"] for m in other.metrics]
+    assert all(m["jacobian/norm"] > 0.0 for m in record.metrics)
+
+
+def test_the_first_round_is_fedavgs_and_the_second_is_not() -> None:
+    states = []
+    for rounds in (1, 2):
+        theta, _, _ = watched(FedGTST(weighting="samples"), hospitals.in_process(), rounds)
+        plain, _ = run(FedAvg(), hospitals.in_process(), hospitals.theta(), rounds, hospitals.no_judge)
+        states.append(torch.equal(theta, plain))
+    assert states == [True, False]
+
+
+@pytest.mark.parametrize(("share", "sources", "expected"), [(0.1, 3, 1), (0.1, 25, 3), (0.5, 4, 2), (0.0, 3, 1)])
+def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sources, expected) -> None:
+    names = tuple(f"s{i:02}" for i in range(sources))
+    one = hospitals.hospital("north")
+    net = InProcess({**{n: replace(one, name=n) for n in names}, "target": hospitals.hospital("target")}, "target", "t")
+    net.invite(0.5, 1)
+    chosen = []
+    for r in range(1, 5):
+        net.begin(r, 4)
+        asked = []
+        net._deliver = lambda party, step, nth, msg, asked=asked: (
+            asked.append((party, msg.plain)) or Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
+        )
+        FedGTST(phi=share).round(State(x=hospitals.theta(), gamma=1.0), net)
+        assert {p for p, _ in asked} == set(net.participants) and len(asked) == len(net.participants)
+        chosen.append(tuple(sorted(p for p, plain in asked if plain)))
+        assert len(chosen[-1]) == min(expected, len(net.participants))
+    assert sources < 10 or len(set(chosen)) > 1, "drawn anew each round"
+
+
+def scripted(gammas: dict[str, float]) -> InProcess:
+    net = hospitals.in_process()
+    net.begin(1, 2)
+    net._deliver = lambda party, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[party])
+    return net
+
+
+def test_the_guide_can_be_held_to_so_many_medians(capsys) -> None:
+    far = {"east": 1.0, "north": 2.0, "south": 100.0}
+    state = State(x=hospitals.theta(), gamma=5.0)
+    assert FedGTST().round(state, scripted(far)).gamma == 100.0
+    assert "the largest Jacobian norm is 50 times the median" in capsys.readouterr().err
+    assert FedGTST(cap=10.0).round(state, scripted(far)).gamma == 20.0
+    assert FedGTST(cap=10.0).round(state, scripted(dict.fromkeys(far, 3.0))).gamma == 3.0
+
+
+def test_a_norm_that_is_not_there_is_passed_over() -> None:
+    state = State(x=hospitals.theta(), gamma=5.0)
+    some = FedGTST().round(state, scripted({"east": NONE, "north": 2.0, "south": 3.0}))
+    assert some.gamma == 3.0 and torch.allclose(some.x, state.x + 1.0), "its model counts all the same"
+    assert FedGTST().round(state, scripted(dict.fromkeys(("east", "north", "south"), NONE))).gamma == 5.0
+
+
+def test_an_answer_with_a_norm_that_is_not_finite_is_left_out_by_name() -> None:
+    net = scripted({"east": math.inf, "north": 2.0, "south": math.nan})
+    assert FedGTST().round(State(x=hospitals.theta(), gamma=5.0), net).gamma == 2.0
+    assert {a["party"] for a in net.absences} == {"east", "south"}
+
+
+def test_an_unsound_model_does_not_set_the_guide() -> None:
+    net = hospitals.in_process()
+    net.begin(1, 2)
+    step = {"east": 1.0, "north": 1.0, "south": 1e9}
+    net._deliver = lambda party, s, nth, msg: Steep(x=msg.x + step[party], n=3, loss=0.1, gamma=step[party])
+    after = FedGTST().round(State(x=hospitals.theta(), gamma=5.0), net)
+    assert after.gamma == 1.0 and [a["party"] for a in net.absences] == ["south"]
+
+
+def test_when_all_drop_out_model_and_guide_stay() -> None:
+    net = hospitals.in_process()
+    net.begin(1, 2)
+
+    def gone(party, step, nth, msg):
+        raise DroppedOut(party, "gone")
+
+    net._deliver = gone
+    state = State(x=hospitals.theta(), gamma=5.0)
+    assert FedGTST().round(state, net) is state
+
+
+# --- a source --------------------------------------------------------------------------------------------------------
+
+
+def test_in_phi_the_guided_model_is_sent_and_the_larger_norm() -> None:
+    for guide in ("path", "end", "batch"):
+        outside, inside = (told(xi=5.0, gamma=0.0, guide=GUIDES.index(guide), plain=p) for p in (0, 1))
+        plain = told(xi=0.0, guide=GUIDES.index(guide))
+        assert torch.equal(inside.x, outside.x) and inside.loss == outside.loss
+        assert not torch.equal(inside.x, plain.x)
+        assert inside.gamma == max(outside.gamma, plain.gamma)
+    assert inside.gamma > outside.gamma, "a guide of zero shortens the gradient, so the plain norm is the larger"
+
+
+def test_in_phi_auxiliary_heads_are_those_of_the_guided_training() -> None:
+    kept = []
+    for plain in (0, 1):
+        site = hospitals.hospital("north", auxiliary=True)
+        told(site, plain=plain)
+        kept.append(site.memory["heads"])
+    assert torch.equal(*kept)
+
+
+def test_the_full_norm_is_that_of_all_images_at_the_trained_or_at_the_common_model() -> None:
+    site = hospitals.hospital("north")
+    x = told(site, xi=0.0).x
+    end, start = (told(site, x=x, guide=GUIDES.index(g)) for g in ("end", "start"))
+    assert end.gamma == pytest.approx(float(jacobian(end.x, site.data).norm()), rel=1e-5)
+    assert start.gamma == pytest.approx(float(jacobian(x, site.data).norm()), rel=1e-5)
+    assert torch.equal(end.x, start.x), "how the norm is told does not change the training"
+
+
+def test_where_a_round_is_one_step_the_norm_of_the_path_is_that_of_the_papers_jacobian() -> None:
+    site = hospitals.hospital("north")
+    site.recipe = site.recipe.model_copy(update={"batch": len(site.data)})
+    there = float(jacobian(hospitals.theta(), site.data, train=True).norm())
+    for guide in ("path", "batch"):
+        assert told(site, guide=GUIDES.index(guide)).gamma == pytest.approx(there, rel=1e-5)
+
+
+def test_the_norm_of_the_last_block_alone() -> None:
+    site = hospitals.hospital("north")
+    start = last_block(site.model.layout)
+    for probes in (0, 1):
+        reply = told(site, last=1, guide=GUIDES.index("end"), probes=probes)
+        assert reply.gamma == pytest.approx(float(jacobian(reply.x, site.data)[start:].norm()), rel=1e-5)
+
+
+def test_a_guide_below_shortens_the_gradient_and_one_above_lengthens_it() -> None:
+    batch = GUIDES.index("batch")
+    plain = told(xi=0.0, guide=batch).gamma
+    for probes in (0, 1, 2):
+        norm = {g: told(xi=3.0, gamma=g, probes=probes, guide=batch).gamma for g in (0.0, 3.0)}
+        assert norm[0.0] < plain < norm[3.0]
+
+
+@pytest.mark.parametrize("options", [{"probes": 0}, {"probes": 2}, {"last": 1}, {"last": 1, "probes": 0}])
+@pytest.mark.parametrize("guide", range(len(GUIDES)))
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_every_variant_trains_to_something_finite(options, guide, auxiliary) -> None:
+    reply = told(hospitals.hospital("north", auxiliary=auxiliary), guide=guide, plain=1, **options)
+    assert torch.isfinite(reply.x).all() and math.isfinite(reply.gamma) and reply.gamma > 0.0
+
+
+@pytest.mark.parametrize("guide", range(len(GUIDES)))
+@pytest.mark.parametrize("probes", [0, 1])
+def test_one_image_or_one_class_is_enough(guide, probes) -> None:
+    site = hospitals.hospital("north")
+    data = site.data
+    for rows in (slice(0, 1), data.y == 1):
+        site.data = Labelled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
+        reply = told(site, guide=guide, probes=probes, plain=1)
+        assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
+
+
+def test_a_norm_beyond_float_is_told_as_none(monkeypatch) -> None:
+    monkeypatch.setattr("fdamed.methods.fedgtst.length", lambda g: math.inf)
+    assert told(guide=GUIDES.index("end")).gamma == NONE
+
+
+def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
+    site = hospitals.hospital("north")
+    site.precision = "bfloat16"
+    with pytest.raises(FdamedError, match="bfloat16"):
+        told(site, probes=1)
+    assert torch.isfinite(told(site, probes=0).x).all()
+    assert torch.isfinite(told(site, probes=1, gamma=NONE).x).all(), "without a guide there is no difference"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guide": "full"},
+        {"guide": "full", "norm_at": "start"},
+        {"guide": "batch", "hessian": "probes"},
+        {"hessian": "exact"},
+        {"params": "last", "hessian": "exact"},
+        {"watch": 2, "cap": 2.0, "weighting": "samples"},
+    ],
+)
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_every_variant_gives_the_same_bits_in_rebuilt_hospitals_and_in_any_order(options, auxiliary) -> None:
+    nets = (
+        hospitals.in_process(auxiliary=auxiliary),
+        hospitals.in_process(tuple(reversed(hospitals.NAMES)), auxiliary=auxiliary),
+        hospitals.rebuilt(auxiliary=auxiliary),
+    )
+    first, *others = (run(FedGTST(**options), net, hospitals.theta(), 3, hospitals.no_judge) for net in nets)
+    assert torch.isfinite(first[0]).all()
+    for theta, record in others:
+        assert torch.equal(theta, first[0]) and record.ledger == first[1].ledger
+        assert record.metrics == first[1].metrics
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_fedavgs_and_a_guide_settings_and_a_norm_for_each_participant() -> None:
+    _, record, _ = watched(FedGTST(), hospitals.in_process(), 2)
+    _, plain = run(FedAvg(), hospitals.in_process(), hospitals.theta(), 2, hospitals.no_judge)
+    spent, before = ({"up": 0, "down": 0} for _ in range(2))
+    for counts, lines in ((spent, record.ledger), (before, plain.ledger)):
+        for line in lines:
+            counts["down" if line["from"] == "server" else "up"] += line["bytes"]
+    participants = 2 * 3
+    assert spent["up"] - before["up"] == 8 * participants, "the norm"
+    assert spent["down"] - before["down"] == (8 + 6 * 8) * participants, "the guide, and six settings"
+
+
+def test_watching_costs_a_model_each_way_in_the_rounds_that_it_looks() -> None:
+    _, record, _ = watched(FedGTST(watch=2), hospitals.in_process(), 3)
+    lines = [ln for ln in record.ledger if ln["step"] == gradient_at.name]
+    assert {ln["round"] for ln in lines} == {1, 3}
+    assert sum(ln["bytes"] for ln in lines) == 2 * 3 * (M + M + 8)
+    assert {ln["kind"] for ln in lines if ln["from"] != "server"} == {"update", "count"}
+    assert FedGTST().asks() == (train_guided,) and FedGTST(watch=2).asks() == (train_guided, gradient_at)
+
+
+def test_what_is_watched_are_definition_4s_statistics_at_the_common_model() -> None:
+    x = told(xi=0.0).x
+    _, record = run(FedGTST(watch=1), hospitals.in_process(), x, 1, hospitals.no_judge)
+    j = torch.stack([jacobian(x, hospitals.images(p)) for p in ("north", "east", "south")]).double()
+    note = record.metrics[0]
+    assert note["jacobian/together"] == pytest.approx(float(j.mean(0).norm()), rel=1e-5)
+    assert note["jacobian/alone"] == pytest.approx(float(j.norm(dim=1).mean()), rel=1e-5)
+    assert note["jacobian/variance"] == pytest.approx(float((j - j.mean(0)).square().sum(1).mean()), rel=1e-4)
+
+
+def test_statistics_by_hand_and_what_norms_alone_can_tell() -> None:
+    together, alone, variance = statistics([torch.tensor([3.0, 4.0]), torch.tensor([3.0, -4.0])])
+    assert (together, alone, variance) == pytest.approx((3.0, 5.0, 16.0))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        j = [torch.from_numpy(rng.standard_normal(5)) for _ in range(4)]
+        norms = np.array([float(g.norm()) for g in j])
+        assert norms.var() - 1e-12 <= statistics(j)[2] <= np.square(norms).mean()
+    assert statistics([torch.ones(3)])[2] == pytest.approx(0.0, abs=1e-12)

@@ -1,0 +1,233 @@
+"""The regulariser xi (|J| - gamma)^2: by hand, against finite differences, and its routes against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fdamed.config import Model
+from fdamed.models import trunk
+from fdamed.models.backbone import Mlp, build
+from fdamed.models.cnn import Cnn, default_init, twice_differentiable
+from fdamed.models.flat import FlatModel, layout_of
+from fdamed.models.gradient_norm import Steepness, last_block, length
+from fdamed.seeds import stream
+from tests import hospitals
+
+ROUTES = (0, 1, 2)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class Vector(nn.Module):
+    """Nothing but parameters: two that are used, one that is not."""
+
+    def __init__(self, *w: float) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor(w[:1]))
+        self.second = nn.Parameter(torch.tensor(w[1:]))
+        self.unused = nn.Parameter(torch.ones(2))
+
+
+def flat(*w: float) -> FlatModel:
+    return FlatModel(Vector(*w))
+
+
+def bowl(model: FlatModel):
+    """1/2 (w_1^2 + 2 w_2^2): J = (w_1, 2 w_2), H = diag(1, 2)."""
+    return lambda: 0.5 * (model.module.first.square() + 2.0 * model.module.second.square()).sum()
+
+
+def gradient(model: FlatModel, objective, xi: float, gamma: float | None, probes: int, reach=1e-3, start=0) -> Tensor:
+    model.grad.zero_()
+    Steepness((model,), xi, gamma, probes, reach, start)(objective)
+    return model.grad.clone()
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_on_a_bowl_every_route_gives_the_gradient_worked_out_on_paper(double, probes) -> None:
+    # w = (3, 2): J = (3, 4), |J| = 5, H J/|J| = (0.6, 1.6); xi = 1/2, gamma = 3: c = 2, so J + (1.2, 3.2).
+    model = flat(3.0, 2.0)
+    before = model.read()
+    assert gradient(model, bowl(model), 0.5, 3.0, probes)[:2].tolist() == pytest.approx([4.2, 7.2], abs=1e-9)
+    assert torch.equal(model.read(), before), "the weights are where they were, to the last bit"
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_at_the_guide_the_regulariser_adds_nothing(double, probes) -> None:
+    model = flat(3.0, 2.0)
+    at = length(torch.tensor([3.0, 4.0]))
+    assert gradient(model, bowl(model), 0.5, at, probes)[:2].tolist() == pytest.approx([3.0, 4.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_below_the_guide_it_makes_the_gradient_grow(double, probes) -> None:
+    model = flat(3.0, 2.0)
+    step = gradient(model, bowl(model), 0.5, 7.0, probes)[:2]
+    assert step.tolist() == pytest.approx([3.0 - 1.2, 4.0 - 3.2], abs=1e-9)
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_a_gradient_of_zero_is_safe(probes) -> None:
+    model = flat(0.0, 0.0)
+    assert gradient(model, bowl(model), 0.5, 3.0, probes).tolist() == [0.0] * 4
+
+
+def test_over_the_last_parameters_alone_it_still_reaches_the_first(double) -> None:
+    # L = (w_1 w_2)^2 / 2 at (1, 2): J = (4, 2); |J_2| = w_1^2 w_2 = 2, its gradient (4, 1); xi = 1/2, gamma = 1: c = 1.
+    model = flat(1.0, 2.0)
+
+    def product() -> Tensor:
+        return 0.5 * (model.module.first * model.module.second).square().sum()
+
+    for probes, reach in ((0, 1.0), (1, 1e-7), (2, 1e-5)):
+        step = gradient(model, product, 0.5, 1.0, probes, reach, start=1)[:2].tolist()
+        assert step == pytest.approx([4.0 + 4.0, 2.0 + 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(("probes", "reach", "tolerance"), [(0, 1.0, 1e-8), (2, 1e-5, 1e-7), (1, 1e-7, 1e-5)])
+def test_it_is_the_derivative_of_the_regulariser_by_central_differences(double, probes, reach, tolerance) -> None:
+    rng = stream(1, "tanh").torch
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    default_init(net, rng)
+    model = FlatModel(net)
+    x, y = torch.randn(7, 3, generator=rng), torch.arange(7) % 2
+    xi, gamma = 0.7, 0.4
+
+    def objective() -> Tensor:
+        return F.cross_entropy(net(x), y)
+
+    def regulariser(w: Tensor) -> float:
+        model.load(w)
+        model.grad.zero_()
+        objective().backward()
+        return xi * (length(model.grad) - gamma) ** 2
+
+    w = model.read()
+    plain = gradient(model, objective, 0.0, gamma, 0)
+    added = gradient(model, objective, xi, gamma, probes, reach) - plain
+    e = 1e-5
+    sides = [[regulariser(w + side * e * unit) for side in (1.0, -1.0)] for unit in torch.eye(len(w))]
+    expected = torch.tensor([(up - down) / (2 * e) for up, down in sides])
+    assert float((added - expected).norm() / expected.norm()) < tolerance
+
+
+def test_heads_that_train_along_get_the_same_from_every_route(double) -> None:
+    rng = stream(2, "heads").torch
+    net, heads = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)
+    for part in (net, heads):
+        default_init(part, rng)
+    players = (FlatModel(net), FlatModel(heads))
+    x, y = torch.randn(6, 3, generator=rng), torch.arange(6) % 2
+    found = []
+    for probes, reach in ((0, 1.0), (1, 1e-7), (2, 1e-5)):
+        for p in players:
+            p.grad.zero_()
+        Steepness(players, 0.5, 0.1, probes, reach)(lambda: F.cross_entropy(heads(net(x)), y))
+        found.append(torch.cat([p.grad.clone() for p in players]))
+    assert torch.allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
+    assert torch.allclose(found[2], found[0], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_running_statistics_move_once_a_batch(probes) -> None:
+    x, y = torch.rand(6, 1, 8, 8, generator=stream(0, "x").torch), torch.arange(6) % 2
+    model, plain = hospitals.model(), hospitals.model()
+    for m in (model, plain):
+        m.module.train()
+    gradient(model, lambda: F.cross_entropy(model.module(x), y), 0.5, 1.0, probes)
+    gradient(plain, lambda: F.cross_entropy(plain.module(x), y), 0.0, None, 0)
+    assert torch.equal(model.theta, plain.theta)
+
+
+def test_without_a_guide_it_is_the_plain_gradient_bit_by_bit() -> None:
+    x, y = torch.rand(6, 1, 8, 8, generator=stream(0, "x").torch), torch.arange(6) % 2
+    model = hospitals.model()
+    model.grad.zero_()
+    F.cross_entropy(model.module(x), y).backward()
+    expected = model.grad.clone()
+    for xi, gamma in ((0.0, 1.0), (1.0, None)):
+        assert torch.equal(gradient(model, lambda: F.cross_entropy(model.module(x), y), xi, gamma, 1), expected)
+
+
+@pytest.mark.parametrize("probes", ROUTES)
+def test_what_the_batches_came_to_is_kept(double, probes) -> None:
+    model = flat(3.0, 2.0)
+    made = Steepness((model,), 0.5, 1.0, probes, 1e-3, path=torch.zeros(4))
+    made(bowl(model))
+    model.load(torch.tensor([-3.0, 2.0, 1.0, 1.0]))
+    model.grad.zero_()
+    made(bowl(model))  # J = (3, 4), then (-3, 4): mean norm 5, mean (0, 4)
+    assert made.mean_norm == pytest.approx(5.0) and made.path_norm == pytest.approx(4.0)
+
+
+def test_the_compiled_convolutions_step_aside_where_they_must_be_differentiated_twice() -> None:
+    net = Cnn(1, 16, 3)
+    default_init(net, stream(0, "cnn").torch)
+    model = FlatModel(net)
+    x, y = torch.rand(5, 1, 16, 16, generator=stream(0, "x").torch), torch.arange(5) % 3
+    weights = (net.conv1.weight, net.conv1.bias, net.conv2.weight, net.conv2.bias)
+    assert trunk.serves(x, *weights) == (trunk.BUILD == "compiled")
+
+    def by_hand() -> Tensor:
+        deep = torch.relu(net.fc2(torch.relu(net.fc1(net.layers(x)))))
+        loss = F.cross_entropy(net.head(deep), y)
+        j = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+        return loss + 0.5 * (torch.cat([g.flatten() for g in j]).norm() - 0.2).square()
+
+    model.grad.zero_()
+    by_hand().backward()
+    expected = model.grad.clone()
+    exact = gradient(model, lambda: F.cross_entropy(net(x), y), 0.5, 0.2, 0)
+    assert torch.allclose(exact, expected, rtol=1e-4, atol=1e-6)
+    assert net.compiled
+    with twice_differentiable(net):
+        assert not net.compiled
+    with twice_differentiable(net, wanted=False):
+        assert net.compiled
+
+
+def test_across_the_kinks_of_relu_a_step_along_a_probe_shortens_the_gradient_like_one_along_the_derivative() -> None:
+    net = Cnn(1, 28, 10)
+    default_init(net, stream(3, "cnn").torch)
+    model = FlatModel(net)
+    rng = stream(0, "x").torch
+    y = torch.arange(64) % 10
+    x = 0.5 * torch.rand(10, 1, 28, 28, generator=rng)[y] + 0.5 * torch.rand(64, 1, 28, 28, generator=rng)
+
+    def objective() -> Tensor:
+        return F.cross_entropy(net(x), y)
+
+    w, plain = model.read(), gradient(model, objective, 0.0, None, 0)
+    change = []
+    for probes in ROUTES:
+        model.load(w)
+        way = gradient(model, objective, 1.0, 0.0, probes, reach=0.1) - plain
+        model.load(w - 0.1 * way / way.norm())
+        change.append(length(gradient(model, objective, 0.0, None, 0)) / length(plain) - 1.0)
+    assert change[0] < -0.05, "the step is long enough to be felt"
+    assert change[1] < 0.5 * change[0] and change[2] < 0.5 * change[0]
+
+
+@pytest.mark.parametrize(
+    ("net", "first"),
+    [
+        (build(Model(width=0.25)), "trunk.layer4.0.conv1.weight"),
+        (Cnn(), "fc2.weight"),
+        (Mlp(4, (8, 6), 2), "body.1.weight"),
+        (hospitals.Tiny(), "hidden.weight"),
+        (nn.ModuleDict({"head": nn.Linear(2, 2)}), "head.weight"),
+    ],
+)
+def test_the_last_block_begins_where_it_should(net, first) -> None:
+    layout = layout_of(net)
+    assert next(s.name for s in layout.parameters if s.start == last_block(layout)) == first
