@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fdamed.datasets import Benchmark, Data, Hospitals, Name, Partition, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
@@ -64,6 +64,13 @@ class Model(Strict):
         return self
 
 
+class Decay(Strict):
+    """A learning rate that falls: times `factor` after every so many rounds."""
+
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    every: Annotated[int, Field(ge=1)] = 50
+
+
 class Recipe(Strict):
     """How one hospital trains in one round."""
 
@@ -74,6 +81,14 @@ class Recipe(Strict):
     optimiser: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     augment: bool = False
+    decay: Annotated[Decay | None, Field(exclude_if=lambda decay: decay is None)] = None
+    """How the learning rate falls from round to round; without it, it stays."""
+
+    def at(self, round: int) -> Recipe:
+        """The recipe of round 1, 2, ..."""
+        if self.decay is None:
+            return self
+        return self.model_copy(update={"lr": self.lr * self.decay.factor ** ((round - 1) // self.decay.every)})
 
 
 class Train(Strict):
@@ -93,6 +108,8 @@ class Train(Strict):
     """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
+    patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
+    """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
 
 class Auxiliary(Strict):
@@ -100,6 +117,27 @@ class Auxiliary(Strict):
 
     heads: tuple[Head, ...]
     alpha: Annotated[float, Field(ge=0)] = 1.0
+
+
+class Then(BaseModel):
+    """A second phase, from the model that the first one ends with. Other keys are its method's options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    method: str
+    """Name of a registered method, for instance finetune_head."""
+    rounds: Annotated[int, Field(ge=1)] | None = None
+    """Default: as many as the first phase has."""
+    train: dict[str, Any] | None = None
+    """What differs from the run's `train` in this phase."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+def _by_name(value: Any) -> Any:
+    return {"method": value} if isinstance(value, str) else value
 
 
 class Run(BaseModel):
@@ -118,6 +156,12 @@ class Run(BaseModel):
     """Noise on the target's pixels instead of `cut.noise`."""
     sweep: dict[str, list[float | int | str | bool]] | None = None
     """Option -> values: one run for each combination."""
+    then: Annotated[
+        Then | None,
+        BeforeValidator(_by_name, json_schema_input_type=str | Then | None),
+        Field(exclude_if=lambda then: then is None),
+    ] = None
+    """A second phase: the name of its method, or its method with `rounds`, `train` and options."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -185,7 +229,7 @@ class Config(Strict):
             raise ValueError("a seed is listed twice")
         for name, run in self.runs.items():
             for key, values in (run.sweep or {}).items():
-                if key in ("method", "sweep", "auxiliary", "train"):
+                if key in ("method", "sweep", "auxiliary", "train", "then"):
                     raise ValueError(f"runs.{name}.sweep cannot go over `{key}`: write one run for each")
                 if not values or len({str(v) for v in values}) != len(values):
                     raise ValueError(f"runs.{name}.sweep.{key} needs values, each of them once")
@@ -200,12 +244,14 @@ class Config(Strict):
             fixed = [k for k in ("device", "network", "threads") if k in (run.train or {})]
             if fixed:
                 raise ValueError(f"runs.{name}.train cannot change {', '.join(fixed)}: they hold for the whole study")
-            rounds, faults = self.train_of(run).rounds, self.train_of(run).unreliable
+            faults = self.train_of(run).unreliable
             misfit = faults.misfit(tuple(self.cut.parties)) if faults else None
             if misfit:
                 raise ValueError(f"train.unreliable of {name} {misfit}")
-            if float(run.options.get("warmup", 0)) >= rounds:
-                raise ValueError(f"runs.{name}.warmup leaves none of the {rounds} rounds to the method")
+            for phase in self.phases(run):
+                length = self.train_of(phase).rounds
+                if float(phase.options.get("warmup", 0)) >= length:
+                    raise ValueError(f"runs.{name}: `warmup` leaves none of the {length} rounds to {phase.method}")
             if run.auxiliary:
                 absent = [h for h in run.auxiliary.heads if h not in self.model.heads]
                 if absent:
@@ -216,16 +262,22 @@ class Config(Strict):
 
     def train_of(self, run: Run) -> Train:
         """How this run trains: `train` with the run's own differences."""
-        merged = self.train.model_dump()
-        for key, value in (run.train or {}).items():
-            merged[key] = (
-                merged[key] | value if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
-            )
+        merged = _laid_over(self.train.model_dump(), run.train or {})
         try:
             return Train.model_validate(merged)
         except ValidationError as fault:
             first = fault.errors(include_url=False)[0]
             raise ValueError(f"train.{'.'.join(map(str, first['loc']))} of a run: {first['msg']}") from None
+
+    def phases(self, run: Run) -> tuple[Run, ...]:
+        """An expanded run phase by phase: itself without its `then`, and that as a run."""
+        first = run.model_copy(update={"then": None})
+        if run.then is None:
+            return (first,)
+        own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
+        differences = _laid_over(_laid_over(run.train or {}, run.then.train or {}), own)
+        then = Run(method=run.then.method, labelled=run.labelled, noise=run.noise, train=differences)
+        return first, Run.model_validate(then.model_dump() | run.then.options)
 
     def noise_of(self, run: Run) -> float:
         return self.cut.noise if run.noise is None else run.noise
@@ -256,6 +308,14 @@ class Config(Strict):
             for folder, chosen in _combinations(name, run.sweep or {})
             if run.sweep
         }
+
+
+def _laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`base` with what `over` changes, sections such as `target` key by key."""
+    out = dict(base)
+    for key, value in over.items():
+        out[key] = out[key] | value if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
 
 
 def _combinations(

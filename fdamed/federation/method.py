@@ -139,6 +139,7 @@ def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
         "paper": cls.paper,
         "target_labels": cls.target_labels,
         "every_target_label": cls.every_target_label,
+        "own_models": bool(cls.keeps),
         "options": options,
         "wire": [
             {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps

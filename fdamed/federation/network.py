@@ -16,10 +16,15 @@ from torch import Tensor
 
 from fdamed.errors import FdamedError
 from fdamed.federation.ledger import SERVER, Ledger
+from fdamed.federation.memory import read_memory, write_memory
 from fdamed.federation.site import Site, Step, answer, open_door, pack, refusal, unpack
 from fdamed.federation.wire import WireError, decode, encode, kinds, sizes
 from fdamed.models.flat import Layout
 from fdamed.seeds import stream
+
+
+MANY = 50
+"""Sources from which on a record tells of them in sums: smallest, mean and largest instead of each."""
 
 
 class DroppedOut(Exception):
@@ -48,8 +53,11 @@ class Network(ABC):
         """What a method wants to see by round: name -> value, written to metrics.jsonl."""
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
+        self.touched: set[str] = set()
+        """Hospitals whose memory may have changed since it was last kept."""
         self._asked: dict[tuple[str, str], int] = {}
         self._share, self._seed = 1.0, 0
+        self._invited = frozenset((*self.participants, target))
 
     def invite(self, share: float, seed: int) -> None:
         """Let only this share of the sources, drawn anew each round and at least one, take part."""
@@ -61,13 +69,14 @@ class Network(ABC):
         few = max(1, math.floor(self._share * len(self.sources) + 0.5))
         drawn = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))[:few]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
+        self._invited = frozenset((*self.participants, self.target))
         self._asked.clear()
         self.notes.clear()
         self.layer_notes.clear()
 
     def ask(self, party: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
-        if party != self.target and party not in self.participants:
+        if party not in self._invited:
             raise DroppedOut(party, "takes no part in this round")
         nth = self._asked.get((party, step.name), 0)
         self._asked[(party, step.name)] = nth + 1
@@ -75,6 +84,7 @@ class Network(ABC):
         fault = self._unreachable(party)
         if fault is None:
             self.ledger.note(self.round, SERVER, party, step.name, sizes(msg))
+            self.touched.add(party)
             reply = self._deliver(party, step, nth, msg)
             self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
             fault = self._fault(party, step, reply)
@@ -98,10 +108,31 @@ class Network(ABC):
         names = [s.name for s in self.layout.parameters] if cos.shape[1] > 1 else ["model"]
         for source, row in zip(sources, cos.tolist(), strict=True):
             self.notes[f"cos/{source}"] = sum(row) / len(row)
+            if len(self.sources) > MANY:
+                continue
             self.layer_notes += [
                 {"round": self.round, "source": source, "layer": name, "cos": round(c, 6)}
                 for name, c in zip(names, row, strict=True)
             ]
+
+    def told(self) -> dict[str, float | None]:
+        """The notes of the round; those on single sources in sums where there are many."""
+        if len(self.sources) <= MANY:
+            return dict(self.notes)
+        out: dict[str, float | None] = {}
+        each: dict[str, list[float]] = {}
+        for name, value in self.notes.items():
+            kind, _, party = name.rpartition("/")
+            if kind and party in self._invited:
+                each.setdefault(kind, []).extend([] if value is None else [value])
+            else:
+                out[name] = value
+        for kind, values in each.items():
+            out |= dict.fromkeys((f"{kind}/lowest", f"{kind}/mean", f"{kind}/highest"))
+            if values:
+                out |= {f"{kind}/lowest": min(values), f"{kind}/highest": max(values)}
+                out[f"{kind}/mean"] = sum(values) / len(values)
+        return out
 
     def reject(self, party: str, step: Step, why: str) -> None:
         """Leave an answer that came out of this round, by name, in the log and in the run's record."""
@@ -127,7 +158,8 @@ class Network(ABC):
     def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any: ...
 
     @abstractmethod
-    def save_memory(self, party: str, path: Path) -> None: ...
+    def save_memory(self, party: str, path: Path) -> bool:
+        """Let the hospital write its memory to this file; False: it remembers nothing, or is gone."""
 
     @abstractmethod
     def load_memory(self, party: str, path: Path) -> None: ...
@@ -168,8 +200,11 @@ class InProcess(Network):
     def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
         return answer(self._sites[party], step, self.round, nth, msg)
 
-    def save_memory(self, party: str, path: Path) -> None:
-        write_memory(self._sites[party].memory, path)
+    def save_memory(self, party: str, path: Path) -> bool:
+        memory = self._sites[party].memory
+        if memory:
+            write_memory(memory, path)
+        return bool(memory)
 
     def load_memory(self, party: str, path: Path) -> None:
         self._sites[party].memory = read_memory(path)
@@ -228,13 +263,14 @@ class Processes(Network):
             raise FdamedError(*reply["error"])
         return content
 
-    def save_memory(self, party: str, path: Path) -> None:
+    def save_memory(self, party: str, path: Path) -> bool:
         if party in self._gone:
-            return
+            return False
         try:
-            self._talk(party, {"save": str(path)}, b"")
+            return len(self._talk(party, {"save": str(path)}, b"")) > 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._gone.add(party)
+            return False
 
     def load_memory(self, party: str, path: Path) -> None:
         self._talk(party, {"load": str(path)}, b"")
@@ -265,27 +301,11 @@ def _hospital(line: Connection, build: Callable[[], Site], method: str, threads:
             return
         head, _ = unpack(request)
         if "save" in head:
-            write_memory(site.memory, Path(head["save"]))
-            line.send_bytes(pack({"ok": True}, b""))
+            if site.memory:
+                write_memory(site.memory, Path(head["save"]))
+            line.send_bytes(pack({"ok": True}, b"1" if site.memory else b""))
         elif "load" in head:
             site.memory = read_memory(Path(head["load"]))
             line.send_bytes(pack({"ok": True}, b""))
         else:
             line.send_bytes(door(request))
-
-
-def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
-    """A hospital's memory as a file of its own."""
-    from safetensors.torch import save_file
-
-    from fdamed.files import atomic
-
-    with atomic(path) as draft:
-        save_file({k: v.contiguous() for k, v in memory.items()}, draft)
-
-
-def read_memory(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    content: dict[str, Tensor] = load_file(path)
-    return content

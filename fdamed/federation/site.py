@@ -83,9 +83,14 @@ def refusal(step: Step, release: frozenset[str], party: str, method: str) -> Fda
 
 
 def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
-    """Run one step in the hospital, with the random numbers of this very question."""
+    """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
     site.rng = stream(site.seed, site.name, round, step.name, nth)
-    return step.run(site, ask)
+    recipe = site.recipe
+    site.recipe = recipe.at(round)
+    try:
+        return step.run(site, ask)
+    finally:
+        site.recipe = recipe
 
 
 def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.config import Config, Run
 from fdamed.errors import FdamedError
 from fdamed.files import write_json, write_lines, write_text
-from fdamed.stages.federate import hospital, resident
+from fdamed.stages.hospitals import hospital, resident
 from fdamed.stages.places import Places, add_config, needed, read_config, weights_in
 
 if TYPE_CHECKING:

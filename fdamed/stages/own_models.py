@@ -25,25 +25,24 @@ def own_path(places: Places, party: str, run: str, target: str, seed: int) -> Pa
 
 def keep(method: Method[Any], net: Network, party: str, path: Path) -> None:
     """Let the hospital write what of its memory is its model to this file in its own folder."""
-    from fdamed.federation.network import read_memory, write_memory
+    from fdamed.federation.memory import read_memory, write_memory
 
-    net.save_memory(party, path)
-    if path.exists():  # a hospital that is gone writes nothing
-        write_memory({k: v for k, v in read_memory(path).items() if k in method.keeps}, path)
+    whole = read_memory(path) if net.save_memory(party, path) else {}
+    write_memory({k: v for k, v in whole.items() if k in method.keeps}, path)
 
 
 def up_to_date(config: Config, method: Method[Any], net: Network, path: Path) -> FlatModel | None:
     """The target's own model as it is now; None: it has none yet."""
     keep(method, net, net.target, path)
-    return kept_model(config, method, path) if path.exists() else None
+    return kept_model(config, method, path)
 
 
 def kept_model(config: Config, method: Method[Any], path: Path) -> FlatModel | None:
     """The model in a hospital's file; None where a part of it is missing."""
-    from fdamed.federation.network import read_memory
+    from fdamed.federation.memory import read_memory
     from fdamed.models.backbone import build
     from fdamed.models.flat import FlatModel
-    from fdamed.stages.federate import device
+    from fdamed.stages.hospitals import device
 
     module = method.predictor(build(config.model), read_memory(path))
     return FlatModel(module, device(config)) if module else None

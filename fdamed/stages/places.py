@@ -44,8 +44,8 @@ class Places:
     def run(self, run: str, target: str, seed: int) -> Path:
         return self.root / "runs" / run / target / str(seed)
 
-    def memory(self, party: str, run: str, target: str, seed: int, round: int) -> Path:
-        return self.party(party) / "memory" / run / target / str(seed) / f"{round:05d}.safetensors"
+    def memory(self, party: str, run: str, target: str, seed: int) -> Path:
+        return self.party(party) / "memory" / run / target / str(seed)
 
     def predictions(self, party: str, run: str, target: str, seed: int) -> Path:
         return self.party(party) / "predictions" / run / target / f"{seed}.parquet"
