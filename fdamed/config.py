@@ -213,9 +213,9 @@ class Config(Strict):
         if isinstance(self.data, Benchmark) != isinstance(self.cut, Partition):
             raise ValueError(f"`cut.by: {self.cut.by}` does not go with `data.layout: {self.data.layout}`")
         if isinstance(self.data, Benchmark):
-            stray = [d for d in getattr(self.cut, "domains", ()) if d not in self.data.domains]
+            stray = [d for d in getattr(self.cut, "sets", ()) if d not in self.data.domains]
             if stray:
-                raise ValueError(f"cut.domains names {', '.join(stray)}, which data.domains does not have")
+                raise ValueError(f"cut names {', '.join(stray)}, which data.domains does not have")
         model, clinical = self.model, not isinstance(self.data, Benchmark)
         if model.backbone == "cnn" and model.side != self.image.size:
             raise ValueError(f"model.side is {model.side}, image.size {self.image.size}: a cnn needs them equal")

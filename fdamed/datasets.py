@@ -102,15 +102,29 @@ class Phantom(Strict):
     """Shift of each condition (chexpert), race (mimic) or state (midrc); empty: the built-in ones."""
 
 
+class Moved(Strict):
+    """How a public set is changed into another domain, image by image; the same at every reading."""
+
+    rotate: Annotated[float, Field(ge=-180, le=180)] = 0.0
+    """Degrees, counter-clockwise."""
+    invert: bool = False
+    """Black for white."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """Gaussian noise (standard deviation, pixels in 0..1) that belongs to the image, clipped to its range."""
+    seed: int = 0
+
+
 class Domain(Strict):
     """One public set on disk."""
 
-    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "coloured"]
+    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "coloured"]
     """How its files look; see docs/benchmarks.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """With `coloured`: how strongly the colour goes with the class; made from an idx set."""
+    shift: Annotated[Moved | None, Field(exclude_if=lambda shift: shift is None)] = None
+    """Make another domain of the set: {rotate: 30, invert: true, noise: 0.2}."""
 
 
 class Benchmark(Strict):
@@ -193,9 +207,11 @@ class Partition(Strict):
     """iid: equal parts; classes: `classes_each` classes a source, all at the target; dirichlet: class shares drawn
     with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a hospital."""
     clients: Annotated[int, Field(ge=2)] = 10
-    """Hospitals C0, C1, ... of which the last is the target; not used with `by: domain`."""
+    """Hospitals C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
     domains: tuple[Name, ...] = ()
     """With `by: domain`: the sets that take part."""
+    sources: Annotated[Name | None, Field(exclude_if=lambda name: name is None)] = None
+    """Cut this set into `clients` sources; the target is then another set, named by `target`."""
     target: str = ""
     """Default: the last client."""
     classes_each: Annotated[int, Field(ge=1)] | None = None
@@ -207,8 +223,8 @@ class Partition(Strict):
     """With label_shift: the classes of the first group."""
     per_source: Annotated[int, Field(ge=2)] | None = None
     """Training samples of a source at most."""
-    labelled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = 100
-    """Labelled samples of the target, or their share of its part."""
+    labelled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
+    """Labelled samples of the target, their share of its part, or all that are not to validate or test."""
     balanced: bool = False
     """Draw the labelled samples class by class instead of at random."""
     val: Share = 0.0
@@ -232,17 +248,38 @@ class Partition(Strict):
             raise ValueError("by: label_shift needs `first_group`, the classes of the first group")
         if self.by == "label_shift" and self.test == "release":
             raise ValueError("by: label_shift needs `test` as a share: the released test part has other class shares")
+        if self.sources:
+            self._sources_fit()
         if self.target and self.target != "each" and self.target not in self.parties:
             raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.parties)}, each")
         return self
+
+    def _sources_fit(self) -> None:
+        if self.by in ("domain", "label_shift"):
+            raise ValueError(f"`sources` goes with by: iid, classes or dirichlet, not with {self.by}")
+        if not self.target or self.target in ("each", self.sources):
+            raise ValueError("with `sources`, `target` names another set")
+        if self.target in self._clients:
+            raise ValueError(f"the target's set cannot be called {self.target}: that is a client's name")
 
     @property
     def parties(self) -> dict[str, str]:
         """Hospital -> the set that it comes from, or "" for a part of the one set."""
         if self.by == "domain":
             return {d: d for d in self.domains}
+        if self.sources:
+            return dict.fromkeys(self._clients, self.sources) | {self.target: self.target}
+        return dict.fromkeys(self._clients, "")
+
+    @property
+    def _clients(self) -> list[str]:
         width = len(str(self.clients - 1))
-        return {f"C{i:0{width}d}": "" for i in range(self.clients)}
+        return [f"C{i:0{width}d}" for i in range(self.clients)]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets that it names; empty: the one that there is."""
+        return (self.sources, self.target) if self.sources else self.domains
 
     @property
     def targets(self) -> tuple[str, ...]:
