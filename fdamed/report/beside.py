@@ -42,7 +42,11 @@ def paper_cohort(config: Config) -> str | None:
 
 def match(runs: Mapping[str, Run], method: str, auxiliary: bool) -> str | None:
     """The run that is a row of the paper: the one with most heads, the first of several."""
-    found = [(name, r) for name, r in runs.items() if r.method == method and (r.auxiliary is not None) == auxiliary]
+    found = [
+        (name, r)
+        for name, r in runs.items()
+        if r.method == method and (r.auxiliary is not None) == auxiliary and r.then is None
+    ]
     best = max(found, key=lambda item: len(item[1].auxiliary.heads) if item[1].auxiliary else 0, default=None)
     return best[0] if best else None
 

@@ -105,7 +105,7 @@ def known(
     shown = [r for r in records if not tables.hidden(r, smallest)]
     main = tables.main_score(frames.scores)
     found = Findings(
-        runs={name: every[name].method for name in order},
+        runs={name: ", then ".join(p.method for p in config.phases(every[name])) for name in order},
         swept=frozenset(places),
         main=main,
         chance=0.5 if main == "auc" or config.model.classes == 2 else None,
@@ -202,7 +202,7 @@ def _beside(study: Known, sweep: sweeps.Sweep) -> list[str]:
     entries = {
         n: (r.method, r.auxiliary is not None)
         for n, r in study.runs.items()
-        if n not in study.fold and all(_alike(r, s, sweep.options) for s in own)
+        if n not in study.fold and all(_alike(r, s, sweep.options) and r.then == s.then for s in own)
     }
     return swept.references(entries)
 
@@ -232,6 +232,7 @@ def page(
     open_config = shareable(config.model_dump(mode="json"))
     weights, weights_left_out = notes.weight_plots(frames.weights)
     first = study.views[0].name
+    shown = hospitals.columns(frames.sent, config)
     return {
         "cohort": config.cohort,
         "version": __version__,
@@ -261,8 +262,8 @@ def page(
         "released": list(config.privacy.release),
         "kinds": list(study.by_kind.columns),
         "bars": blocks.bars(study.by_kind, [str(k) for k in study.by_kind.columns]),
-        "parties": list(config.cut.parties),
-        "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(config.cut.parties), list(found.runs)),
+        "parties": list(shown.values()),
+        "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(shown), list(found.runs)),
         "costs": beside.table3(study.costs),
         "costs_source": beside.printed()["costs"]["source"],
         "smallest": smallest,

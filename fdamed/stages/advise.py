@@ -115,7 +115,7 @@ def rules(config: Config) -> dict[str, Rule]:
     out = {}
     for name, spec in config.expanded_runs().items():
         as_cut = spec.labelled in (None, config.cut.labelled) and config.noise_of(spec) == config.cut.noise
-        if spec.method in METHODS and as_cut and spec.options.get("server_step", 1.0) == 1.0:
+        if spec.method in METHODS and as_cut and spec.then is None and spec.options.get("server_step", 1.0) == 1.0:
             beta = float(spec.options.get("beta", 0.5)) if spec.method in ("fedda", "fedgp") else None
             weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))
             out[name] = Rule(spec.method, beta, weighting)

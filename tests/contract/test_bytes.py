@@ -47,6 +47,8 @@ FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
     "fedgp_auto": [AUTO] * ROUNDS,
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
     "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
+    "finetune_head": [{"target": (M + 2 * 8, TRAINED)}] * ROUNDS,
+    "finetune_whole": [{"target": (M + 2 * 8, TRAINED)}] * ROUNDS,
     "gp": [BOTH] * ROUNDS,
     "oracle": [ALONE] * ROUNDS,
     "target_only": [{"target": (M, MOVED)}] * ROUNDS,
