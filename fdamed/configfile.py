@@ -172,6 +172,13 @@ def _check_handover(name: str, first: Run, second: Run, where: str) -> None:
                 where,
                 "Drop `then`, or choose methods that end with one model.",
             )
+    head = catalogue()[second.method]["options"].get("head", {})
+    if catalogue()[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
+        raise FdamedError(
+            f"`runs.{name}.then`: the head of {first.method} reads what is not in the network alone",
+            where,
+            "Begin the second phase with a new head: `then: {method: finetune_head, head: new}`.",
+        )
 
 
 def _misfit(value: Any, option: dict[str, Any]) -> str | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config, Run, Train
-from fdamed.errors import FdamedError
 from fdamed.stages.hospitals import judge, network
 from fdamed.stages.own_models import keep, own_path, up_to_date
 from fdamed.stages.places import Places
@@ -89,16 +88,12 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
     check_policies(job, plan)
     record, lengths = Record(), []
     for phase in plan:
-        if theta.numel() != job.model.layout.size:
-            raise FdamedError(
-                f"{plan[0].spec.method} does not end with a model that {phase.spec.method} can go on with",
-                f"run {job.run}",
-                "Drop `then` from this run.",
-            )
-        theta, told = _one(job, phase, theta)
+        final, told = _one(job, phase, theta)
         join(record, told, sum(lengths))
         lengths.append(len(told.metrics))
-    return theta, record, lengths
+        if phase is not plan[-1]:
+            theta = phase.method.handover(final, job.model.layout)
+    return final, record, lengths
 
 
 def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record]:
