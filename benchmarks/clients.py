@@ -1,8 +1,8 @@
 """What a round costs with 10, 50, 100 and 1,000 clients: with ten of them a round, and with all of them.
 
-`python -m benchmarks.clients` prints a table on stderr and one JSON line. Every figure is of a process of its own, which
-goes the way of `fdamed federate`: clients with their own folders, LeNet, checkpoints each round. `scaffold`-like memory:
-the auxiliary way of keeping one model a client, so that what is remembered grows with the clients asked.
+`python -m benchmarks.clients` prints a table on stderr and one JSON line. Every figure is of a process of its own that
+goes the way of `fdamed federate`: clients with folders of their own, LeNet, a checkpoint a round. "Memory kept": every
+client remembers a vector of the model's size from round to round, as SCAFFOLD's do. Seconds are of the CPU.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def main() -> None:
             rows.append(row)
             cells = [clients, participants, "yes" if remember else "no", row["round_s"], row["participant_ms"]]
             cells += [row["checkpoint_s"], row["peak_mb"]]
-            print("  ".join(str(c).rjust(len(h)) for c, h in zip(cells, heads, strict=True)), file=sys.stderr, flush=True)
+            print(
+                "  ".join(str(c).rjust(len(h)) for c, h in zip(cells, heads, strict=True)), file=sys.stderr, flush=True
+            )
     fixed = [r for r in rows if r["participants"] == FEW and not r["memory"]]
     growing = [r for r in rows if r["clients"] == 1000 and not r["memory"]]
     print(

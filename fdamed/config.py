@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from fdamed.datasets import Benchmark, Data, Hospitals, Name, Partition, Phantom, Strict
+from fdamed.cuts import Hospitals, Partition
+from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
+from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
 Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
-Head = Literal["sex", "age", "view", "race"]
 
 
 # --- images and privacy -----------------------------------------------------------------------------------------------
@@ -112,71 +110,6 @@ class Train(Strict):
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
 
-class Auxiliary(Strict):
-    """AuxInfo of the healthcare paper: L_main + alpha * sum of the auxiliary losses, at the sources only."""
-
-    heads: tuple[Head, ...]
-    alpha: Annotated[float, Field(ge=0)] = 1.0
-
-
-class Then(BaseModel):
-    """A second phase, from the model that the first one ends with. Other keys are its method's options."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-
-    method: str
-    """Name of a registered method, for instance finetune_head."""
-    rounds: Annotated[int, Field(ge=1)] | None = None
-    """Default: as many as the first phase has."""
-    train: dict[str, Any] | None = None
-    """What differs from the run's `train` in this phase."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-def _by_name(value: Any) -> Any:
-    return {"method": value} if isinstance(value, str) else value
-
-
-class Run(BaseModel):
-    """One row of the study: a method, its options, and what is changed for it. Other keys are the method's options."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-
-    method: str = ""
-    """Name of a registered method; default: the name of the run."""
-    auxiliary: Auxiliary | None = None
-    labelled: Annotated[int, Field(ge=1)] | None = None
-    """Use only this many of the target's labelled images."""
-    train: dict[str, Any] | None = None
-    """What differs from `train` for this run, e.g. {target: {lr: 0.003}}."""
-    noise: Annotated[float, Field(ge=0)] | None = None
-    """Noise on the target's pixels instead of `cut.noise`."""
-    sweep: dict[str, list[float | int | str | bool]] | None = None
-    """Option -> values: one run for each combination."""
-    then: Annotated[
-        Then | None,
-        BeforeValidator(_by_name, json_schema_input_type=str | Then | None),
-        Field(exclude_if=lambda then: then is None),
-    ] = None
-    """A second phase: the name of its method, or its method with `rounds`, `train` and options."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-@dataclass(frozen=True)
-class Swept:
-    """Where an expanded run stands in its sweep."""
-
-    run: str
-    """The run as it is written in the configuration."""
-    values: dict[str, float | int | str | bool]
-
-
 class Tracking(Strict):
     uri: str | None = None
     """MLflow tracking URI; default: a SQLite file below results/."""
@@ -262,7 +195,7 @@ class Config(Strict):
 
     def train_of(self, run: Run) -> Train:
         """How this run trains: `train` with the run's own differences."""
-        merged = _laid_over(self.train.model_dump(), run.train or {})
+        merged = laid_over(self.train.model_dump(), run.train or {})
         try:
             return Train.model_validate(merged)
         except ValidationError as fault:
@@ -275,7 +208,7 @@ class Config(Strict):
         if run.then is None:
             return (first,)
         own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
-        differences = _laid_over(_laid_over(run.train or {}, run.then.train or {}), own)
+        differences = laid_over(laid_over(run.train or {}, run.then.train or {}), own)
         then = Run(method=run.then.method, labelled=run.labelled, noise=run.noise, train=differences)
         return first, Run.model_validate(then.model_dump() | run.then.options)
 
@@ -289,7 +222,7 @@ class Config(Strict):
             if not run.sweep:
                 out[name] = run.model_copy(update={"method": run.method or name})
                 continue
-            for folder, chosen in _combinations(name, run.sweep):
+            for folder, chosen in combinations(name, run.sweep):
                 fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
                 if "alpha" in chosen and run.auxiliary:
                     fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
@@ -305,22 +238,6 @@ class Config(Strict):
         return {
             folder: Swept(name, chosen)
             for name, run in self.runs.items()
-            for folder, chosen in _combinations(name, run.sweep or {})
+            for folder, chosen in combinations(name, run.sweep or {})
             if run.sweep
         }
-
-
-def _laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`base` with what `over` changes, sections such as `target` key by key."""
-    out = dict(base)
-    for key, value in over.items():
-        out[key] = out[key] | value if isinstance(value, dict) and isinstance(out.get(key), dict) else value
-    return out
-
-
-def _combinations(
-    name: str, sweep: dict[str, list[float | int | str | bool]]
-) -> Iterator[tuple[str, dict[str, float | int | str | bool]]]:
-    for values in itertools.product(*sweep.values()):
-        chosen = dict(zip(sweep, values, strict=True))
-        yield name + "".join(f"-{k}-{v}" for k, v in chosen.items()), chosen

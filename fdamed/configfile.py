@@ -17,9 +17,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fdamed.config import Config, Run
-from fdamed.datasets import Benchmark, Chexpert, Cut, Midrc, Mimic, Nih, Partition, Table
+from fdamed.config import Config
+from fdamed.cuts import Cut, Partition
+from fdamed.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
 from fdamed.errors import FdamedError
+from fdamed.runs import Run
 
 VARIANTS: dict[str, type[BaseModel]] = {
     "chexpert": Chexpert,

@@ -235,7 +235,7 @@ def params(record: Record) -> dict[str, str]:
     out: dict[str, object] = {"cohort": facts["cohort"], "run": record.run, "method": record.method}
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
     out |= {key: facts.get(key) for key in ("labelled", "parameters")}
-    sources = facts.get("sources") or ()
+    sources: list[str] = list(facts.get("sources") or [])
     out["sources"] = ",".join(sources) if len(sources) <= NAMED else f"{len(sources)}: {sources[0]} to {sources[-1]}"
     for phase in record.phases[1:]:
         out |= {"then": phase["method"], "then_rounds": phase["rounds"], "then_lr": phase["train"]["target"]["lr"]}

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fdamed.cuts import Partition
 from fdamed.data.benchmark import numbered_alike
 from fdamed.data.samples import Samples
-from fdamed.datasets import Partition
 from fdamed.errors import FdamedError
 from fdamed.seeds import Stream, stream
 
@@ -78,15 +78,15 @@ def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, In
 def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
     """The sources' set in `clients` shares, and the target's own; of the same files, no sample goes to both.
 
-    Then the target gets one share of clients + 1 of the training part, and is tested on the released test part, which no
-    source sees.
+    Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
+    the released test part, which no source sees.
     """
     samples, target = sets[sources], sets[cut.target]
     rng = stream(cut.seed, "partition")
     rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
     for_target = np.flatnonzero(~target.test)
     if _same_files(sets, cut):
-        size = len(rows) // (cut.clients + 1)
+        size = round(cut.target_share * len(rows))
         rows, for_target = rows[:-size], rows[-size:]
     clients = [p for p in cut.parties if p != cut.target]
     shares = _shares(rows, samples.y, len(clients), cut, rng)

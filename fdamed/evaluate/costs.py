@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fdamed.config import Model, Run
+from fdamed.config import Model
 from fdamed.configfile import catalogue
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.records import SERVER, Record
+from fdamed.runs import Run
 
 PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
 """Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""

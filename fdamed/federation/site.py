@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from torch import Tensor
 
-from fdamed.config import Auxiliary, Recipe
+from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.wire import WireError, decode, encode, kinds
 from fdamed.models.flat import FlatModel
+from fdamed.runs import Auxiliary
 from fdamed.seeds import Stream, stream
 
 if TYPE_CHECKING:

@@ -64,7 +64,9 @@ def _tune(site: Site, ask: Handover, part: Head | FlatModel) -> Trained:
     if not (ask.fresh or ask.afresh):
         optimiser.remember({k.removeprefix("tune."): v for k, v in site.memory.items() if k.startswith("tune.")})
     loss = _frozen_loss if isinstance(part, Head) else None
-    outcome = fit(site.model, site.data, site.recipe, site.rng, loss=loss, optimiser=optimiser, precision=site.precision)
+    outcome = fit(
+        site.model, site.data, site.recipe, site.rng, loss=loss, optimiser=optimiser, precision=site.precision
+    )
     if not ask.afresh:
         site.memory |= {f"tune.{k}": v.clone() for k, v in optimiser.memory().items()}
     return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))

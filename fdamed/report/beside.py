@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.runs import Run
 
 LAYOUTS = {("chexpert", "condition"): "chexpert", ("mimic", "race"): "mimic", ("midrc", "site"): "midrc"}
 """Data set and cut of the paper -> its cohort."""

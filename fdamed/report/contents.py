@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed import __version__
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.disclosure import shareable
 from fdamed.evaluate import cohort as cohorts
 from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
@@ -26,6 +26,7 @@ from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
 from fdamed.report.repeated import Row
 from fdamed.report.swept import NAMES
+from fdamed.runs import Run
 
 HEATS = 6
 """Heat maps on the page at most."""

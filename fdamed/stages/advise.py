@@ -7,9 +7,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import write_json, write_lines, write_text
+from fdamed.runs import Run
 from fdamed.stages.hospitals import hospital, resident
 from fdamed.stages.places import Places, add_config, needed, read_config, weights_in
 
@@ -79,7 +80,8 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
 
 def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Network, dict[str, int]]:
     """All hospitals, in this process or in one each, and their numbers of images."""
-    from fdamed.federation.network import InProcess, Processes
+    from fdamed.federation.network import InProcess
+    from fdamed.federation.processes import Processes
 
     parties = config.cut.parties
     if config.train.network == "in_process":

@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from fdamed.config import Config
-from fdamed.datasets import Benchmark, Partition
+from fdamed.cuts import Partition
+from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, write_json
 from fdamed.stages.places import Places, add_config, read_config

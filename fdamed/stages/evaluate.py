@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, read_json, write_json
+from fdamed.runs import Run
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 if TYPE_CHECKING:

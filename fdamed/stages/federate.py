@@ -8,9 +8,10 @@ import os
 from typing import Any
 
 from fdamed import __version__
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.runs import Run
 from fdamed.stages.hospitals import device, resident
 from fdamed.stages.phases import Job, Phase, checkpoints, phases, train
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in

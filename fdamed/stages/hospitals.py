@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run
-from fdamed.datasets import Cut
+from fdamed.config import Config
+from fdamed.cuts import Cut
 from fdamed.errors import FdamedError
+from fdamed.runs import Run
 from fdamed.stages.places import Places, needed
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ def _reliable(
     build: Callable[..., Site],
     aside: Callable[[str], Path],
 ) -> Network:
-    from fdamed.federation.network import Processes
     from fdamed.federation.on_demand import OnDemand
+    from fdamed.federation.processes import Processes
 
     parties, release = list(config.cut.parties), frozenset(config.privacy.release)
     if config.train.network == "in_process":

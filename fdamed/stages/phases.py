@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run, Train
+from fdamed.config import Config, Train
+from fdamed.runs import Run
 from fdamed.stages.hospitals import judge, network
 from fdamed.stages.own_models import keep, own_path, up_to_date
 from fdamed.stages.places import Places
@@ -86,7 +87,8 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
     from fdamed.federation.checkpoints import Record
 
     check_policies(job, plan)
-    record, lengths = Record(), []
+    record = Record()
+    lengths: list[int] = []
     for phase in plan:
         final, told = _one(job, phase, theta)
         join(record, told, sum(lengths))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fdamed.config import Config
 from fdamed.configfile import load
-from fdamed.datasets import Benchmark, Cut, DataSet, Partition
+from fdamed.cuts import Cut, Partition
+from fdamed.datasets import Benchmark, DataSet
 from fdamed.errors import FdamedError
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def raw(folder: Path, **changes: object) -> dict:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> tuple[Config, list[str]]:
     folder = tmp_path_factory.mktemp("two")
-    write_idx(folder / "idx", train=200, test=40)
+    write_idx(folder / "idx", train=400, test=40)
     config = configfile.parse(raw(folder), "here")
     (folder / "config.json").write_text(config.model_dump_json())
     given = ["--config", str(folder / "config.json")]
@@ -127,7 +127,9 @@ def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> No
 
 
 @pytest.mark.parametrize("killed_in", [1, 2, 3, 4, 5, 6])
-def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(study, killed_in, monkeypatch, capsys) -> None:
+def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
+    study, killed_in, monkeypatch, capsys
+) -> None:
     config, _ = study
     place = folder(config, "head")
     digest, metrics, ledger = ((place / n).read_text() for n in ("done", "metrics.jsonl", "ledger.jsonl"))

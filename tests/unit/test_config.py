@@ -121,6 +121,7 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
 def test_every_target_in_turn() -> None:
     assert config.parse(changed(cut__target="each"), "x").cut.targets == ("a", "b")
 
+
 TO_COME = {"fedgtst", "fediir", "fedsr", "scaffold", "fedprox"}
 """Methods of the FedGTST paper's tables; a configuration that names them is checked once they are registered."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from fdamed import configfile
 from fdamed.config import Config
-from fdamed.datasets import Benchmark, Partition
+from fdamed.cuts import Partition
+from fdamed.datasets import Benchmark
 from fdamed.models.backbone import build
 from tests.unit.test_config import TO_COME
 
@@ -32,7 +33,7 @@ def methods(monkeypatch) -> None:
     """Stand-ins for methods that are not registered yet, with the options that the tables name."""
     known = configfile.catalogue()
     stand_in = known["fedavg"] | {"options": {"xi": {"type": "float", "help": "", "default": 5e-4}}}
-    absent = {name: stand_in for name in TO_COME - known.keys()}
+    absent = dict.fromkeys(TO_COME - known.keys(), stand_in)
     monkeypatch.setattr(configfile, "catalogue", lambda: known | absent)
 
 

@@ -43,7 +43,13 @@ def few_seats(folder: Path, seats: int, labels: bool = True, auxiliary: bool = F
     build = partial(hospitals.hospital, labels=labels, auxiliary=auxiliary, resident=resident)
     builders = {name: partial(build, name) for name in hospitals.NAMES}
     return OnDemand(
-        builders, "target", resident.layout, "test", hospitals.RELEASE, lambda p: folder / p / "aside.safetensors", seats
+        builders,
+        "target",
+        resident.layout,
+        "test",
+        hospitals.RELEASE,
+        lambda p: folder / p / "aside.safetensors",
+        seats,
     )
 
 
@@ -87,7 +93,9 @@ def test_a_run_with_few_seats_goes_on_with_the_same_bits(tmp_path, every, stop) 
     expected, whole = run(FedAvg(), net(tmp_path / "a"), hospitals.theta(), 5, hospitals.no_judge)
     with pytest.raises(Stop):
         run(FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, judge, keep(tmp_path / "b", every))
-    theta, record = run(FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, hospitals.no_judge, keep(tmp_path / "b", every))
+    theta, record = run(
+        FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, hospitals.no_judge, keep(tmp_path / "b", every)
+    )
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics and record.ledger == whole.ledger
 

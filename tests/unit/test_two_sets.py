@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fdamed import configfile
+from fdamed.cuts import Partition
 from fdamed.data.benchmark import read
 from fdamed.data.partition import partition, shared
 from fdamed.data.samples import Samples
 from fdamed.data.shifted import shifted
-from fdamed.datasets import Domain, Moved, Partition
+from fdamed.datasets import Domain, Moved
 from fdamed.errors import FdamedError
 from fdamed.files import read_json
 from fdamed.stages import divide
@@ -44,9 +45,11 @@ def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partitio
     sources = set().union(*(ids(parts[f"C{i}"], "train") for i in range(10)))
     everything = [i for p in parts.values() for i in p.order["image"]]
     assert len(everything) == len(set(everything)) and shared(parts) == {"parties": 0, "splits": 0}
-    assert len(sources) == 1000 and not sources & set(parts["b"].order["image"])
+    assert len(sources) == 990 and not sources & set(parts["b"].order["image"])
     assert ids(parts["b"], "test") == {f"a/{r}" for r in range(1100, 1300)}, "the released test part"
-    assert len(parts["b"].order) == 100 + 200
+    assert len(parts["b"].order) == 110 + 200
+    more = partition(sets, cut.model_copy(update={"clients": 20}))
+    assert more["b"].order.equals(parts["b"].order), "the target does not depend on the number of clients"
 
 
 def test_sets_of_different_files_are_used_whole() -> None:
@@ -60,7 +63,9 @@ def test_sets_of_different_files_are_used_whole() -> None:
 
 
 def test_a_sample_in_two_hospitals_would_be_counted() -> None:
-    parts = partition({"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labelled": 2}))
+    parts = partition(
+        {"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labelled": 2})
+    )
     parts["C0"] = parts["b"]
     assert shared(parts)["parties"] == len(parts["b"].order)
 
