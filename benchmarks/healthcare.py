@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from fdamed.config import Auxiliary, Model, Recipe
+from fdamed.config import Model, Recipe
 from fdamed.data.loader import Labelled
 from fdamed.federation.method import Method
 from fdamed.federation.network import InProcess
@@ -24,6 +24,7 @@ from fdamed.methods.gp import GP
 from fdamed.models import heads
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
+from fdamed.runs import Auxiliary
 
 SOURCES, IMAGES, LABELLED = 4, 96, 32
 TASKS = {"sex": 2, "age": 10, "view": 2}

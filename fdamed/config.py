@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from fdamed.datasets import Benchmark, Data, Hospitals, Name, Partition, Phantom, Strict
+from fdamed.cuts import Hospitals, Partition
+from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
+from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
 Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
-Head = Literal["sex", "age", "view", "race"]
 
 
 # --- images and privacy -----------------------------------------------------------------------------------------------
@@ -64,6 +62,13 @@ class Model(Strict):
         return self
 
 
+class Decay(Strict):
+    """A learning rate that falls: times `factor` after every so many rounds."""
+
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    every: Annotated[int, Field(ge=1)] = 50
+
+
 class Recipe(Strict):
     """How one hospital trains in one round."""
 
@@ -74,6 +79,14 @@ class Recipe(Strict):
     optimiser: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     augment: bool = False
+    decay: Annotated[Decay | None, Field(exclude_if=lambda decay: decay is None)] = None
+    """How the learning rate falls from round to round; without it, it stays."""
+
+    def at(self, round: int) -> Recipe:
+        """The recipe of round 1, 2, ..."""
+        if self.decay is None:
+            return self
+        return self.model_copy(update={"lr": self.lr * self.decay.factor ** ((round - 1) // self.decay.every)})
 
 
 class Train(Strict):
@@ -93,44 +106,8 @@ class Train(Strict):
     """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
-
-
-class Auxiliary(Strict):
-    """AuxInfo of the healthcare paper: L_main + alpha * sum of the auxiliary losses, at the sources only."""
-
-    heads: tuple[Head, ...]
-    alpha: Annotated[float, Field(ge=0)] = 1.0
-
-
-class Run(BaseModel):
-    """One row of the study: a method, its options, and what is changed for it. Other keys are the method's options."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-
-    method: str = ""
-    """Name of a registered method; default: the name of the run."""
-    auxiliary: Auxiliary | None = None
-    labelled: Annotated[int, Field(ge=1)] | None = None
-    """Use only this many of the target's labelled images."""
-    train: dict[str, Any] | None = None
-    """What differs from `train` for this run, e.g. {target: {lr: 0.003}}."""
-    noise: Annotated[float, Field(ge=0)] | None = None
-    """Noise on the target's pixels instead of `cut.noise`."""
-    sweep: dict[str, list[float | int | str | bool]] | None = None
-    """Option -> values: one run for each combination."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-@dataclass(frozen=True)
-class Swept:
-    """Where an expanded run stands in its sweep."""
-
-    run: str
-    """The run as it is written in the configuration."""
-    values: dict[str, float | int | str | bool]
+    patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
+    """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
 
 class Tracking(Strict):
@@ -169,9 +146,9 @@ class Config(Strict):
         if isinstance(self.data, Benchmark) != isinstance(self.cut, Partition):
             raise ValueError(f"`cut.by: {self.cut.by}` does not go with `data.layout: {self.data.layout}`")
         if isinstance(self.data, Benchmark):
-            stray = [d for d in getattr(self.cut, "domains", ()) if d not in self.data.domains]
+            stray = [d for d in getattr(self.cut, "sets", ()) if d not in self.data.domains]
             if stray:
-                raise ValueError(f"cut.domains names {', '.join(stray)}, which data.domains does not have")
+                raise ValueError(f"cut names {', '.join(stray)}, which data.domains does not have")
         model, clinical = self.model, not isinstance(self.data, Benchmark)
         if model.backbone == "cnn" and model.side != self.image.size:
             raise ValueError(f"model.side is {model.side}, image.size {self.image.size}: a cnn needs them equal")
@@ -185,7 +162,7 @@ class Config(Strict):
             raise ValueError("a seed is listed twice")
         for name, run in self.runs.items():
             for key, values in (run.sweep or {}).items():
-                if key in ("method", "sweep", "auxiliary", "train"):
+                if key in ("method", "sweep", "auxiliary", "train", "then"):
                     raise ValueError(f"runs.{name}.sweep cannot go over `{key}`: write one run for each")
                 if not values or len({str(v) for v in values}) != len(values):
                     raise ValueError(f"runs.{name}.sweep.{key} needs values, each of them once")
@@ -200,12 +177,14 @@ class Config(Strict):
             fixed = [k for k in ("device", "network", "threads") if k in (run.train or {})]
             if fixed:
                 raise ValueError(f"runs.{name}.train cannot change {', '.join(fixed)}: they hold for the whole study")
-            rounds, faults = self.train_of(run).rounds, self.train_of(run).unreliable
+            faults = self.train_of(run).unreliable
             misfit = faults.misfit(tuple(self.cut.parties)) if faults else None
             if misfit:
                 raise ValueError(f"train.unreliable of {name} {misfit}")
-            if float(run.options.get("warmup", 0)) >= rounds:
-                raise ValueError(f"runs.{name}.warmup leaves none of the {rounds} rounds to the method")
+            for phase in self.phases(run):
+                length = self.train_of(phase).rounds
+                if float(phase.options.get("warmup", 0)) >= length:
+                    raise ValueError(f"runs.{name}: `warmup` leaves none of the {length} rounds to {phase.method}")
             if run.auxiliary:
                 absent = [h for h in run.auxiliary.heads if h not in self.model.heads]
                 if absent:
@@ -216,16 +195,22 @@ class Config(Strict):
 
     def train_of(self, run: Run) -> Train:
         """How this run trains: `train` with the run's own differences."""
-        merged = self.train.model_dump()
-        for key, value in (run.train or {}).items():
-            merged[key] = (
-                merged[key] | value if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
-            )
+        merged = laid_over(self.train.model_dump(), run.train or {})
         try:
             return Train.model_validate(merged)
         except ValidationError as fault:
             first = fault.errors(include_url=False)[0]
             raise ValueError(f"train.{'.'.join(map(str, first['loc']))} of a run: {first['msg']}") from None
+
+    def phases(self, run: Run) -> tuple[Run, ...]:
+        """An expanded run phase by phase: itself without its `then`, and that as a run."""
+        first = run.model_copy(update={"then": None})
+        if run.then is None:
+            return (first,)
+        own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
+        differences = laid_over(laid_over(run.train or {}, run.then.train or {}), own)
+        then = Run(method=run.then.method, labelled=run.labelled, noise=run.noise, train=differences)
+        return first, Run.model_validate(then.model_dump() | run.then.options)
 
     def noise_of(self, run: Run) -> float:
         return self.cut.noise if run.noise is None else run.noise
@@ -237,7 +222,7 @@ class Config(Strict):
             if not run.sweep:
                 out[name] = run.model_copy(update={"method": run.method or name})
                 continue
-            for folder, chosen in _combinations(name, run.sweep):
+            for folder, chosen in combinations(name, run.sweep):
                 fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
                 if "alpha" in chosen and run.auxiliary:
                     fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
@@ -253,14 +238,6 @@ class Config(Strict):
         return {
             folder: Swept(name, chosen)
             for name, run in self.runs.items()
-            for folder, chosen in _combinations(name, run.sweep or {})
+            for folder, chosen in combinations(name, run.sweep or {})
             if run.sweep
         }
-
-
-def _combinations(
-    name: str, sweep: dict[str, list[float | int | str | bool]]
-) -> Iterator[tuple[str, dict[str, float | int | str | bool]]]:
-    for values in itertools.product(*sweep.values()):
-        chosen = dict(zip(sweep, values, strict=True))
-        yield name + "".join(f"-{k}-{v}" for k, v in chosen.items()), chosen

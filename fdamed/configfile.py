@@ -17,9 +17,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fdamed.config import Config, Run
-from fdamed.datasets import Benchmark, Chexpert, Cut, Midrc, Mimic, Nih, Partition, Table
+from fdamed.config import Config
+from fdamed.cuts import Cut, Partition
+from fdamed.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
 from fdamed.errors import FdamedError
+from fdamed.runs import Run
 
 VARIANTS: dict[str, type[BaseModel]] = {
     "chexpert": Chexpert,
@@ -57,7 +59,11 @@ def parse(raw: dict[str, Any], where: str) -> Config:
     except ValidationError as error:
         raise FdamedError(_explain(error, raw), where, "Mend the key and start again; nothing was started.") from None
     for name, run in config.expanded_runs().items():
-        _check_method(name, run, where)
+        first, *second = config.phases(run)
+        _check_method(name, first, where)
+        for phase in second:
+            _check_method(f"{name}.then", phase, where)
+            _check_handover(name, first, phase, where)
     return config
 
 
@@ -159,6 +165,24 @@ def _check_method(name: str, run: Run, where: str) -> None:
             raise FdamedError(f"`runs.{name}.{key}`: {fault} (given: {value!r})", where, fix)
 
 
+def _check_handover(name: str, first: Run, second: Run, where: str) -> None:
+    """A second phase begins with one model and ends with one: methods that leave hospitals their own do not fit."""
+    for phase in (first, second):
+        if catalogue()[phase.method]["own_models"]:
+            raise FdamedError(
+                f"`runs.{name}.then`: {phase.method} leaves every hospital a model of its own, not one to go on with",
+                where,
+                "Drop `then`, or choose methods that end with one model.",
+            )
+    head = catalogue()[second.method]["options"].get("head", {})
+    if catalogue()[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
+        raise FdamedError(
+            f"`runs.{name}.then`: the head of {first.method} reads what is not in the network alone",
+            where,
+            "Begin the second phase with a new head: `then: {method: finetune_head, head: new}`.",
+        )
+
+
 def _misfit(value: Any, option: dict[str, Any]) -> str | None:
     """What is wrong with an option's value, by its entry in the catalogue; None: nothing."""
     kind = option["type"]
@@ -182,11 +206,12 @@ def schema() -> dict[str, Any]:
     out: dict[str, Any] = Config.model_json_schema()
     out["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     out["title"] = "fdamed configuration"
-    run = out["$defs"]["Run"]
     known = catalogue()
-    run["properties"]["method"]["enum"] = ["", *sorted(known)]
-    for entry in known.values():
-        for key, option in entry["options"].items():
-            run["properties"].setdefault(key, {"description": option.get("help", "")})
-    run["additionalProperties"] = False
+    for name, methods in (("Run", ["", *sorted(known)]), ("Then", sorted(known))):
+        run = out["$defs"][name]
+        run["properties"]["method"]["enum"] = methods
+        for entry in known.values():
+            for key, option in entry["options"].items():
+                run["properties"].setdefault(key, {"description": option.get("help", "")})
+        run["additionalProperties"] = False
     return out

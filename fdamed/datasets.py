@@ -1,10 +1,10 @@
-"""What is studied: the data sets, how they become hospitals, and the phantoms that stand in for them."""
+"""What is studied: the data sets, and the phantoms that stand in for them. How they become hospitals: cuts.py."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Names become folders and wildcards."""
@@ -102,15 +102,29 @@ class Phantom(Strict):
     """Shift of each condition (chexpert), race (mimic) or state (midrc); empty: the built-in ones."""
 
 
+class Moved(Strict):
+    """How a public set is changed into another domain, image by image; the same at every reading."""
+
+    rotate: Annotated[float, Field(ge=-180, le=180)] = 0.0
+    """Degrees, counter-clockwise."""
+    invert: bool = False
+    """Black for white."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """Gaussian noise (standard deviation, pixels in 0..1) that belongs to the image, clipped to its range."""
+    seed: int = 0
+
+
 class Domain(Strict):
     """One public set on disk."""
 
-    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "coloured"]
+    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "coloured"]
     """How its files look; see docs/benchmarks.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """With `coloured`: how strongly the colour goes with the class; made from an idx set."""
+    shift: Annotated[Moved | None, Field(exclude_if=lambda shift: shift is None)] = None
+    """Make another domain of the set: {rotate: 30, invert: true, noise: 0.2}."""
 
 
 class Benchmark(Strict):
@@ -121,138 +135,3 @@ class Benchmark(Strict):
 
 
 Data = Annotated[Chexpert | Mimic | Midrc | Nih | Table | Benchmark, Field(discriminator="layout")]
-
-
-# --- cohort ----------------------------------------------------------------------------------------------------------
-
-
-class Cut(Strict):
-    """How the index becomes hospitals."""
-
-    by: str
-    """`condition`, or a column of the row contract such as race, site, view, projection, scanner."""
-    parties: dict[Name, str]
-    """Hospital -> the condition or the column's value it gets; with `by: expression`, an expression such as
-    "race == 'Asian' and age >= 40"."""
-    target: str
-    """Which hospital is adapted to; `each`: every one in turn."""
-    label: str | None = None
-    """The label to predict; with `by: condition` it is each hospital's own condition."""
-    positive_is: Literal[1, 0] = 1
-    """0 turns the label round: with label `No Finding`, 0 makes `finding` the positive class."""
-    negatives: Literal["zero", "blank", "no_finding"] = "zero"
-    """Which rows are negatives: label 0; label blank (the published reference code); No Finding = 1."""
-    uncertain: Literal["ones", "zeros", "ignore"] = "ignore"
-    """What label -1 counts as."""
-    uncertain_by_label: dict[str, Literal["ones", "zeros", "ignore"]] = {}
-    where: str | None = None
-    """Keep only the rows for which this expression holds, e.g. "view == 'frontal'"."""
-    per_class: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
-    """Images a class and hospital, drawn by patient; `all` keeps everything (balanced or not, see `balanced`)."""
-    balanced: bool = True
-    """With `per_class: all`: cut the larger class down to the smaller one."""
-    labelled: Annotated[int, Field(ge=2)] = 100
-    """Labelled images that a hospital has when it is the target."""
-    val: Share = 0.1
-    test: Share = 0.2
-    rule: Literal["disjoint", "reference"] = "disjoint"
-    """disjoint: a patient is in one hospital and one split; reference: the published rule, which leaks and says so."""
-    shares: dict[Name, float] = {}
-    """With patients who fit several hospitals: the relative chance of each; empty: equal."""
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _fits(self) -> Cut:
-        if self.target != "each" and self.target not in self.parties:
-            raise ValueError(f"target {self.target!r} is not one of the parties: {', '.join(self.parties)}, each")
-        if len(self.parties) < 2:
-            raise ValueError("at least two parties are needed: one source and the target")
-        if self.by != "condition" and self.label is None:
-            raise ValueError("with a cut by anything but condition, `label` must say what is to be predicted")
-        stray = [p for p in self.shares if p not in self.parties]
-        if stray:
-            raise ValueError(f"shares names {', '.join(stray)}, which is not a party")
-        if self.val + self.test >= 0.9:
-            raise ValueError("val + test leave nothing to train on")
-        return self
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return tuple(self.parties) if self.target == "each" else (self.target,)
-
-
-PARTITIONS = ("iid", "classes", "dirichlet", "label_shift", "domain")
-
-
-class Partition(Strict):
-    """How the samples of public sets become hospitals."""
-
-    by: Literal["iid", "classes", "dirichlet", "label_shift", "domain"]
-    """iid: equal parts; classes: `classes_each` classes a source, all at the target; dirichlet: class shares drawn
-    with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a hospital."""
-    clients: Annotated[int, Field(ge=2)] = 10
-    """Hospitals C0, C1, ... of which the last is the target; not used with `by: domain`."""
-    domains: tuple[Name, ...] = ()
-    """With `by: domain`: the sets that take part."""
-    target: str = ""
-    """Default: the last client."""
-    classes_each: Annotated[int, Field(ge=1)] | None = None
-    """With `by: classes`: how many classes each source has."""
-    concentration: Annotated[float, Field(gt=0)] = 0.5
-    eta: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """With label_shift: share of the first group at the sources, of the second at the target."""
-    first_group: tuple[int, ...] = ()
-    """With label_shift: the classes of the first group."""
-    per_source: Annotated[int, Field(ge=2)] | None = None
-    """Training samples of a source at most."""
-    labelled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = 100
-    """Labelled samples of the target, or their share of its part."""
-    balanced: bool = False
-    """Draw the labelled samples class by class instead of at random."""
-    val: Share = 0.0
-    test: Literal["release"] | Share = "release"
-    """The test part that the set ships, or a share of the target's own samples."""
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _fits(self) -> Partition:
-        if self.by == "domain" and len(self.domains) < 2:
-            raise ValueError("by: domain needs `domains`, at least two of them")
-        if self.by == "domain" and not self.target:
-            raise ValueError("by: domain needs a `target`, one of the domains or `each`")
-        if self.by == "classes" and self.classes_each is None:
-            raise ValueError("by: classes needs `classes_each`")
-        if self.by != "classes" and self.classes_each is not None:
-            raise ValueError("`classes_each` goes with by: classes")
-        if self.by == "label_shift" and not self.first_group:
-            raise ValueError("by: label_shift needs `first_group`, the classes of the first group")
-        if self.by == "label_shift" and self.test == "release":
-            raise ValueError("by: label_shift needs `test` as a share: the released test part has other class shares")
-        if self.target and self.target != "each" and self.target not in self.parties:
-            raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.parties)}, each")
-        return self
-
-    @property
-    def parties(self) -> dict[str, str]:
-        """Hospital -> the set that it comes from, or "" for a part of the one set."""
-        if self.by == "domain":
-            return {d: d for d in self.domains}
-        width = len(str(self.clients - 1))
-        return {f"C{i:0{width}d}": "" for i in range(self.clients)}
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        names = tuple(self.parties)
-        return names if self.target == "each" else (self.target or names[-1],)
-
-
-def _which(value: Any) -> str:
-    by = value.get("by") if isinstance(value, dict) else getattr(value, "by", None)
-    return "partition" if by in PARTITIONS else "cut"
-
-
-Hospitals = Annotated[Annotated[Cut, Tag("cut")] | Annotated[Partition, Tag("partition")], Discriminator(_which)]

@@ -56,6 +56,12 @@ class Record:
         return f"{self.facts['cohort']}/{self.run}/{self.target}/{self.seed}"
 
     @property
+    def phases(self) -> list[Row]:
+        """`method`, `title`, `options`, `rounds` and `train` of each phase; one where the run has no second."""
+        alone = {"method": self.method, "rounds": len(self.rounds), "options": self.facts.get("options") or {}}
+        return list(self.facts.get("phases") or [alone | {"train": self.facts.get("train") or {}}])
+
+    @property
     def bytes_out(self) -> int:
         """Bytes that left hospitals."""
         return sum(s.bytes for s in self.sent if s.party != SERVER)

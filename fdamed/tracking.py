@@ -29,6 +29,8 @@ USER = "fdamed"
 VIEW = "fdamed"
 BATCH = 1000
 """Metrics that MLflow takes in one call."""
+NAMED = 20
+"""Sources that are named one by one."""
 PATIENCE = 4.0
 """Seconds until a silent server counts as away."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
@@ -233,7 +235,11 @@ def params(record: Record) -> dict[str, str]:
     out: dict[str, object] = {"cohort": facts["cohort"], "run": record.run, "method": record.method}
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
     out |= {key: facts.get(key) for key in ("labelled", "parameters")}
-    out["sources"] = ",".join(facts.get("sources") or ())
+    sources: list[str] = list(facts.get("sources") or [])
+    out["sources"] = ",".join(sources) if len(sources) <= NAMED else f"{len(sources)}: {sources[0]} to {sources[-1]}"
+    for phase in record.phases[1:]:
+        out |= {"then": phase["method"], "then_rounds": phase["rounds"], "then_lr": phase["train"]["target"]["lr"]}
+        out |= {f"then_{key}": value for key, value in phase["options"].items()}
     auxiliary = facts.get("auxiliary")
     if auxiliary:
         out |= {"auxiliary": ",".join(auxiliary["heads"]), "alpha": auxiliary["alpha"]}

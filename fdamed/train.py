@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -183,6 +184,15 @@ def jitter(x: Tensor, rng: Stream) -> Tensor:
     return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
 
 
+class Trainable(Protocol):
+    """What is trained: parameters and their gradients, both flat."""
+
+    @property
+    def trainable(self) -> Tensor: ...
+    @property
+    def grad(self) -> Tensor: ...
+
+
 class Optimiser:
     """Adam or plain SGD on the flat vector, one pass over memory.
 
@@ -193,7 +203,7 @@ class Optimiser:
     BETAS = (0.9, 0.999)
     EPS = 1e-8
 
-    def __init__(self, model: FlatModel, recipe: Recipe) -> None:
+    def __init__(self, model: Trainable, recipe: Recipe) -> None:
         self._model = model
         self._recipe = recipe
         adam = recipe.optimiser == "adam"

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
-from fdamed.config import Auxiliary, Recipe
+from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
-from fdamed.federation.network import InProcess, Network, Processes
+from fdamed.federation.network import InProcess, Network
+from fdamed.federation.processes import Processes
 from fdamed.federation.site import Site
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel
+from fdamed.runs import Auxiliary
 from fdamed.seeds import stream
 
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,14 @@ from fdamed.models.flat import Layout
 def head_of(x: Tensor, layout: Layout) -> Tensor:
     """The numbers of the last layer, those of the module `head`, one behind the other."""
     return torch.cat([x[place] for place in _head(layout)])
+
+
+def head_place(layout: Layout) -> slice:
+    """Where the last layer stands in the vector, if it stands in one piece."""
+    places = _head(layout)
+    if any(a.stop != b.start for a, b in pairwise(places)):
+        raise ValueError("the parts of `head` do not stand side by side")
+    return slice(places[0].start, places[-1].stop)
 
 
 def with_head(x: Tensor, head: Tensor, layout: Layout) -> Tensor:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fdamed.data.pictures import in_folders, mnist_m
+from fdamed.data.samples import Samples
+from fdamed.data.shifted import shifted
 from fdamed.datasets import Domain
 from fdamed.errors import FdamedError
 from fdamed.seeds import stream
@@ -25,30 +28,22 @@ IDX: dict[int, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """x (n, S, S), (n, S, S, 3) uint8 or (n, d) float32; y (n,) from 0 on; `test` (n,): the part released as a test."""
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    test: NDArray[np.bool_]
-    names: tuple[str, ...] = ()
-    """Names of the classes, where the files have them: y is a place in it."""
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
 def read(domain: Domain, where: str, side: int = 224) -> Samples:
     """The samples of a set, pictures in folders at `side` pixels; one error where it cannot be read."""
-    samples = _folder(domain, side) if domain.kind == "folder" else READERS[domain.kind](domain)
+    samples = in_folders(domain, side) if domain.kind == "folder" else READERS[domain.kind](domain)
     if len(samples.x) != len(samples.y) or len(samples.y) != len(samples.test) or not len(samples.y):
         raise FdamedError(
             f"{len(samples.x)} samples and {len(samples.y)} labels", where, "The files do not belong together."
         )
     if samples.y.min() < 0:
         raise FdamedError("a label lies below 0", where, "Number the classes from 0 on.")
-    return samples
+    x = shifted(samples.x, domain.shift, where) if domain.shift else samples.x
+    return replace(samples, x=x, origin=_origin(domain))
+
+
+def _origin(domain: Domain) -> str:
+    """The files of a set: one that is coloured or shifted is made of the same."""
+    return f"{'idx' if domain.kind == 'coloured' else domain.kind}:{Path(domain.root).resolve()}"
 
 
 def _idx(domain: Domain) -> Samples:
@@ -162,30 +157,6 @@ def _cifar10(domain: Domain) -> Samples:
     return Samples(np.ascontiguousarray(x), rows[:, 0].astype(np.int64), np.arange(len(rows)) >= 50_000)
 
 
-def _folder(domain: Domain, side: int) -> Samples:
-    """VLCS, TerraIncognita and the like: one folder a class with image files; every fifth by hash is the test."""
-    from PIL import Image as Pictures
-
-    from fdamed.data.draw import uniform_of
-
-    root = Path(domain.root)
-    classes = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
-    endings = {".jpg", ".jpeg", ".png"}
-    files = [(f, c) for c, name in enumerate(classes) for f in sorted((root / name).rglob("*"))]
-    files = [(f, c) for f, c in files if f.suffix.lower() in endings]
-    if not files:
-        raise FdamedError("there are no image files in class folders", str(root), "Unpack the set there.")
-    x = np.empty((len(files), side, side, 3), dtype=np.uint8)
-    for row, (file, _) in enumerate(files):
-        try:
-            with Pictures.open(file) as picture:
-                x[row] = np.asarray(picture.convert("RGB").resize((side, side), Pictures.Resampling.BILINEAR))
-        except (OSError, SyntaxError, ValueError):
-            raise FdamedError("not a picture that can be read", str(file), "Copy it again, or remove it.") from None
-    names = np.array([str(f.relative_to(root)) for f, _ in files], dtype=object)
-    return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2, tuple(classes))
-
-
 def _coloured(domain: Domain) -> Samples:
     """ColoredMNIST (Arjovsky et al.): two classes, a quarter of the labels turned round, red or green by the label.
 
@@ -210,6 +181,7 @@ READERS: dict[str, Callable[[Domain], Samples]] = {
     "mat": _mat,
     "usps": _usps,
     "cifar10": _cifar10,
+    "mnist_m": mnist_m,
     "coloured": _coloured,
 }
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fdamed.cuts import Cut
 from fdamed.data.draw import Drawn, Keys, draw, draw_reference
 from fdamed.data.expression import HIDDEN, holds
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
-from fdamed.datasets import Cut
 from fdamed.errors import FdamedError
 
 NO_FINDING = "No Finding"

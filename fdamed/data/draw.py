@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.datasets import Cut
+from fdamed.cuts import Cut
 from fdamed.errors import FdamedError
 from fdamed.seeds import stream
 

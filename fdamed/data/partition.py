@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.data.benchmark import Samples, numbered_alike
-from fdamed.datasets import Partition
+from fdamed.cuts import Partition
+from fdamed.data.benchmark import numbered_alike
+from fdamed.data.samples import Samples
 from fdamed.errors import FdamedError
 from fdamed.seeds import Stream, stream
 
@@ -27,24 +28,33 @@ class Part:
 
 def partition(sets: dict[str, Samples], cut: Partition) -> dict[str, Part]:
     """Every hospital of the partition."""
-    out = {}
+    out, targets = {}, frozenset(cut.targets)
     sets = numbered_alike(sets)
     for party, name, chosen, test in _chosen(sets, cut):
         samples = sets[name]
         rng = stream(cut.seed, "partition", party)
-        is_target = party in cut.targets
+        is_target = party in targets
         pool = rng.child("pool").numpy.permutation(chosen)
         if cut.per_source is not None:
             pool = pool[: cut.per_source + (_labelled(cut, len(pool)) if is_target else 0)]
         splits = _splits(pool, samples.y, test, cut, rng, party) if is_target else {"train": pool}
-        out[party] = _part(samples, name, {s: np.sort(rows) for s, rows in splits.items()})
+        # A sample that was shifted is the sample it was made from.
+        known_as = cut.sources if cut.sources and _same_files(sets, cut) else name
+        out[party] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
     return out
+
+
+def _same_files(sets: dict[str, Samples], cut: Partition) -> bool:
+    """Whether sources and target are cut from the same samples, shifted or not."""
+    return bool(cut.sources) and sets[str(cut.sources)].origin == sets[cut.target].origin
 
 
 def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
     """(hospital, its set, its rows outside the released test, the rows of the released test)."""
     if cut.by == "domain":
         return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in cut.domains]
+    if cut.sources:
+        return _two_sets(sets, cut.sources, cut)
     if len(sets) != 1 or len(cut.targets) != 1:
         raise FdamedError(
             f"`by: {cut.by}` cuts one set for one target", "data.domains", "Name one set and one target, or use domain."
@@ -63,6 +73,25 @@ def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, In
     shares = _shares(for_sources, samples.y, len(sources), cut, rng)
     parts = dict(zip(sources, shares, strict=True)) | {target: for_target}
     return [(p, name, parts[p], test) for p in cut.parties]
+
+
+def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
+    """The sources' set in `clients` shares, and the target's own; of the same files, no sample goes to both.
+
+    Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
+    the released test part, which no source sees.
+    """
+    samples, target = sets[sources], sets[cut.target]
+    rng = stream(cut.seed, "partition")
+    rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
+    for_target = np.flatnonzero(~target.test)
+    if _same_files(sets, cut):
+        size = round(cut.target_share * len(rows))
+        rows, for_target = rows[:-size], rows[-size:]
+    clients = [p for p in cut.parties if p != cut.target]
+    shares = _shares(rows, samples.y, len(clients), cut, rng)
+    parts = [(p, sources, share, np.empty(0, np.int64)) for p, share in zip(clients, shares, strict=True)]
+    return [*parts, (cut.target, cut.target, for_target, np.flatnonzero(target.test))]
 
 
 def _shares(rows: Ints, y: Ints, clients: int, cut: Partition, rng: Stream) -> list[Ints]:
@@ -119,6 +148,9 @@ def _shifted(rows: Ints, y: Ints, cut: Partition, rng: Stream) -> tuple[Ints, In
 
 
 def _labelled(cut: Partition, n: int) -> int:
+    """Labelled samples of n."""
+    if cut.labelled == "all":
+        return n
     return round(cut.labelled * n) if isinstance(cut.labelled, float) else cut.labelled
 
 
@@ -129,7 +161,7 @@ def _splits(pool: Ints, y: Ints, test: Ints, cut: Partition, rng: Stream, party:
         held = round(cut.test * n)
         test, pool = pool[:held], pool[held:]
     val, pool = pool[: round(cut.val * n)], pool[round(cut.val * n) :]
-    wanted = _labelled(cut, n)
+    wanted = _labelled(cut, len(pool) if cut.labelled == "all" else n)
     if wanted > len(pool) or not len(test):
         raise FdamedError(
             f"{party} has {len(pool)} samples to label and {len(test)} to test on; labelled asks for {wanted}",
@@ -163,6 +195,13 @@ def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
         }
     )
     return Part(x, order)
+
+
+def shared(parts: dict[str, Part]) -> dict[str, int]:
+    """Samples that stand in two hospitals, and in two splits of any hospitals."""
+    everything = pd.concat([p.order[["image", "split"]].assign(party=name) for name, p in parts.items()])
+    counts = everything.groupby("image").agg(parties=("party", "nunique"), splits=("split", "nunique"))
+    return {"parties": int((counts["parties"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
 
 
 def repeated(parts: dict[str, Part]) -> dict[str, int]:

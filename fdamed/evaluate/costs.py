@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fdamed.config import Model, Run
+from fdamed.config import Model
 from fdamed.configfile import catalogue
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.records import SERVER, Record
+from fdamed.runs import Run
 
 PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
 """Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
@@ -63,11 +65,14 @@ def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
 def seconds(record: Record) -> float | None:
     """Mean of a round without the first, which warms the machine up, and without a method's warm-up rounds.
 
+    Of the first phase alone: the second is another method's.
+
     Seconds of the CPU where one process did the work on it: they do not depend on what else the machine does.
     """
     skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
     alone = record.facts.get("device") == "cpu" and record.facts["train"]["network"] == "in_process"
-    spent = [float(row["cpu" if alone else "seconds"]) for row in record.timing]
+    first = record.timing[: int(record.phases[0]["rounds"])]
+    spent = [float(row["cpu" if alone else "seconds"]) for row in first]
     kept = spent[skip:] or spent
     return sum(kept) / len(kept) if kept else None
 
@@ -99,12 +104,18 @@ def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold
                 auxiliary=bool(heads),
                 parameters=models * (size + head_parameters(heads, model)) + extra,
                 work=_work(first, heads, len({str(r.facts.get("labelled")) for r in members}) > 1),
-                multiply_adds=multiply_adds(first.method, sources, size),
+                multiply_adds=multiply_adds(first.method, _participants(first, sources), size),
                 seconds=over_seeds(sum(v) / len(v) for v in by_seed.values()),
                 ratio=None,
             )
         )
     return _with_ratio(out)
+
+
+def _participants(record: Record, sources: int) -> int:
+    """Sources that take part in a round, as `Network.begin` counts them."""
+    share = float((record.facts.get("train") or {}).get("participation", 1.0))
+    return min(sources, max(1, math.floor(share * sources + 0.5)))
 
 
 def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
@@ -116,7 +127,7 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
         parts.append("train on all labels of the target")
     elif method.get("target_labels"):
         parts.append(f"fine-tune on {images} labelled target images")
-    elif record.target in {s.party for s in record.sent}:
+    elif record.target in {s.party for s in record.sent} and len(record.phases) == 1:
         parts.append("train on the target’s unlabelled images")
     if heads:
         parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
@@ -124,7 +135,9 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
         parts.append(AT_SOURCES[record.method])
     if record.method in WITH_TARGET:
         parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
-    return " + ".join(parts) or "–"
+    work = " + ".join(parts) or "–"
+    after = [f"{p['method']} on {images} labelled target images, {p['rounds']} rounds" for p in record.phases[1:]]
+    return "; then ".join([work, *after])
 
 
 def _with_ratio(rows: list[Cost]) -> list[Cost]:

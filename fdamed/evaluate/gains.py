@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fdamed.config import Run
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.evaluate.tables import ALL_TARGETS, at_target
+from fdamed.runs import Run
 
 
 @dataclass(frozen=True)

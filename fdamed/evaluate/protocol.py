@@ -35,7 +35,7 @@ def at_chosen_round(records: Iterable[Record], smallest: int) -> dict[tuple[str,
     for record in records:
         if hidden(record, smallest):
             continue
-        row = chosen_round(record.rounds)
+        row = chosen_round(record.rounds[sum(int(p["rounds"]) for p in record.phases[:-1]) :])
         if row is None:
             continue
         found = {"auc": row.get("test/auc"), "acc": row.get("test/acc"), "round": row["round"]}
@@ -58,6 +58,9 @@ class Budget:
     run: str
     target: str
     rounds: int
+    """Of all phases."""
+    then: str
+    """The second phase in words; empty where there is none."""
     labelled: str
     """Labelled images of the target that it trains on."""
     sources: Mapping[str, int]
@@ -74,30 +77,31 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
         if (record.run, record.target) in out:
             continue
         sizes = {p: {k: int(v) for k, v in c["images"].items()} for p, c in cohort["parties"].items()}
-        method = known.get(record.method, {})
-        labels, every = bool(method.get("target_labels")), bool(method.get("every_target_label"))
+        methods = [known.get(p["method"], {}) for p in record.phases]
+        labels, every = (any(m.get(k) for m in methods) for k in ("target_labels", "every_target_label"))
         senders = {s.party for s in record.sent} - {SERVER}
         whole = {p: c.get("train", 0) + c.get("adapt", 0) for p, c in sizes.items()}
         few = _few(record.facts.get("labelled") or config.cut.labelled, sizes[record.target].get("adapt", 0))
         images = few if labels and not every else whole[record.target]
         trains = labels or record.target in senders
-        train = config.train_of(runs[record.run])
-        recipe = train.source if every else train.target
+        first, last = (config.train_of(config.phases(runs[record.run])[i]) for i in (0, -1))
+        recipe = last.source if every else last.target
         shown = f"<{smallest}" if small(images, smallest) else str(images)
         out[record.run, record.target] = Budget(
             run=record.run,
             target=record.target,
             rounds=int(record.facts["rounds"]),
+            then=", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.phases[1:]),
             labelled="0" if not labels else f"{shown} (all)" if every else shown,
-            sources={p: steps(n, train.source) for p, n in whole.items() if p in senders - {record.target}},
+            sources={p: steps(n, first.source) for p, n in whole.items() if p in senders - {record.target}},
             own=steps(images, recipe) if trains else None,
         )
     return list(out.values())
 
 
-def _few(asked: float, there: int) -> int:
+def _few(asked: float | str, there: int) -> int:
     """Labelled images that are used of those that are there; a share below 1 was taken when they were drawn."""
-    return there if asked < 1 else min(int(asked), there)
+    return there if isinstance(asked, str) or asked < 1 else min(int(asked), there)
 
 
 def table(entries: Iterable[Budget]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import HEADLINE, clipped
 
 if TYPE_CHECKING:
-    from fdamed.config import Swept
+    from fdamed.runs import Swept
 
 Value = float | int | str | bool
 LOGARITHMIC = frozenset({"labelled"})

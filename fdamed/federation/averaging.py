@@ -6,9 +6,9 @@ An unsound update is left out of its round by name, in the log and in the run's 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_high, median_low
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -125,20 +125,29 @@ def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor)
     """
     found = {party: why for party, t in sources.items() if (why := t.fault)}
     rest = {party: t for party, t in sources.items() if party not in found}
-    beside = [target] if target and not target.fault else []
+    together = [*rest.values(), *([target] if target and not target.fault else [])]
+    rates = sorted(t.rate for t in together)
+    lengths, by_images = sorted(t.length for t in together), sorted(t.length / t.n for t in together)
     for party, own in rest.items():
-        others = [t for k, t in rest.items() if k != party] + beside
-        length = own.length * max(1.0, median_low([t.rate for t in others or [own]]) / own.rate)
-        if len(others) > 1:
-            by_length = length / median_high(t.length for t in others)
-            by_image = length / own.n / median_high(t.length / t.n for t in others)
+        usual = median_without(rates, own.rate, high=False) if len(together) > 1 else own.rate
+        length = own.length * max(1.0, usual / own.rate)
+        if len(together) > 2:
+            by_length = length / median_without(lengths, own.length)
+            by_image = length / own.n / median_without(by_images, own.length / own.n)
             times, limit, what = min(by_length, by_image), TOO_LONG, "the others"
         else:
+            others = [t for t in together if t is not own]
             yardstick = max([float(torch.linalg.vector_norm(x)), *(t.length for t in others)])
             times, limit, what = length / yardstick if yardstick else 0.0, FAR_TOO_LONG, "the model and any other"
         if times > limit:
             found[party] = f"it is {times:.3g} times as long as {what}"
     return found
+
+
+def median_without(ordered: Sequence[float], own: float, high: bool = True) -> float:
+    """The high or low median of at least two ordered numbers without one of them, which is `own`."""
+    place = (len(ordered) - 1) // 2 if high else (len(ordered) - 2) // 2
+    return ordered[place if place < bisect_left(ordered, own) else place + 1]
 
 
 def distances(vectors: Sequence[Tensor], x: Tensor) -> list[float]:

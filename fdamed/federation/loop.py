@@ -2,116 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fdamed.errors import FdamedError
-from fdamed.federation.ledger import Ledger
+from fdamed.federation.checkpoints import Checkpoints, Record
 from fdamed.federation.method import Method
 from fdamed.federation.network import DroppedOut, Network
-from fdamed.federation.wire import decode, encode
-from fdamed.files import atomic
 from fdamed.progress import track
+
+__all__ = ["Checkpoints", "Judge", "Record", "run"]
 
 Judge = Callable[[Tensor], Mapping[str, float | None]]
 """Scores of a model on data that no method sees."""
-MemoryPath = Callable[[str, int], Path]
-"""(party, round) -> the hospital's own file for its memory."""
-
-
-TOLD = ("train/loss", "val/auc", "test/auc", "test/acc")
+LOSS = "train/loss"
+TOLD = (LOSS, "val/auc", "test/auc", "test/acc")
 """What a line on the terminal shows of a round."""
-
-
-@dataclass
-class Record:
-    """Everything a run has to tell, line by line."""
-
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    layers: list[dict[str, Any]] = field(default_factory=list)
-    absences: list[dict[str, Any]] = field(default_factory=list)
-    timing: list[dict[str, Any]] = field(default_factory=list)
-    ledger: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """Where the state of a run is kept, and what it must fit.
-
-    Two generations are kept: a checkpoint that was cut short or changed is passed over for the one before.
-    """
-
-    folder: Path
-    memory: MemoryPath
-    fingerprint: dict[str, Any]
-    every: int = 1
-
-    @property
-    def _files(self) -> tuple[Path, Path]:
-        return self.folder / "checkpoint.bin", self.folder / "checkpoint.previous.bin"
-
-    def save(self, round: int, state: Any, net: Network, record: Record) -> None:
-        for party in (*net.sources, net.target):
-            net.save_memory(party, self.memory(party, round))
-        body = encode(state)
-        head = json.dumps({"fingerprint": self.fingerprint, "round": round, "record": vars(record)}).encode()
-        content = struct.pack("<I", len(head)) + head + body
-        newest, previous = self._files
-        if newest.exists():
-            newest.replace(previous)
-        with atomic(newest) as draft:
-            draft.write_bytes(hashlib.sha256(content).digest() + content)
-        for party in (*net.sources, net.target):
-            for old in self.memory(party, round).parent.glob("*.safetensors"):
-                if old.stem.isdigit() and int(old.stem) < round - self.every:
-                    old.unlink()
-
-    def load(self, method: Method[Any], net: Network) -> tuple[int, Any, Record] | None:
-        """The newest whole checkpoint, or None; one of another study is refused."""
-        for path in self._files:
-            if not path.exists():
-                continue
-            content = path.read_bytes()
-            if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
-                print(f"{path.name} is damaged (checksum) and passed over", file=sys.stderr, flush=True)
-                continue
-            (n,) = struct.unpack("<I", content[32:36])
-            head = json.loads(content[36 : 36 + n])
-            self._fits(head["fingerprint"])
-            for party in (*net.sources, net.target):
-                if self.memory(party, head["round"]).exists():  # one that was gone by then remembers nothing
-                    net.load_memory(party, self.memory(party, head["round"]))
-            state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
-            return head["round"], state, Record(**head["record"])
-        return None
-
-    def clear(self, parties: Iterable[str]) -> None:
-        """Forget the state of a run that is finished: nothing is left to go on with."""
-        for path in (
-            *self._files,
-            *(p for party in parties for p in self.memory(party, 0).parent.glob("*.safetensors")),
-        ):
-            path.unlink(missing_ok=True)
-
-    def _fits(self, found: dict[str, Any]) -> None:
-        changed = sorted(k for k in self.fingerprint if found.get(k) != self.fingerprint[k])
-        if changed:
-            told = "; ".join(f"{k}: {found.get(k)} then, {self.fingerprint[k]} now" for k in changed)
-            raise FdamedError(
-                f"the checkpoint was made under other conditions ({told})",
-                str(self.folder),
-                "Restore those conditions to go on, or delete the folder to start this run again.",
-            )
 
 
 def run(
@@ -122,8 +33,12 @@ def run(
     judge: Judge,
     checkpoints: Checkpoints | None = None,
     judge_every: int = 1,
+    patience: int | None = None,
 ) -> tuple[Tensor, Record]:
-    """Run `method` from `theta` to the end, from the last checkpoint where there is one."""
+    """Run `method` from `theta` to the end, from the last checkpoint where there is one.
+
+    With `patience` it ends after so many rounds without a new lowest training loss.
+    """
     rounds = method.length(rounds)
     for step in method.asks():
         for party in (*net.sources, net.target):
@@ -132,10 +47,9 @@ def run(
     found = checkpoints.load(method, net) if checkpoints else None
     if found:
         done, state, record = found
-        net.ledger = Ledger(record.ledger)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
     watched = sys.stderr.isatty()
-    ahead = range(done + 1, rounds + 1)
+    ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
         begin, used, started = (
             time.perf_counter(),
@@ -149,17 +63,22 @@ def run(
             net.notes["lost"] = 1.0
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
-        judged = judge(method.final(state)) if round % judge_every == 0 or round == rounds else {}
-        record.metrics.append({"round": round, **net.notes, **judged})
+        line: dict[str, Any] = {"round": round, **net.told()}
+        last = round == rounds or spent([*record.metrics, line], patience)
+        judged = judge(method.final(state)) if round % judge_every == 0 or last else {}
+        record.metrics.append(line | dict(judged))
         record.layers += net.layer_notes
         record.absences += net.absences
         net.absences.clear()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
-        record.ledger = net.ledger.lines()
-        if checkpoints and (round % checkpoints.every == 0 or round == rounds):
+        record.ledger += net.ledger.settle()
+        if checkpoints and (round % checkpoints.every == 0 or last):
             checkpoints.save(round, state, net, record)
         if not watched:
             _tell(round, rounds, record)
+        if last and round < rounds:
+            print(f"stopped: {patience} rounds without a lower training loss", file=sys.stderr, flush=True)
+            break
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",
@@ -169,13 +88,27 @@ def run(
     return method.final(state), record
 
 
+def spent(metrics: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
+    """Whether the last `patience` rounds have all been without a new lowest training loss."""
+    if patience is None or len(metrics) <= patience:
+        return False
+    losses = [float("inf") if m.get(LOSS) is None else float(m[LOSS]) for m in metrics]
+    if min(losses) == float("inf") and not all(m.get("lost") for m in metrics):
+        raise FdamedError(
+            f"no round of {patience} has told a training loss",
+            "train.patience",
+            "Leave `patience` out for this run: its method does not say how the training goes.",
+        )
+    return min(losses[-patience:]) >= min(losses[:-patience]) < float("inf")
+
+
 def round_to(seconds: float) -> float:
     return float(f"{seconds:.4f}")
 
 
 def _tell(round: int, rounds: int, record: Record) -> None:
-    spent = [t["seconds"] for t in record.timing]
+    seconds = [t["seconds"] for t in record.timing]
     line = record.metrics[-1]
     shown = "  ".join(f"{k} {line[k]:.3f}" for k in TOLD if line.get(k) is not None)
-    left = sum(spent) / len(spent) * (rounds - round)
-    print(f"round {round}/{rounds}  {shown}  {spent[-1]:.1f} s  about {left:.0f} s left", file=sys.stderr, flush=True)
+    left = sum(seconds) / len(seconds) * (rounds - round)
+    print(f"round {round}/{rounds}  {shown}  {seconds[-1]:.1f} s  about {left:.0f} s left", file=sys.stderr, flush=True)

@@ -84,6 +84,10 @@ class Method(Generic[S]):
         """What `final` is made of, by name: the content of a run's theta.safetensors."""
         return named_tensors(final, layout)
 
+    def handover(self, final: Tensor, layout: Layout) -> Tensor:
+        """What a second phase goes on with: the network, without anything that a method puts behind it."""
+        return final[: layout.size].clone()
+
     def predictor(self, network: nn.Module, kept: Mapping[str, Tensor]) -> nn.Module | None:
         """The module, made around the network, that predicts with these: what a hospital keeps, or `named` of what is
         shared; None: not yet."""
@@ -143,6 +147,8 @@ def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
         "paper": cls.paper,
         "target_labels": cls.target_labels,
         "every_target_label": cls.every_target_label,
+        "own_models": bool(cls.keeps),
+        "parts": bool(getattr(cls, "parts", False)),
         "options": options,
         "wire": [
             {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps

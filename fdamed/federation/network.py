@@ -1,25 +1,26 @@
-"""How the server asks: in this process (the default, which costs next to nothing) or with one process a hospital."""
+"""How the server asks, and hospitals that are all in this process: the plainest network."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fdamed.errors import FdamedError
 from fdamed.federation.ledger import SERVER, Ledger
-from fdamed.federation.site import Site, Step, answer, open_door, pack, refusal, unpack
-from fdamed.federation.wire import WireError, decode, encode, kinds, sizes
+from fdamed.federation.memory import read_memory, write_memory
+from fdamed.federation.site import Site, Step, answer, refusal
+from fdamed.federation.wire import kinds, sizes
 from fdamed.models.flat import Layout
 from fdamed.seeds import stream
+
+MANY = 50
+"""Sources from which on a record tells of them in sums: smallest, mean and largest instead of each."""
 
 
 class DroppedOut(Exception):
@@ -48,8 +49,11 @@ class Network(ABC):
         """What a method wants to see by round: name -> value, written to metrics.jsonl."""
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
+        self.touched: set[str] = set()
+        """Hospitals whose memory may have changed since it was last kept."""
         self._asked: dict[tuple[str, str], int] = {}
         self._share, self._seed = 1.0, 0
+        self._invited = frozenset((*self.participants, target))
 
     def invite(self, share: float, seed: int) -> None:
         """Let only this share of the sources, drawn anew each round and at least one, take part."""
@@ -61,13 +65,14 @@ class Network(ABC):
         few = max(1, math.floor(self._share * len(self.sources) + 0.5))
         drawn = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))[:few]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
+        self._invited = frozenset((*self.participants, self.target))
         self._asked.clear()
         self.notes.clear()
         self.layer_notes.clear()
 
     def ask(self, party: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
-        if party != self.target and party not in self.participants:
+        if party not in self._invited:
             raise DroppedOut(party, "takes no part in this round")
         nth = self._asked.get((party, step.name), 0)
         self._asked[(party, step.name)] = nth + 1
@@ -75,6 +80,7 @@ class Network(ABC):
         fault = self._unreachable(party)
         if fault is None:
             self.ledger.note(self.round, SERVER, party, step.name, sizes(msg))
+            self.touched.add(party)
             reply = self._deliver(party, step, nth, msg)
             self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
             fault = self._fault(party, step, reply)
@@ -98,10 +104,31 @@ class Network(ABC):
         names = [s.name for s in self.layout.parameters] if cos.shape[1] > 1 else ["model"]
         for source, row in zip(sources, cos.tolist(), strict=True):
             self.notes[f"cos/{source}"] = sum(row) / len(row)
+            if len(self.sources) > MANY:
+                continue
             self.layer_notes += [
                 {"round": self.round, "source": source, "layer": name, "cos": round(c, 6)}
                 for name, c in zip(names, row, strict=True)
             ]
+
+    def told(self) -> dict[str, float | None]:
+        """The notes of the round; those on single sources in sums where there are many."""
+        if len(self.sources) <= MANY:
+            return dict(self.notes)
+        out: dict[str, float | None] = {}
+        each: dict[str, list[float]] = {}
+        for name, value in self.notes.items():
+            kind, _, party = name.rpartition("/")
+            if kind and party in self._invited:
+                each.setdefault(kind, []).extend([] if value is None else [value])
+            else:
+                out[name] = value
+        for kind, values in each.items():
+            out |= dict.fromkeys((f"{kind}/lowest", f"{kind}/mean", f"{kind}/highest"))
+            if values:
+                out |= {f"{kind}/lowest": min(values), f"{kind}/highest": max(values)}
+                out[f"{kind}/mean"] = sum(values) / len(values)
+        return out
 
     def reject(self, party: str, step: Step, why: str) -> None:
         """Leave an answer that came out of this round, by name, in the log and in the run's record."""
@@ -132,7 +159,8 @@ class Network(ABC):
     def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any: ...
 
     @abstractmethod
-    def save_memory(self, party: str, path: Path) -> None: ...
+    def save_memory(self, party: str, path: Path) -> bool:
+        """Let the hospital write its memory to this file; False: it remembers nothing, or is gone."""
 
     @abstractmethod
     def load_memory(self, party: str, path: Path) -> None: ...
@@ -173,124 +201,14 @@ class InProcess(Network):
     def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
         return answer(self._sites[party], step, self.round, nth, msg)
 
-    def save_memory(self, party: str, path: Path) -> None:
-        write_memory(self._sites[party].memory, path)
+    def save_memory(self, party: str, path: Path) -> bool:
+        memory = self._sites[party].memory
+        if memory:
+            write_memory(memory, path)
+        return bool(memory)
 
     def load_memory(self, party: str, path: Path) -> None:
         self._sites[party].memory = read_memory(path)
 
     def close(self) -> None:
         self._sites.clear()
-
-
-class Processes(Network):
-    """One process a hospital; nothing but bytes crosses."""
-
-    def __init__(
-        self,
-        builders: Mapping[str, Callable[[], Site]],
-        target: str,
-        layout: Layout,
-        method: str,
-        release: Mapping[str, frozenset[str]],
-        threads: int = 1,
-    ) -> None:
-        super().__init__(builders, target, layout, method)
-        self._release = dict(release)
-        context = multiprocessing.get_context("spawn")
-        self._gone: set[str] = set()
-        self._lines: dict[str, Connection] = {}
-        self._workers = {}
-        for party, build in builders.items():
-            here, there = context.Pipe()
-            worker = context.Process(target=_hospital, args=(there, build, method, threads), daemon=True)
-            worker.start()
-            there.close()
-            self._lines[party], self._workers[party] = here, worker
-
-    def check_release(self, party: str, step: Step) -> None:
-        refused = refusal(step, self._release[party], party, self.method)
-        if refused:
-            raise refused
-
-    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
-        head = {"step": step.name, "round": self.round, "nth": nth}
-        try:
-            return decode(step.answer, self._talk(party, head, encode(msg)), self.layout.size)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._gone.add(party)
-            why = "its process ended"
-        except WireError as error:
-            why = f"update rejected: {error}"
-        self._miss(party, step, why)
-        raise DroppedOut(party, why)
-
-    def _talk(self, party: str, head: dict[str, Any], body: bytes) -> memoryview:
-        line = self._lines[party]
-        line.send_bytes(pack(head, body))
-        reply, content = unpack(line.recv_bytes())
-        if not reply["ok"]:
-            raise FdamedError(*reply["error"])
-        return content
-
-    def save_memory(self, party: str, path: Path) -> None:
-        if party in self._gone:
-            return
-        try:
-            self._talk(party, {"save": str(path)}, b"")
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._gone.add(party)
-
-    def load_memory(self, party: str, path: Path) -> None:
-        self._talk(party, {"load": str(path)}, b"")
-
-    def close(self) -> None:
-        for line in self._lines.values():
-            line.close()
-        for worker in self._workers.values():
-            worker.join(timeout=10)
-            if worker.is_alive():
-                worker.terminate()
-
-
-def _hospital(line: Connection, build: Callable[[], Site], method: str, threads: int) -> None:
-    """The life of a hospital's process: answer until the line is closed. `build` knows which steps there are."""
-    torch.set_num_threads(threads)
-    try:
-        site = build()
-    except FdamedError as error:
-        line.recv_bytes()
-        line.send_bytes(pack({"ok": False, "error": [error.what, error.where, error.fix]}, b""))
-        return
-    door = open_door(site, method)
-    while True:
-        try:
-            request = line.recv_bytes()
-        except (EOFError, OSError):
-            return
-        head, _ = unpack(request)
-        if "save" in head:
-            write_memory(site.memory, Path(head["save"]))
-            line.send_bytes(pack({"ok": True}, b""))
-        elif "load" in head:
-            site.memory = read_memory(Path(head["load"]))
-            line.send_bytes(pack({"ok": True}, b""))
-        else:
-            line.send_bytes(door(request))
-
-
-def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
-    """A hospital's memory as a file of its own."""
-    from safetensors.torch import save_file
-
-    from fdamed.files import atomic
-
-    with atomic(path) as draft:
-        save_file({k: v.contiguous() for k, v in memory.items()}, draft)
-
-
-def read_memory(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    content: dict[str, Tensor] = load_file(path)
-    return content

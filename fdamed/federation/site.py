@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from torch import Tensor
 
-from fdamed.config import Auxiliary, Recipe
+from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.wire import WireError, decode, encode, kinds
 from fdamed.models.flat import FlatModel
+from fdamed.runs import Auxiliary
 from fdamed.seeds import Stream, stream
 
 if TYPE_CHECKING:
@@ -98,9 +99,14 @@ def refusal(step: Step, release: frozenset[str], party: str, method: str) -> Fda
 
 
 def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
-    """Run one step in the hospital, with the random numbers of this very question."""
+    """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
     site.rng = stream(site.seed, site.name, round, step.draws, nth)
-    return step.run(site, ask)
+    recipe = site.recipe
+    site.recipe = recipe.at(round)
+    try:
+        return step.run(site, ask)
+    finally:
+        site.recipe = recipe
 
 
 def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:

@@ -128,8 +128,8 @@ class Unreliable(Network):
     def check_release(self, party: str, step: Step) -> None:
         self._inner.check_release(party, step)
 
-    def save_memory(self, party: str, path: Path) -> None:
-        self._inner.save_memory(party, path)
+    def save_memory(self, party: str, path: Path) -> bool:
+        return self._inner.save_memory(party, path)
 
     def load_memory(self, party: str, path: Path) -> None:
         self._inner.load_memory(party, path)

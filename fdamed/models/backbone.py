@@ -114,6 +114,12 @@ def initialise(net: nn.Module, generator: torch.Generator) -> None:
             bias.zero_()
 
 
+def initialise_head(net: nn.Module, generator: torch.Generator) -> None:
+    """A new last layer, drawn as the network's first one was."""
+    head: nn.Module = net.head  # type: ignore[assignment]  # every network here has one
+    (default_init if isinstance(net, Cnn) else initialise)(head, generator)
+
+
 def _draw(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
     """Normal numbers drawn on the CPU, where the generator is, whatever the device of the weight."""
     weight.copy_(torch.empty(weight.shape).normal_(0.0, deviation, generator=generator))

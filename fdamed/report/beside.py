@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.runs import Run
 
 LAYOUTS = {("chexpert", "condition"): "chexpert", ("mimic", "race"): "mimic", ("midrc", "site"): "midrc"}
 """Data set and cut of the paper -> its cohort."""
@@ -42,7 +43,11 @@ def paper_cohort(config: Config) -> str | None:
 
 def match(runs: Mapping[str, Run], method: str, auxiliary: bool) -> str | None:
     """The run that is a row of the paper: the one with most heads, the first of several."""
-    found = [(name, r) for name, r in runs.items() if r.method == method and (r.auxiliary is not None) == auxiliary]
+    found = [
+        (name, r)
+        for name, r in runs.items()
+        if r.method == method and (r.auxiliary is not None) == auxiliary and r.then is None
+    ]
     best = max(found, key=lambda item: len(item[1].auxiliary.heads) if item[1].auxiliary else 0, default=None)
     return best[0] if best else None
 

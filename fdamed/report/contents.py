@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed import __version__
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.disclosure import shareable
 from fdamed.evaluate import cohort as cohorts
 from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
@@ -38,6 +38,7 @@ from fdamed.report import protocol as words
 from fdamed.report.page import Findings, View, legend, reasons, view
 from fdamed.report.repeated import Row
 from fdamed.report.swept import NAMES
+from fdamed.runs import Run
 
 HEATS = 6
 """Heat maps on the page at most."""
@@ -121,7 +122,7 @@ def known(
     shown = [r for r in records if not tables.hidden(r, smallest)]
     main = tables.main_score(frames.scores)
     found = Findings(
-        runs={name: every[name].method for name in order},
+        runs={name: ", then ".join(p.method for p in config.phases(every[name])) for name in order},
         swept=frozenset(places),
         main=main,
         chance=0.5 if main == "auc" or config.model.classes == 2 else None,
@@ -222,7 +223,7 @@ def _beside(study: Known, sweep: sweeps.Sweep) -> list[str]:
     entries = {
         n: (r.method, r.auxiliary is not None)
         for n, r in study.runs.items()
-        if n not in study.fold and all(_alike(r, s, sweep.options) for s in own)
+        if n not in study.fold and all(_alike(r, s, sweep.options) and r.then == s.then for s in own)
     }
     return swept.references(entries)
 
@@ -253,6 +254,7 @@ def page(
     weights, weights_left_out = notes.weight_plots(frames.weights)
     steep, steep_left_out = jacobians.block(frames.jacobians, study.index)
     first = study.views[0].name
+    shown = hospitals.columns(frames.sent, config)
     return {
         "cohort": config.cohort,
         "version": __version__,
@@ -286,8 +288,8 @@ def page(
         "released": list(config.privacy.release),
         "kinds": list(study.by_kind.columns),
         "bars": blocks.bars(study.by_kind, [str(k) for k in study.by_kind.columns]),
-        "parties": list(config.cut.parties),
-        "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(config.cut.parties), list(found.runs)),
+        "parties": list(shown.values()),
+        "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(shown), list(found.runs)),
         "costs": beside.table3(study.costs),
         "costs_source": beside.printed()["costs"]["source"],
         "smallest": smallest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,6 +11,8 @@ from fdamed.config import Config
 from fdamed.disclosure import vague
 from fdamed.records import SERVER
 
+SHOWN = 20
+"""Sources that a table has room for; of more it shows the one with least, the median and the one with most."""
 KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
 
 
@@ -47,6 +49,23 @@ def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], run
     ]
 
 
+def columns(sent: pd.DataFrame, config: Config) -> dict[str, str]:
+    """Hospitals that the table of bytes shows -> what their columns are called."""
+    sources = [p for p in config.cut.parties if p not in config.cut.targets]
+    if len(sources) <= SHOWN:
+        return {p: p for p in config.cut.parties}
+    spent = sent.groupby("hospital")["bytes"].sum()
+    few = _few(sources, lambda party: float(spent.get(party, 0.0)))
+    return {t: t for t in config.cut.targets} | {p: f"{p}: {what}" for p, what in few.items()}
+
+
+def _few(sources: Sequence[str], size: Callable[[str], float]) -> dict[str, str]:
+    """The sources with least, median and most of something -> what they are among how many."""
+    ordered = sorted(sources, key=lambda party: (size(party), party))
+    places = {"least": 0, "median": len(ordered) // 2, "most": len(ordered) - 1}
+    return {ordered[i]: f"{what} of {len(ordered)} sources" for what, i in places.items()}
+
+
 def cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
     """One row a hospital: images and rate by split, patients in all."""
     out = []
@@ -57,7 +76,17 @@ def cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
         ]
         meaning = config.cut.parties.get(str(party), "")
         out.append({"hospital": party, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
-    return out
+    sources = {str(row["hospital"]): row for row in out if row["hospital"] not in config.cut.targets}
+    if len(sources) <= SHOWN:
+        return out
+
+    def images(party: str) -> float:
+        total = sources[party]["cells"][-1][0]
+        return float(total) if isinstance(total, int | float) else 0.0
+
+    few = _few(list(sources), images)
+    kept = [row for row in out if row["hospital"] in config.cut.targets]
+    return kept + [sources[party] | {"meaning": what} for party, what in few.items()]
 
 
 def leakage(found: Mapping[str, Any], smallest: int) -> list[tuple[bool, str]]:

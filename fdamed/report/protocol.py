@@ -10,8 +10,8 @@ from fdamed.disclosure import vague
 from fdamed.evaluate.protocol import Budget
 from fdamed.evaluate.tables import ALL_TARGETS
 
-FEW = 4
-"""Different numbers of steps that a sentence can hold."""
+FEW, MANY = 4, 20
+"""Different numbers of steps that a sentence can hold, and sources that it can name."""
 
 
 def sentences(config: Config, cohort: Mapping[str, Any], entries: Sequence[Budget], target: str) -> list[str]:
@@ -26,7 +26,27 @@ def sentences(config: Config, cohort: Mapping[str, Any], entries: Sequence[Budge
         f"{'; runs with a `train` of their own differ (see the configuration)' if _own(config) else ''}.",
         _validation(config, cohort, targets),
     ]
-    return [*out, *_steps(here, target)]
+    return [*out, *_learning(config), *_steps(here, target)]
+
+
+def _learning(config: Config) -> list[str]:
+    """Who takes part, how the learning rate falls, when a run ends, what comes after it."""
+    train, out = config.train, []
+    if train.participation < 1:
+        out.append(f"{train.participation:.0%} of the sources, drawn anew, take part in a round.")
+    for side, recipe in (("sources", train.source), ("target", train.target)):
+        if recipe.decay:
+            fall = f"by {recipe.decay.factor:g} every {recipe.decay.every} rounds"
+            out.append(f"The learning rate of the {side} is multiplied {fall}.")
+    if train.patience:
+        out.append(f"A run ends after {train.patience} rounds without a lower training loss; no score is asked.")
+    seconds = {run.then.method for run in config.runs.values() if run.then}
+    if seconds:
+        out.append(
+            f"Runs with a second phase go on with {' or '.join(sorted(seconds))} at the target: their headline and "
+            "their chosen round are of that phase."
+        )
+    return out
 
 
 def _own(config: Config) -> bool:
@@ -64,6 +84,9 @@ def _steps(here: Sequence[Budget], target: str) -> list[str]:
     if not alike:
         return ["The runs do not have the same number of local steps at the sources: see the budget."]
     listed = ", ".join(f"{min(n)} at {party}" for party, n in counts.items())
+    if len(counts) > MANY:
+        each = [min(n) for n in counts.values()]
+        listed = f"{min(each)} to {max(each)} at each of {len(each)} sources"
     out = [f"Optimiser steps a round, the same for every run that trains there: {listed}."]
     own = sorted({(b.own, b.labelled) for b in here if b.own is not None})
     if len(own) > FEW:

@@ -12,7 +12,7 @@ from fdamed.evaluate.reproduction import CLOSE, Cell, within
 from fdamed.report.svg import Scale, colour, drawing, scale
 
 if TYPE_CHECKING:
-    from fdamed.config import Swept
+    from fdamed.runs import Swept
 
 WIDTH, HEIGHT = 168.0, 112.0
 TOP, BOTTOM, LEFT, RIGHT = 32.0, 96.0, 6.0, 140.0

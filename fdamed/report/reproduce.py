@@ -9,12 +9,21 @@ from fdamed.config import Config
 from fdamed.disclosure import shareable
 from fdamed.files import digest
 from fdamed.records import Record
+from fdamed.report.hospitals import SHOWN
 
 COMMANDS = (
     "# save the configuration below as study.json, name your own data root in it, then",
     "snakemake --cores all --configfile study.json",
     "fdamed report --config study.json    # this page again, without training",
 )
+
+
+def _manifests(parties: dict[str, Any]) -> list[tuple[str, str]]:
+    """A line a hospital; one for all where they are many."""
+    hashes = {party: str(c.get("hash", "–")) for party, c in parties.items()}
+    if len(hashes) > SHOWN:
+        return [(f"manifests of {len(hashes)} hospitals", digest(hashes))]
+    return [(f"manifest {party}", known) for party, known in hashes.items()]
 
 
 def provenance(
@@ -30,7 +39,7 @@ def provenance(
         ("configuration", configured),
         ("index", str(ingest.get("hash", "–"))),
         ("cohort", str(cohort.get("hash", "–"))),
-        *((f"manifest {party}", str(c.get("hash", "–"))) for party, c in cohort["parties"].items()),
+        *_manifests(cohort["parties"]),
         ("all final weights", weights),
         ("versions", "; ".join(versions) or "–"),
     ]

@@ -7,10 +7,11 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import write_json, write_lines, write_text
-from fdamed.stages.federate import hospital, resident
+from fdamed.runs import Run
+from fdamed.stages.hospitals import hospital, resident
 from fdamed.stages.places import Places, add_config, needed, read_config, weights_in
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
 
 def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Network, dict[str, int]]:
     """All hospitals, in this process or in one each, and their numbers of images."""
-    from fdamed.federation.network import InProcess, Processes
+    from fdamed.federation.network import InProcess
+    from fdamed.federation.processes import Processes
 
     parties = config.cut.parties
     if config.train.network == "in_process":
@@ -115,7 +117,7 @@ def rules(config: Config) -> dict[str, Rule]:
     out = {}
     for name, spec in config.expanded_runs().items():
         as_cut = spec.labelled in (None, config.cut.labelled) and config.noise_of(spec) == config.cut.noise
-        if spec.method in METHODS and as_cut and spec.options.get("server_step", 1.0) == 1.0:
+        if spec.method in METHODS and as_cut and spec.then is None and spec.options.get("server_step", 1.0) == 1.0:
             beta = float(spec.options.get("beta", 0.5)) if spec.method in ("fedda", "fedgp") else None
             weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))
             out[name] = Rule(spec.method, beta, weighting)

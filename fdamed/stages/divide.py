@@ -8,10 +8,14 @@ import time
 from typing import Any
 
 from fdamed.config import Config
-from fdamed.datasets import Benchmark, Partition
+from fdamed.cuts import Partition
+from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, write_json
 from fdamed.stages.places import Places, add_config, read_config
+
+MANY, FEW = 50, 5
+"""With more hospitals than the first, the log names only as many as the second."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +32,13 @@ def write(config: Config, places: Places) -> None:
     import numpy as np
 
     from fdamed.data.benchmark import fitted, numbered_alike, read
-    from fdamed.data.partition import partition, repeated
+    from fdamed.data.partition import partition, repeated, shared
 
     if not isinstance(config.data, Benchmark) or not isinstance(config.cut, Partition):
         fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `guard`."
         raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
     begin = time.monotonic()
-    used = config.cut.domains or tuple(config.data.domains)
+    used = config.cut.sets or tuple(config.data.domains)
     sets = numbered_alike(
         {
             name: fitted(
@@ -59,10 +63,17 @@ def write(config: Config, places: Places) -> None:
             np.save(file, part.x)
         with atomic(folder / "order.parquet") as draft:
             part.order.to_parquet(draft, index=False)
-        print(f"{party}: {_told(part.order)}", file=sys.stderr)
-    same = repeated(parts)
+    for party in [*parts][:FEW] if len(parts) > MANY else parts:
+        print(f"{party}: {_told(parts[party].order)}", file=sys.stderr)
+    if len(parts) > MANY:
+        print(f"... {len(parts)} hospitals in all", file=sys.stderr)
+    same, twice = repeated(parts), shared(parts)
     described = {party: _describe(part.order, config.model.classes) for party, part in parts.items()}
-    none = {"patients_in_two_splits": 0, "patients_in_two_parties": 0, "images_in_two_splits": 0}
+    none = {
+        "patients_in_two_splits": twice["splits"],
+        "patients_in_two_parties": twice["parties"],
+        "images_in_two_splits": twice["splits"],
+    }
     rows = sum(map(len, sets.values()))
     write_json(
         places.root / "ingest.json",

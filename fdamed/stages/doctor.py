@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
+from fdamed.cuts import Cut
 from fdamed.errors import FdamedError
 from fdamed.stages.places import add_config, clinical, read_config
 
@@ -189,8 +190,9 @@ def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -
     rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
     trained = {p: int(f["split"].isin(("train", "adapt")).sum()) for p, f in manifests.items()}
     rounds = config.train.rounds * len(config.seeds) * len(config.expanded_runs())
+    labelled = config.cut.labelled if isinstance(config.cut, Cut) else 0
     steps = sum(
-        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + config.cut.labelled
+        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + labelled
         for target in config.cut.targets
     )
     report.training_seconds = round(rounds * steps / rate, 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config import Config, Run
+from fdamed.config import Config
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, read_json, write_json
+from fdamed.runs import Run
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
     import torch
 
     from fdamed.data.loader import load
-    from fdamed.stages.federate import chosen, resident
+    from fdamed.stages.federate import chosen
+    from fdamed.stages.hospitals import resident
 
     config = read_config(arguments)
     if arguments.party not in config.cut.parties:
@@ -47,16 +49,15 @@ def run(arguments: argparse.Namespace) -> None:
 def _score(
     config: Config, name: str, spec: Run, target: str, seed: int, party: str, model: FlatModel, data: Labelled
 ) -> None:
-    import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.evaluate.metrics import scores
-    from fdamed.federation.method import REGISTRY
     from fdamed.seeds import stream
     from fdamed.stages.own_models import kept_model, own_path, shared_model
+    from fdamed.stages.phases import phases
     from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
-    method = REGISTRY[spec.method](**spec.options)
+    method = phases(config, spec)[-1].method
     if method.keeps:
         path = needed(own_path(places, party, name, target, seed), "federate")
         kept = kept_model(config, method, path)

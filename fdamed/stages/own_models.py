@@ -27,11 +27,10 @@ def own_path(places: Places, party: str, run: str, target: str, seed: int) -> Pa
 
 def keep(method: Method[Any], net: Network, party: str, path: Path) -> None:
     """Let the hospital write what of its memory is its model to this file in its own folder."""
-    from fdamed.federation.network import read_memory, write_memory
+    from fdamed.federation.memory import read_memory, write_memory
 
-    net.save_memory(party, path)
-    if path.exists():  # a hospital that is gone writes nothing
-        write_memory({k: v for k, v in read_memory(path).items() if k in method.keeps}, path)
+    whole = read_memory(path) if net.save_memory(party, path) else {}
+    write_memory({k: v for k, v in whole.items() if k in method.keeps}, path)
 
 
 def predicting(config: Config, method: Method[Any], net: Network, path: Path) -> Own | None:
@@ -39,7 +38,7 @@ def predicting(config: Config, method: Method[Any], net: Network, path: Path) ->
 
     def own(final: Tensor) -> FlatModel | None:
         keep(method, net, net.target, path)
-        return kept_model(config, method, path) if path.exists() else None
+        return kept_model(config, method, path)
 
     def shared(final: Tensor) -> FlatModel | None:
         return whole_model(config, method, method.named(final, net.layout))
@@ -49,7 +48,7 @@ def predicting(config: Config, method: Method[Any], net: Network, path: Path) ->
 
 def kept_model(config: Config, method: Method[Any], path: Path) -> FlatModel | None:
     """The model in a hospital's file; None where a part of it is missing."""
-    from fdamed.federation.network import read_memory
+    from fdamed.federation.memory import read_memory
 
     return whole_model(config, method, read_memory(path))
 
@@ -69,7 +68,7 @@ def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tenso
     """The model of these tensors; None where a part of it is missing."""
     from fdamed.models.backbone import build
     from fdamed.models.flat import FlatModel
-    from fdamed.stages.federate import device
+    from fdamed.stages.hospitals import device
 
     module = method.predictor(build(config.model), tensors)
     return FlatModel(module, device(config)) if module else None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fdamed.config import Config
 from fdamed.configfile import load
-from fdamed.datasets import Benchmark, Cut, DataSet, Partition
+from fdamed.cuts import Cut, Partition
+from fdamed.datasets import Benchmark, DataSet
 from fdamed.errors import FdamedError
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Places:
     def run(self, run: str, target: str, seed: int) -> Path:
         return self.root / "runs" / run / target / str(seed)
 
-    def memory(self, party: str, run: str, target: str, seed: int, round: int) -> Path:
-        return self.party(party) / "memory" / run / target / str(seed) / f"{round:05d}.safetensors"
+    def memory(self, party: str, run: str, target: str, seed: int) -> Path:
+        return self.party(party) / "memory" / run / target / str(seed)
 
     def predictions(self, party: str, run: str, target: str, seed: int) -> Path:
         return self.party(party) / "predictions" / run / target / f"{seed}.parquet"

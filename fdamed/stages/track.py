@@ -15,7 +15,7 @@ from fdamed.errors import FdamedError
 from fdamed.files import held, write_json
 from fdamed.records import Record, study
 from fdamed.stages.places import add_config, read_config
-from fdamed.tracking import Store
+from fdamed.tracking import NAMED, Store
 
 WAIT = 300.0
 """Seconds that an import waits for another study's import into the same database."""
@@ -71,9 +71,10 @@ def store_of(config: Config) -> Store:
 def note(config: Config) -> str:
     """What the MLflow page says about the study."""
     synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
-    targets = ", ".join(config.cut.targets)
+    targets, parties = ", ".join(config.cut.targets), list(config.cut.parties)
+    named = ", ".join(parties) if len(parties) <= NAMED else f"{len(parties)}, {parties[0]} to {parties[-1]}"
     return (
-        f"{synthetic}Hospitals cut by {config.cut.by}: {', '.join(config.cut.parties)}; adapted to: {targets}; "
+        f"{synthetic}Hospitals cut by {config.cut.by}: {named}; adapted to: {targets}; "
         f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
         "Rows are grouped by run and target; open a group to see its seeds."
     )

@@ -57,6 +57,8 @@ FORMULAS: dict[str, list[dict[str, tuple[int, int]]]] = {
     "fediir": [{"sources": (M + HEAD + 8, TRAINED + HEAD + 8)}] * ROUNDS,
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,
     "finetune_offline": [{"sources": (M, TRAINED)}] * ROUNDS + [ALONE] * ROUNDS,
+    "finetune_head": [{"target": (M + 2 * 8, TRAINED)}] * ROUNDS,
+    "finetune_whole": [{"target": (M + 2 * 8, TRAINED)}] * ROUNDS,
     "gp": [BOTH] * ROUNDS,
     "oracle": [ALONE] * ROUNDS,
     "scaffold": [{"sources": (M + P + 3 * 8, TRAINED + P)}] * ROUNDS,

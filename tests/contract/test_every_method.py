@@ -10,8 +10,9 @@ import torch
 import fdamed.methods  # noqa: F401
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.memory import write_memory
 from fdamed.federation.method import REGISTRY, describe
-from fdamed.federation.network import DroppedOut, write_memory
+from fdamed.federation.network import DroppedOut
 from fdamed.federation.wire import decode, encode
 from tests import hospitals
 

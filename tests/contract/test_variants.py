@@ -11,8 +11,10 @@ import torch
 from fdamed.errors import FdamedError
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.loop import run
+from fdamed.federation.memory import write_memory
 from fdamed.federation.method import REGISTRY, Method
-from fdamed.federation.network import DroppedOut, Processes, write_memory
+from fdamed.federation.network import DroppedOut
+from fdamed.federation.processes import Processes
 from fdamed.federation.site import Site
 from tests import hospitals
 

@@ -223,3 +223,16 @@ def test_distances_are_those_of_the_whole_vectors_and_leave_buffers_out() -> Non
     expected = [float((v - x)[:cut].double().norm()) for v in (a, b, x)]
     assert distances([a, b, x], x[:cut]) == pytest.approx(expected, rel=1e-5)
     assert distances([], x) == []
+
+
+@pytest.mark.parametrize("high", [True, False])
+def test_the_median_of_the_others_is_found_without_sorting_them_for_each(high: bool) -> None:
+    from statistics import median_high, median_low
+
+    from fdamed.federation.averaging import median_without
+
+    for numbers in ([3.0, 1.0], [1.0, 1.0, 2.0], [5.0, 1.0, 4.0, 2.0], [2.0, 2.0, 2.0, 9.0, 1.0], list(range(11))):
+        for i, own in enumerate(numbers):
+            rest = [*numbers[:i], *numbers[i + 1 :]]
+            expected = median_high(rest) if high else median_low(rest)
+            assert median_without(sorted(numbers), own, high) == expected

@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from fdamed.data.benchmark import Samples, fitted, read
+from fdamed.data.benchmark import fitted, read
+from fdamed.data.samples import Samples
 from fdamed.datasets import Domain
 from fdamed.errors import FdamedError
 from tests.idx_files import write_idx

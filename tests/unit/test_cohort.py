@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fdamed.cuts import Cut
 from fdamed.data.cohort import build, one_place, truth_of, truths
 from fdamed.data.draw import Keys, _whole_patients
 from fdamed.data.leakage import Leakage, check_manifests
 from fdamed.data.manifest import as_index, pseudonyms
-from fdamed.datasets import Cut
 from fdamed.errors import FdamedError
 
 CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}

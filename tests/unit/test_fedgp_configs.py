@@ -11,9 +11,11 @@ import pytest
 from fdamed import configfile
 from fdamed.cli import main
 from fdamed.config import Config
-from fdamed.data.benchmark import Samples, numbered_alike
+from fdamed.cuts import Partition
+from fdamed.data.benchmark import numbered_alike
 from fdamed.data.partition import partition
-from fdamed.datasets import Benchmark, Partition
+from fdamed.data.samples import Samples
+from fdamed.datasets import Benchmark
 from fdamed.stages import divide
 from fdamed.stages.places import Places
 from tests.idx_files import write_idx

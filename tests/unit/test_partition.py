@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fdamed.data.benchmark import Samples
+from fdamed.cuts import Partition
 from fdamed.data.partition import partition, repeated
-from fdamed.datasets import Partition
+from fdamed.data.samples import Samples
 from fdamed.errors import FdamedError
 
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdamed.config import Published, Swept
+from fdamed.config import Published
 from fdamed.evaluate.reproduction import cells, table, within
 from fdamed.report import figures, repeated
+from fdamed.runs import Swept
 
 
 def record(run: str, curve: list[float]) -> SimpleNamespace:

@@ -17,13 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import PARTIES, edit, without_auc, write_lines, write_study
 
-from fdamed.config import Model, Recipe, Swept
+from fdamed.config import Model, Recipe
 from fdamed.configfile import load
 from fdamed.disclosure import LOCAL, counts, hides, shareable, vague
 from fdamed.errors import FdamedError
 from fdamed.evaluate import cohort, costs, gains, protocol, sweeps, tables, traffic
 from fdamed.evaluate.intervals import Interval
 from fdamed.records import Record, read, study
+from fdamed.runs import Swept
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
 

@@ -21,7 +21,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
-from fdamed.stages.federate import network
+from fdamed.stages.hospitals import network
 from tests import hospitals
 from tests.unit.test_config import ROOT, changed, refused
 
@@ -368,8 +368,8 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
     raw = changed(**({"train__unreliable": given} if given else {}))
     study = configfile.parse(raw, "x")
     inner = hospitals.in_process()
-    monkeypatch.setattr("fdamed.stages.federate._reliable", lambda *_: inner)
-    made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1)
+    monkeypatch.setattr("fdamed.stages.hospitals._reliable", lambda *_: inner)
+    made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:
         assert made is inner
     else:

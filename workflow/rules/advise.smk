@@ -3,9 +3,6 @@
 
 rule advise:
     input:
-        caches=expand(
-            f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties
-        ),
         cohort=f"{ROOT}/cohort.json",
         guard=f"{ROOT}/leakage.json",
         theta=f"{ROOT}/init/{study.seeds[0]}/theta.safetensors",

@@ -24,10 +24,7 @@ rule init:
 
 rule federate:
     input:
-        caches=expand(
-            f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties
-        ),
-        guard=f"{ROOT}/leakage.json",
+        guard=f"{ROOT}/leakage.json",  # made when every cache is there
         theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
     output:
         multiext(

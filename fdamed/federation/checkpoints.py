@@ -1,0 +1,172 @@
+"""What a run has told so far, and the checkpoints from which it goes on with the same bits.
+
+A checkpoint costs what is new: the record grows in a log of its own, and only hospitals that were asked since the last
+checkpoint write their memory again. Two generations are kept: one that was cut short or changed is passed over for the
+one before. A checkpoint names how long the log was, with its checksum, and which file holds each hospital's memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fdamed.errors import FdamedError
+from fdamed.federation.method import Method
+from fdamed.federation.network import Network
+from fdamed.federation.wire import decode, encode
+from fdamed.files import atomic
+
+MemoryPath = Callable[[str, int], Path]
+"""(party, round) -> the hospital's own file for its memory."""
+
+
+@dataclass
+class Record:
+    """Everything a run has to tell, line by line."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    absences: list[dict[str, Any]] = field(default_factory=list)
+    timing: list[dict[str, Any]] = field(default_factory=list)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Log:
+    """A record on disk that only grows; what stands behind the last mark is forgotten."""
+
+    path: Path
+    size: int = 0
+    crc32: int = 0
+    lines: dict[str, int] = field(default_factory=dict)
+    """Lines of each part of the record that are already there."""
+
+    def append(self, record: Record) -> dict[str, int]:
+        """Write what is new, and the mark of where the log ends now."""
+        news = {name: part[self.lines.get(name, 0) :] for name, part in vars(record).items()}
+        content = json.dumps(news).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "r+b" if self.path.exists() else "w+b") as file:
+            file.truncate(self.size)
+            file.seek(self.size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._move(self.size + len(content), zlib.crc32(content, self.crc32), record)
+        return {"size": self.size, "crc32": self.crc32}
+
+    def read(self, mark: dict[str, int]) -> Record | None:
+        """The record up to a mark, from where it goes on; None: the log is damaged."""
+        content = self.path.read_bytes()[: mark["size"]] if self.path.exists() else b""
+        if len(content) < mark["size"] or zlib.crc32(content) != mark["crc32"]:
+            return None
+        record = Record()
+        for line in content.splitlines():
+            for name, news in json.loads(line).items():
+                getattr(record, name).extend(news)
+        self._move(mark["size"], mark["crc32"], record)
+        return record
+
+    def _move(self, size: int, crc32: int, record: Record) -> None:
+        self.size, self.crc32 = size, crc32
+        self.lines = {name: len(part) for name, part in vars(record).items()}
+
+
+class Checkpoints:
+    """Where the state of a run is kept, and what it must fit."""
+
+    def __init__(self, folder: Path, memory: MemoryPath, fingerprint: dict[str, Any], every: int = 1) -> None:
+        self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
+        self._log = Log(folder / "record.jsonl")
+        self._memories: dict[str, int] = {}
+        """Hospital -> round of the file that holds its memory."""
+        self._last = 0
+
+    @property
+    def _files(self) -> tuple[Path, Path]:
+        return self.folder / "checkpoint.bin", self.folder / "checkpoint.previous.bin"
+
+    def save(self, round: int, state: Any, net: Network, record: Record) -> None:
+        asked = sorted(net.touched)
+        for party in asked:
+            if net.save_memory(party, self.memory(party, round)):
+                self._memories[party] = round
+            else:
+                self._memories.pop(party, None)
+        head = json.dumps(
+            {
+                "fingerprint": self.fingerprint,
+                "round": round,
+                "log": self._log.append(record),
+                "memories": self._memories,
+            }
+        ).encode()
+        content = struct.pack("<I", len(head)) + head + encode(state)
+        newest, previous = self._files
+        if newest.exists():
+            newest.replace(previous)
+        with atomic(newest) as draft:
+            draft.write_bytes(hashlib.sha256(content).digest() + content)
+        net.touched.clear()
+        self._drop(asked)
+        self._last = round
+
+    def _drop(self, parties: Iterable[str]) -> None:
+        """Remove memories that neither this checkpoint nor the one before names."""
+        for party in parties:
+            files = sorted(p for p in self.memory(party, 0).parent.glob("*.safetensors") if p.stem.isdigit())
+            before = [p for p in files if int(p.stem) <= self._last]
+            for old in before[:-1]:
+                old.unlink()
+
+    def load(self, method: Method[Any], net: Network) -> tuple[int, Any, Record] | None:
+        """The newest whole checkpoint, or None; one of another study is refused."""
+        for path in self._files:
+            if not path.exists():
+                continue
+            content = path.read_bytes()
+            if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
+                _pass_over(path, "checksum")
+                continue
+            (n,) = struct.unpack("<I", content[32:36])
+            head = json.loads(content[36 : 36 + n])
+            self._fits(head["fingerprint"])
+            memories = {party: self.memory(party, round) for party, round in head["memories"].items()}
+            record = self._log.read(head["log"])
+            if record is None or not all(p.exists() for p in memories.values()):
+                _pass_over(path, "its record" if record is None else "a hospital's memory")
+                continue
+            for party, file in memories.items():
+                net.load_memory(party, file)
+            state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+            self._memories, self._last = head["memories"], head["round"]
+            return head["round"], state, record
+        return None
+
+    def clear(self, parties: Iterable[str]) -> None:
+        """Forget the state of a run that is finished: nothing is left to go on with."""
+        memories = (p for party in parties for p in self.memory(party, 0).parent.glob("*.safetensors"))
+        for path in (*self._files, self._log.path, *memories):
+            path.unlink(missing_ok=True)
+
+    def _fits(self, found: dict[str, Any]) -> None:
+        changed = sorted(k for k in self.fingerprint if found.get(k) != self.fingerprint[k])
+        if changed:
+            told = "; ".join(f"{k}: {found.get(k)} then, {self.fingerprint[k]} now" for k in changed)
+            raise FdamedError(
+                f"the checkpoint was made under other conditions ({told})",
+                str(self.folder),
+                "Restore those conditions to go on, or delete the folder to start this run again.",
+            )
+
+
+def _pass_over(path: Path, what: str) -> None:
+    print(f"{path.name} is damaged ({what}) and passed over", file=sys.stderr, flush=True)

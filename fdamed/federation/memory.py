@@ -1,0 +1,33 @@
+"""What a hospital remembers, as a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+
+def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
+    """Whole or not at all."""
+    from safetensors.torch import save_file
+
+    from fdamed.files import atomic
+
+    with atomic(path) as draft:
+        save_file({k: v.contiguous() for k, v in memory.items()}, draft)
+
+
+def put_aside(memory: Mapping[str, Tensor], path: Path) -> None:
+    """For this process alone, which reads it again or dies with it: not synced."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.contiguous() for k, v in memory.items()}, path)
+
+
+def read_memory(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    content: dict[str, Tensor] = load_file(path)
+    return content

@@ -1,0 +1,175 @@
+"""What a run is made of: the resident model, the hospitals behind a network, and the judge that no method sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config import Config
+from fdamed.cuts import Cut
+from fdamed.errors import FdamedError
+from fdamed.runs import Run
+from fdamed.stages.places import Places, needed
+
+if TYPE_CHECKING:
+    from fdamed.federation.loop import Judge
+    from fdamed.federation.method import Method
+    from fdamed.federation.network import Network
+    from fdamed.federation.site import Site
+    from fdamed.models.flat import FlatModel
+    from fdamed.stages.own_models import Own
+
+
+def resident(config: Config) -> FlatModel:
+    """The one model of this process."""
+    from fdamed.models.backbone import build
+    from fdamed.models.flat import FlatModel
+
+    return FlatModel(build(config.model), device(config))
+
+
+def device(config: Config) -> str:
+    import torch
+
+    if config.train.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.train.device == "cuda" and not torch.cuda.is_available():
+        raise FdamedError("no CUDA device is to be seen", "train.device", "Use `auto` or `cpu`, or ask for a GPU node.")
+    return config.train.device
+
+
+def hospital(
+    config: Config,
+    spec: Run,
+    party: str,
+    target: str,
+    seed: int,
+    labels: bool,
+    every: bool,
+    model: FlatModel | None = None,
+    stream_seed: int | None = None,
+) -> Site:
+    """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all.
+
+    `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labelled goes by `seed`.
+    """
+    import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
+    from fdamed.data.loader import load
+    from fdamed.federation.site import Site
+    from fdamed.models import heads
+    from fdamed.models.flat import FlatModel
+
+    folder = Places.of(config).party(party)
+    needed(folder / "order.parquet", "cache")
+    source = party != target
+    auxiliary = spec.auxiliary if source else None
+    train = config.train_of(spec)
+    noise = 0.0 if source else config.noise_of(spec)
+    read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=noise)
+    if source or every:
+        data: Any = read(splits=("train", "adapt"))
+    elif labels:
+        data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
+    else:
+        data = read(splits=("train", "adapt")).without_labels()
+    if isinstance(config.cut, Cut) and data.images.shape[1] != config.image.size:
+        what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
+        raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
+    return Site(
+        name=party,
+        data=data,
+        model=model or resident(config),
+        recipe=train.source if source or every else train.target,
+        seed=seed if stream_seed is None else stream_seed,
+        release=frozenset(config.privacy.release),
+        auxiliary=auxiliary,
+        heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
+        precision=train.precision,
+    )
+
+
+def network(
+    config: Config,
+    spec: Run,
+    method: Method[Any],
+    target: str,
+    seed: int,
+    model: FlatModel,
+    threads: int,
+    aside: Callable[[str], Path],
+    stream_seed: int | None = None,
+) -> Network:
+    """All hospitals of the cohort, in this process or in one each, behind lines that fail where the study says so.
+
+    `aside`: where a hospital's memory waits while it is not in this process.
+    """
+    from fdamed.federation.unreliable import Unreliable
+
+    own = seed if stream_seed is None else stream_seed
+    kind = type(method)
+    build = partial(
+        hospital,
+        config,
+        spec,
+        target=target,
+        seed=seed,
+        labels=kind.target_labels,
+        every=kind.every_target_label,
+        stream_seed=own,
+    )
+    net = _reliable(config, kind.name, target, model, threads, build, aside)
+    train = config.train_of(spec)
+    whole = Unreliable(net, train.unreliable, own) if train.unreliable else net
+    whole.invite(train.participation, own)
+    return whole
+
+
+def _reliable(
+    config: Config,
+    method: str,
+    target: str,
+    model: FlatModel,
+    threads: int,
+    build: Callable[..., Site],
+    aside: Callable[[str], Path],
+) -> Network:
+    from fdamed.federation.on_demand import OnDemand
+    from fdamed.federation.processes import Processes
+
+    parties, release = list(config.cut.parties), frozenset(config.privacy.release)
+    if config.train.network == "in_process":
+        builders = {p: partial(build, party=p, model=model) for p in parties}
+        return OnDemand(builders, target, model.layout, method, release, aside)
+    builders = {p: partial(build, party=p) for p in parties}
+    return Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+
+
+def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
+    """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
+
+    Noise on the test images is the same in every round and for every method of a seed. `own`: what predicts
+    where it is not the bare network; nothing is told as long as there is none.
+    """
+    from fdamed.data.loader import load
+    from fdamed.evaluate.metrics import scores as scores_of
+    from fdamed.seeds import stream
+    from fdamed.train import predict
+
+    folder, noise = Places.of(config).party(target), config.noise_of(spec)
+    views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
+
+    def scores(theta: Any) -> dict[str, float | None]:
+        judged = own(theta) if own else model
+        if judged is None:
+            return {}
+        if judged is model:
+            model.load(theta)
+        out: dict[str, float | None] = {}
+        for split, data in views.items():
+            found = scores_of(data.y, predict(judged, data, rng=stream(seed, target, split, "noise")))
+            out |= {f"{split}/acc": found["acc"], f"{split}/auc": found["auc"]}
+        return out
+
+    return scores

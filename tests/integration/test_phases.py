@@ -1,0 +1,196 @@
+"""Two phases of one run: what the second may see and change, and that it can be killed anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fdamed import configfile
+from fdamed.cli import main
+from fdamed.config import Config
+from fdamed.errors import FdamedError
+from fdamed.federation import loop
+from fdamed.stages import federate as stage
+from fdamed.stages import hospitals
+from fdamed.stages.places import Places
+from tests.idx_files import write_idx
+
+TRAIN = {
+    "device": "cpu",
+    "rounds": 3,
+    "source": {"lr": 0.003, "batch": 16},
+    "target": {"lr": 0.005, "batch": 8, "weight_decay": 1e-4},
+}
+RUNS = {
+    "plain": {"method": "fedavg"},
+    "head": {"method": "fedavg", "then": "finetune_head"},
+    "short": {"method": "fedavg", "then": {"method": "finetune_head", "rounds": 2, "head": "kept"}},
+    "whole": {"method": "kd3a", "heads": "average", "then": {"method": "finetune_whole", "rounds": 1}},
+}
+
+
+def raw(folder: Path, **changes: object) -> dict:
+    base = {"kind": "idx", "root": str(folder / "idx")}
+    return {
+        "cohort": "two",
+        "results": str(folder / "results"),
+        "data": {
+            "layout": "benchmark",
+            "domains": {"plain": base, "dark": base | {"shift": {"invert": True, "rotate": 20}}},
+        },
+        "cut": {
+            "by": "classes", "clients": 4, "classes_each": 3, "sources": "plain", "target": "dark", "labelled": 30,
+        },
+        "image": {"size": 28},
+        "model": {"backbone": "resnet18", "width": 0.125, "hidden": 16, "classes": 10},
+        "train": TRAIN,
+        "runs": RUNS,
+        "seeds": [0],
+    } | changes  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> tuple[Config, list[str]]:
+    folder = tmp_path_factory.mktemp("two")
+    write_idx(folder / "idx", train=400, test=40)
+    config = configfile.parse(raw(folder), "here")
+    (folder / "config.json").write_text(config.model_dump_json())
+    given = ["--config", str(folder / "config.json")]
+    assert main(["divide", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
+    for run in RUNS:
+        assert main(["federate", *given, "--run", run, "--target", "dark", "--seed", "0"]) == 0
+        assert main(["evaluate", *given, "--run", run, "--target", "dark", "--party", "dark", "--seeds", "0"]) == 0
+    return config, given
+
+
+def folder(config: Config, run: str) -> Path:
+    return Places.of(config).run(run, "dark", 0)
+
+
+def lines(config: Config, run: str, name: str) -> list[dict]:
+    return [json.loads(line) for line in (folder(config, run) / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_the_second_phase_leaves_the_extractor_as_it_is_to_the_bit(study) -> None:
+    config, _ = study
+    before, after = (load_file(folder(config, run) / "theta.safetensors") for run in ("plain", "head"))
+    assert any(name.endswith("running_var") for name in before)
+    for name, tensor in before.items():
+        assert tensor.equal(after[name]) != name.startswith("head."), name
+
+
+def test_the_rounds_of_the_phases_are_numbered_on_in_every_file(study) -> None:
+    config, _ = study
+    for name in ("metrics", "timing"):
+        assert [line["round"] for line in lines(config, "head", name)] == [1, 2, 3, 4, 5, 6]
+        assert [line["round"] for line in lines(config, "short", name)] == [1, 2, 3, 4, 5]
+    assert [line["round"] for line in lines(config, "whole", "metrics")] == [1, 2, 3, 4]
+    assert lines(config, "head", "metrics")[:3] == lines(config, "plain", "metrics")
+    talkers = {r: {x["to"] for x in lines(config, "head", "ledger") if x["round"] == r} for r in range(1, 7)}
+    assert talkers[3] == {"C0", "C1", "C2", "C3", "server"} and talkers[4] == talkers[6] == {"dark", "server"}
+
+
+def test_run_json_says_what_the_phases_were(study) -> None:
+    config, _ = study
+    facts = json.loads((folder(config, "short") / "run.json").read_text())
+    assert facts["rounds"] == 5 and facts["method"] == "fedavg" and facts["title"] == "FedAvg, then fine-tuned head"
+    assert [(p["method"], p["rounds"]) for p in facts["phases"]] == [("fedavg", 3), ("finetune_head", 2)]
+    assert facts["phases"][1]["options"] == {"head": "kept", "optimiser": "kept"}
+    assert "phases" not in json.loads((folder(config, "plain") / "run.json").read_text())
+
+
+def test_the_score_is_the_last_phases(study) -> None:
+    config, _ = study
+    for run in RUNS:
+        score = json.loads((folder(config, run) / "scores" / "dark.json").read_text())
+        assert score["acc"] == lines(config, run, "metrics")[-1]["test/acc"]
+
+
+def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> None:
+    config, given = study
+    seen: list[tuple[str, bool, int]] = []
+    build = hospitals.hospital
+
+    def watched(*arguments, **options):
+        site = build(*arguments, **options)
+        if site.name == "dark":
+            seen.append((arguments[1].method, hasattr(site.data, "y"), len(site.data)))
+        return site
+
+    monkeypatch.setattr(hospitals, "hospital", watched)
+    (folder(config, "whole") / "done").unlink()
+    assert main(["federate", *given, "--run", "whole", "--target", "dark", "--seed", "0"]) == 0
+    assert seen == [("kd3a", False, 40), ("finetune_whole", True, 30)]
+
+
+@pytest.mark.parametrize("killed_in", [1, 2, 3, 4, 5, 6])
+def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
+    study, killed_in, monkeypatch, capsys
+) -> None:
+    config, _ = study
+    place = folder(config, "head")
+    digest, metrics, ledger = ((place / n).read_text() for n in ("done", "metrics.jsonl", "ledger.jsonl"))
+    told, count = loop._tell, [0]
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments) -> None:
+        told(*arguments)
+        count[0] += 1
+        if count[0] == killed_in:
+            raise Killed
+
+    spec = config.expanded_runs()["head"]
+    (place / "done").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_tell", kill)
+        with pytest.raises(Killed):
+            stage.federate(config, "head", spec, "dark", 0, 1)
+    assert not (place / "done").exists()
+    stage.federate(config, "head", spec, "dark", 0, 1)
+    assert f"going on after round {killed_in if killed_in <= 3 else 3} of 3" in capsys.readouterr().err
+    assert (place / "done").read_text() == digest
+    assert (place / "metrics.jsonl").read_text() == metrics and (place / "ledger.jsonl").read_text() == ledger
+    assert not [p for p in (place / "state").rglob("*") if p.is_file()], "a finished run keeps no state"
+    assert not list(Places.of(config).parties.rglob("memory/**/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("then", "reason"),
+    [
+        ("finetune_haed", "did you mean `finetune_head`"),
+        ({"method": "finetune_head", "rate": 3}, r"runs\.x\.then\.rate"),
+        ({"method": "finetune_head", "head": "old"}, "should be one of new, kept"),
+        ({"method": "target_only", "warmup": 3}, "leaves none of the 3 rounds"),
+        ({"method": "fedrf_tca"}, "leaves every hospital a model of its own"),
+        ({"method": "finetune_head", "rounds": 0}, "greater than or equal to 1"),
+        ({"rounds": 2}, "missing key `runs.x.then.method`"),
+    ],
+)
+def test_a_second_phase_that_does_not_fit_is_refused_before_anything_starts(tmp_path, then, reason) -> None:
+    with pytest.raises(FdamedError, match=reason):
+        configfile.parse(raw(tmp_path, runs={"x": {"method": "fedavg", "then": then}}), "here")
+
+
+def test_a_policy_that_forbids_the_second_phase_stops_the_first(study, capsys, tmp_path) -> None:
+    config, _ = study
+    closed = config.model_dump(mode="json") | {"privacy": {"release": ["update", "statistic", "scalar", "count"]}}
+    closed["runs"] = {"x": {"method": "fada", "then": "finetune_head"}}
+    (tmp_path / "closed.json").write_text(json.dumps(closed))
+    given = ["--config", str(tmp_path / "closed.json"), "--run", "x", "--target", "dark", "--seed", "0"]
+    assert main(["federate", *given]) == 2
+    assert "finetune_head asks C0" in capsys.readouterr().err
+    assert not (folder(config, "x") / "state").exists()
+
+
+def test_a_study_without_the_new_keys_keeps_its_digests(tmp_path) -> None:
+    config = configfile.parse(raw(tmp_path, runs={"fedavg": {}}), "here")
+    dumped = json.loads(config.model_dump_json())
+    assert "then" not in dumped["runs"]["fedavg"] and "patience" not in dumped["train"]
+    assert "decay" not in dumped["train"]["source"]
+    assert "shift" not in dumped["data"]["domains"]["plain"] and "shift" in dumped["data"]["domains"]["dark"]
+    assert "then" not in config.phases(config.expanded_runs()["fedavg"])[0].model_dump()

@@ -1,0 +1,170 @@
+"""Many hospitals in one process: few are there at a time, and nothing of it shows in the results."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.method import Model, OneModel
+from fdamed.federation.network import DroppedOut
+from fdamed.federation.on_demand import OnDemand
+from fdamed.federation.site import Site, at_site
+from fdamed.federation.steps import Trained
+from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.finetune_head import FinetuneHead
+from fdamed.methods.gp import GP
+from fdamed.methods.kd3a import KD3A
+from tests import hospitals
+
+
+@at_site
+def count_up(site: Site, ask: Model) -> Trained:
+    """Remember how often it was asked, and say so."""
+    site.memory["count"] = site.memory.get("count", torch.zeros(1)) + 1
+    return Trained(x=ask.x, n=int(site.memory["count"]), loss=0.0)
+
+
+class Counting(OneModel):
+    title = "Counting"
+    steps = (count_up,)
+
+    def round(self, state: Model, net) -> Model:
+        told = net.ask_all(net.sources, count_up, state)
+        net.notes |= {f"count/{party}": float(r.n) for party, r in told.items()}
+        return Model(x=state.x + 1)
+
+
+def few_seats(folder: Path, seats: int, labels: bool = True, auxiliary: bool = False) -> OnDemand:
+    resident = hospitals.model()
+    build = partial(hospitals.hospital, labels=labels, auxiliary=auxiliary, resident=resident)
+    builders = {name: partial(build, name) for name in hospitals.NAMES}
+    return OnDemand(
+        builders,
+        "target",
+        resident.layout,
+        "test",
+        hospitals.RELEASE,
+        lambda p: folder / p / "aside.safetensors",
+        seats,
+    )
+
+
+def keep(folder: Path, every: int = 1) -> Checkpoints:
+    return Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1}, every)
+
+
+@pytest.mark.parametrize("seats", [1, 2, 64])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [(FedAvg(), {"auxiliary": True}), (GP(), {}), (KD3A(), {"labels": False}), (FinetuneHead(), {})],
+    ids=["heads kept", "nothing kept", "models kept", "moments kept"],
+)
+def test_hospitals_that_come_and_go_give_the_same_bits_and_ledger(tmp_path, seats, method, options) -> None:
+    expected, all_there = run(method, hospitals.in_process(**options), hospitals.theta(), 3, hospitals.no_judge)
+    net = few_seats(tmp_path, seats, **options)
+    theta, record = run(method, net, hospitals.theta(), 3, hospitals.no_judge)
+    assert torch.equal(theta, expected)
+    assert record.ledger == all_there.ledger and record.metrics == all_there.metrics
+    assert len(net._here) <= seats
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_a_run_with_few_seats_goes_on_with_the_same_bits(tmp_path, every, stop) -> None:
+    class Stop(Exception):
+        pass
+
+    def judge(theta) -> dict[str, float | None]:
+        if len(rounds := judged) == stop:
+            raise Stop
+        rounds.append(theta)
+        return {}
+
+    def net(folder: Path) -> OnDemand:
+        made = few_seats(folder, 2, auxiliary=True)
+        made.invite(0.7, 3)
+        return made
+
+    judged: list[torch.Tensor] = []
+    expected, whole = run(FedAvg(), net(tmp_path / "a"), hospitals.theta(), 5, hospitals.no_judge)
+    with pytest.raises(Stop):
+        run(FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, judge, keep(tmp_path / "b", every))
+    theta, record = run(
+        FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, hospitals.no_judge, keep(tmp_path / "b", every)
+    )
+    assert torch.equal(theta, expected)
+    assert record.metrics == whole.metrics and record.ledger == whole.ledger
+
+
+def test_only_hospitals_that_were_asked_write_their_memory_and_two_generations_stay(tmp_path) -> None:
+    net = few_seats(tmp_path, 2)
+    net.invite(0.4, 0)  # one of three sources a round
+    checkpoints, heard = keep(tmp_path), []
+
+    def judge(theta) -> dict[str, float | None]:
+        heard.append(net.participants[0])
+        return {}
+
+    run(Counting(), net, hospitals.theta(), 8, judge, checkpoints)
+    for party in net.sources:
+        asked = [r for r, name in enumerate(heard, 1) if name == party]
+        there = sorted(int(p.stem) for p in (tmp_path / party).glob("0*.safetensors"))
+        assert there == asked[-len(there) :] and len(there) <= 3
+    assert not (tmp_path / "target").exists()
+    (tmp_path / "checkpoint.bin").write_bytes(b"cut short")
+    again = few_seats(tmp_path, 2)
+    again.invite(0.4, 0)
+    assert keep(tmp_path).load(Counting(), again)[0] == 7
+    again.begin(8, 8)
+    source = again.participants[0]
+    assert again.ask(source, count_up, Model(x=hospitals.theta())).n == heard[:7].count(source) + 1
+
+
+def test_a_checkpoint_without_one_of_its_memories_is_passed_over(tmp_path, capsys) -> None:
+    run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+    (tmp_path / "east" / "00003.safetensors").unlink()
+    _, record = run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+    assert "a hospital's memory" in capsys.readouterr().err
+    assert record.metrics[-1]["count/east"] == 3.0
+
+
+def test_a_checkpoint_whose_record_was_damaged_is_passed_over(tmp_path, capsys) -> None:
+    run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+    log = tmp_path / "record.jsonl"
+    text = log.read_bytes()
+    third = text.splitlines(keepends=True)[2]
+    log.write_bytes(text.replace(third, third.replace(b"3", b"4")) + b"half a li")
+    _, record = run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+    assert "its record" in capsys.readouterr().err
+    assert [m["round"] for m in record.metrics] == [1, 2, 3] and record.metrics[-1]["count/east"] == 3.0
+    assert len(log.read_bytes().splitlines()) == 3
+
+
+def test_a_checkpoint_writes_no_more_when_the_run_is_long(tmp_path) -> None:
+    sizes: list[int] = []
+
+    def judge(theta) -> dict[str, float | None]:
+        newest = tmp_path / "checkpoint.bin"
+        sizes.append(newest.stat().st_size if newest.exists() else 0)
+        return {}
+
+    run(FedAvg(), few_seats(tmp_path, 2), hospitals.theta(), 40, judge, keep(tmp_path))
+    assert max(sizes[1:]) - min(sizes[1:]) < 40, "the record is in the log, not in the checkpoint"
+
+
+def test_of_many_sources_the_metrics_tell_lowest_mean_and_highest() -> None:
+    many = {f"s{i:03d}": hospitals.hospital("north") for i in range(60)} | {"target": hospitals.hospital("target")}
+    from fdamed.federation.network import InProcess
+
+    net = InProcess(many, "target", "test")
+    _, record = run(Counting(), net, hospitals.theta(), 2, hospitals.no_judge)
+    assert set(record.metrics[1]) == {"round", "count/lowest", "count/mean", "count/highest"}
+    assert record.metrics[1]["count/mean"] == 2.0
+    net.note_cosines(list(net.sources), torch.ones(60, len(net.layout.parameters)))
+    assert net.layer_notes == []
+    with pytest.raises(DroppedOut):
+        net.ask("nobody", count_up, Model(x=hospitals.theta()))

@@ -1,0 +1,154 @@
+"""Sources cut from one set, the target from another: also when the other is the first one shifted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fdamed import configfile
+from fdamed.cuts import Partition
+from fdamed.data.benchmark import read
+from fdamed.data.partition import partition, shared
+from fdamed.data.samples import Samples
+from fdamed.data.shifted import shifted
+from fdamed.datasets import Domain, Moved
+from fdamed.errors import FdamedError
+from fdamed.files import read_json
+from fdamed.stages import divide
+from fdamed.stages.places import Places
+from tests.idx_files import write_idx
+
+
+def samples(n: int, test: int, origin: str) -> Samples:
+    x = np.arange(n, dtype=np.uint32).view(np.uint8).reshape(n, 2, 2)
+    return Samples(x, np.arange(n) % 10, np.arange(n) >= n - test, (), origin)
+
+
+def ids(part, *splits: str) -> set[str]:
+    return set(part.order.loc[part.order["split"].isin(splits), "image"])
+
+
+CUTS = [
+    Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labelled=20),
+    Partition(by="dirichlet", clients=10, sources="a", target="b", labelled=20),
+    Partition(by="iid", clients=10, sources="a", target="b", labelled=20, val=0.1),
+]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda c: c.by)
+def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partition) -> None:
+    sets = {"a": samples(1300, 200, "files"), "b": samples(1300, 200, "files")}
+    parts = partition(sets, cut)
+    assert list(parts) == [*(f"C{i}" for i in range(10)), "b"]
+    sources = set().union(*(ids(parts[f"C{i}"], "train") for i in range(10)))
+    everything = [i for p in parts.values() for i in p.order["image"]]
+    assert len(everything) == len(set(everything)) and shared(parts) == {"parties": 0, "splits": 0}
+    assert len(sources) == 990 and not sources & set(parts["b"].order["image"])
+    assert ids(parts["b"], "test") == {f"a/{r}" for r in range(1100, 1300)}, "the released test part"
+    assert len(parts["b"].order) == 110 + 200
+    more = partition(sets, cut.model_copy(update={"clients": 20}))
+    assert more["b"].order.equals(parts["b"].order), "the target does not depend on the number of clients"
+
+
+def test_sets_of_different_files_are_used_whole() -> None:
+    sets = {"a": samples(600, 100, "mnist"), "b": samples(900, 300, "mnist_m")}
+    cut = Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labelled="all")
+    parts = partition(sets, cut)
+    assert sum(len(parts[f"C{i}"].order) for i in range(10)) == 500
+    assert {parts[f"C{i}"].order["y"].nunique() for i in range(10)} == {2}
+    assert parts["b"].order["split"].value_counts().to_dict() == {"adapt": 600, "test": 300}
+    assert all(name.startswith("b/") for name in parts["b"].order["image"])
+
+
+def test_a_sample_in_two_hospitals_would_be_counted() -> None:
+    parts = partition(
+        {"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labelled": 2})
+    )
+    parts["C0"] = parts["b"]
+    assert shared(parts)["parties"] == len(parts["b"].order)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"by": "label_shift", "first_group": [1], "test": 0.5}, "goes with by: iid"),
+        ({"target": ""}, "names another set"),
+        ({"target": "a"}, "names another set"),
+        ({"target": "C3"}, "a client's name"),
+        ({"target": "c"}, "cut names c"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong: dict, reason: str) -> None:
+    domain = {"kind": "idx", "root": "x"}
+    raw = {
+        "cohort": "t",
+        "data": {"layout": "benchmark", "domains": {"a": domain, "b": domain}},
+        "cut": {"by": "iid", "clients": 10, "sources": "a", "target": "b"} | wrong,
+        "runs": {"fedavg": {}},
+    }
+    with pytest.raises(FdamedError, match=reason):
+        configfile.parse(raw, "here")
+
+
+def test_turning_by_ninety_degrees_moves_every_pixel_to_its_place() -> None:
+    x = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
+    assert (shifted(x, Moved(rotate=90), "x") == np.rot90(x, axes=(1, 2))).all()
+    colours = np.stack([x, x + 40, x + 80], axis=-1)
+    assert (shifted(colours, Moved(rotate=-90), "x") == np.rot90(colours, -1, axes=(1, 2))).all()
+
+
+def test_inversion_and_noise_do_what_they_say_and_the_same_each_time() -> None:
+    x = np.full((500, 8, 8), 128, np.uint8)
+    assert (shifted(x, Moved(invert=True), "x") == 127).all()
+    noisy = shifted(x, Moved(noise=0.1), "x")
+    assert (noisy == shifted(x, Moved(noise=0.1), "x")).all()
+    assert noisy.std() == pytest.approx(25.5, rel=0.02) and not (noisy[0] == noisy[1]).all()
+    with pytest.raises(FdamedError, match="only images"):
+        shifted(np.zeros((3, 5), np.float32), Moved(invert=True), "x")
+
+
+def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_path: Path) -> None:
+    write_idx(tmp_path / "idx", train=400, test=100)
+    base = {"kind": "idx", "root": str(tmp_path / "idx")}
+    raw = {
+        "cohort": "t",
+        "results": str(tmp_path / "results"),
+        "data": {"layout": "benchmark", "domains": {"plain": base, "turned": base | {"shift": {"rotate": 30}}}},
+        "cut": {
+            "by": "classes", "clients": 7, "classes_each": 2, "sources": "plain", "target": "turned", "labelled": 20,
+        },
+        "image": {"size": 28},
+        "model": {"backbone": "cnn", "classes": 10},
+        "runs": {"fedavg": {}},
+    }  # fmt: skip
+    config = configfile.parse(raw, "here")
+    divide.write(config, Places.of(config))
+    import pandas as pd
+
+    orders = {p: pd.read_parquet(Places.of(config).party(p) / "order.parquet") for p in config.cut.parties}
+    everything = pd.concat(orders.values())["image"]
+    assert everything.is_unique and everything.str.startswith("plain/").all()
+    images = np.load(Places.of(config).party("turned") / "images.npy")
+    place = int(orders["turned"]["image"].iloc[0].removeprefix("plain/"))
+    turned = read(Domain(kind="idx", root=base["root"], shift=Moved(rotate=30)), "x")
+    assert (images[0] == turned.x[place]).all()
+    assert read_json(Places.of(config).root / "leakage.json")["patients_in_two_parties"] == 0
+
+
+def test_mnist_m_is_read_with_its_released_test_part(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for part, labels in (("train", [5, 0, 4]), ("test", [7, 2])):
+        (tmp_path / f"mnist_m_{part}").mkdir()
+        lines = [f"{i:08d}.png {label}" for i, label in enumerate(labels)]
+        (tmp_path / f"mnist_m_{part}_labels.txt").write_text("\n".join(lines) + "\n")
+        for i, label in enumerate(labels):
+            Image.new("RGB", (32, 32), (label, 100, 200)).save(tmp_path / f"mnist_m_{part}" / f"{i:08d}.png")
+    found = read(Domain(kind="mnist_m", root=str(tmp_path)), "x")
+    assert found.x.shape == (5, 32, 32, 3) and found.y.tolist() == [5, 0, 4, 7, 2]
+    assert found.x[:, 0, 0, 0].tolist() == found.y.tolist() and found.test.tolist() == [False] * 3 + [True] * 2
+    (tmp_path / "mnist_m_test_labels.txt").write_text("nothing\n")
+    with pytest.raises(FdamedError, match="list of labels"):
+        read(Domain(kind="mnist_m", root=str(tmp_path)), "x")
