@@ -28,20 +28,22 @@ CASES = [(10, 10), (50, 10), (100, 10), (1000, 10), (1000, 100), (1000, 1000)]
 """Clients, and how many of them a round."""
 
 
-def write_clients(root: Path, clients: int) -> list[str]:
+def names_of(clients: int) -> list[str]:
+    return [*(f"C{i:04d}" for i in range(clients)), "target"]
+
+
+def write_clients(root: Path, clients: int) -> None:
     """Folders as `fdamed divide` writes them."""
     rng = np.random.default_rng(0)
-    names = [f"C{i:04d}" for i in range(clients)] + ["target"]
-    for name in names:
+    for name in names_of(clients):
         (root / name).mkdir(parents=True)
         np.save(root / name / "images.npy", rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8))
         order = pd.DataFrame({"y": (np.arange(IMAGES) % 10).astype("int16"), "split": "train"})
         order.to_parquet(root / name / "order.parquet", index=False)
-    return names
 
 
-def measure(root: Path, clients: int, participants: int, remember: bool) -> dict[str, float]:
-    """Median seconds of a round, of its checkpoint, and the peak of this process's memory."""
+def measure(root: Path, own: Path, clients: int, participants: int, remember: bool) -> dict[str, float]:
+    """Median seconds of a round, of its checkpoint, and the peak of this process's memory; `own`: where state goes."""
     from fdamed.config import Model, Recipe
     from fdamed.data.loader import load
     from fdamed.federation.checkpoints import Checkpoints, Record
@@ -53,7 +55,7 @@ def measure(root: Path, clients: int, participants: int, remember: bool) -> dict
     from fdamed.models.flat import FlatModel
 
     torch.set_num_threads(1)
-    names = write_clients(root, clients)
+    names = names_of(clients)
     module = build(Model(backbone="cnn", classes=10))
     initialise(module, torch.Generator().manual_seed(0))
     model = FlatModel(module)
@@ -68,10 +70,10 @@ def measure(root: Path, clients: int, participants: int, remember: bool) -> dict
 
     net = OnDemand(
         {n: partial(hospital, n) for n in names}, "target", model.layout, "fedavg", release,
-        lambda party: root / party / "aside.safetensors",
+        lambda party: own / party / "aside.safetensors",
     )  # fmt: skip
     net.invite(participants / clients, 0)
-    keep = Checkpoints(root / "state", lambda party, round: root / party / f"{round:05d}.safetensors", {})
+    keep = Checkpoints(own / "state", lambda party, round: own / party / f"{round:05d}.safetensors", {})
     state, record, rounds, saves = Weights(x=model.read()), Record(), [], []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for round in range(1, ROUNDS + 1):
@@ -100,18 +102,25 @@ def round_to(seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", type=int, nargs=3, metavar=("CLIENTS", "PARTICIPANTS", "REMEMBER"))
+    parser.add_argument("--case", nargs=4, metavar=("FOLDER", "CLIENTS", "PARTICIPANTS", "REMEMBER"))
     given = parser.parse_args()
-    if given.case:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(Path(folder), given.case[0], given.case[1], bool(given.case[2]))))
-        return
+    with tempfile.TemporaryDirectory() as folder:
+        if given.case:
+            clients, participants, remember = map(int, given.case[1:])
+            print(json.dumps(measure(Path(given.case[0]), Path(folder), clients, participants, bool(remember))))
+        else:
+            write_clients(Path(folder), max(clients for clients, _ in CASES))
+            compare(folder)
+
+
+def compare(folder: str) -> None:
+    """All cases, each in a process of its own, on the clients in `folder`."""
     rows = []
     heads = ("clients", "a round", "memory kept", "s a round", "ms a participant", "s a checkpoint", "peak MB")
     print("  ".join(heads), file=sys.stderr)
     for clients, participants in CASES:
         for remember in (0, 1) if participants < 1000 else (0,):
-            command = [sys.executable, "-m", "benchmarks.clients", "--case", str(clients), str(participants)]
+            command = [sys.executable, "-m", "benchmarks.clients", "--case", folder, str(clients), str(participants)]
             done = subprocess.run(
                 [*command, str(remember)], capture_output=True, text=True, check=True, env=os.environ.copy()
             )

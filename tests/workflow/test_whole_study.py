@@ -181,3 +181,35 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     advice = json.loads((root / "advice" / "C3.json").read_text())
     assert advice["ranking"][0]["method"] == advice["recommended"]["method"] and list(advice["runs"]) == ["fedavg"]
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_mlflow(tmp_path: Path) -> None:
+    write_idx(tmp_path / "idx")
+    config = REPO / "tests" / "workflow" / "tiny_transfer.yaml"
+    done = snakemake(tmp_path, config=config)
+    assert done.returncode == 0, done.stderr[-6000:]
+    root = tmp_path / "results" / "tinytransfer"
+    folder = root / "runs" / "transfer" / "shifted" / "0"
+    facts = json.loads((folder / "run.json").read_text())
+    first, second = facts["phases"]
+    assert (second["method"], second["rounds"]) == ("finetune_head", 2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, first["rounds"] + 3)) and len(lines) == facts["rounds"]
+    score = json.loads((folder / "scores" / "shifted.json").read_text())
+    assert score["acc"] == lines[-1]["test/acc"] and score["title"] == "FedAvg, then fine-tuned head"
+    page = (root / "report" / "index.html").read_text(encoding="utf-8")
+    assert "fedavg, then finetune_head" in page and "50% of the sources" in page and "second phase" in page
+    costs = pd.read_csv(root / "report" / "tables" / "costs.csv").set_index("run")
+    assert "then finetune_head on 30 labelled target images, 2 rounds" in costs.loc["transfer", "work"]
+    budget = pd.read_csv(root / "report" / "tables" / "budget.csv").set_index("run")
+    assert str(budget.loc["transfer", "labelled"]) == "30" and budget.loc["transfer", "target_steps"] == 4
+    with sqlite3.connect(tmp_path / "results" / "mlflow" / "mlflow.db") as db:
+        told = dict(db.execute("select key, value from params where key like 'then%'").fetchall())
+    assert told == {"then": "finetune_head", "then_rounds": "2", "then_lr": "0.005"} | {
+        "then_head": "new",
+        "then_optimiser": "kept",
+    }
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(config.read_text().replace("rounds: 2 }", "rounds: 1 }"))
+    counts = jobs(snakemake(tmp_path, "-n", config=changed).stdout)
+    assert counts["federate"] == "1" and "divide" not in counts, "another second phase trains its own run again"
