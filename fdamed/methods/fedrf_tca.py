@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,26 @@ from torch import Tensor, nn
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.aligned import KEPT, Parts, predictor
-from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, begin, learn, take, tell
-from fdamed.federation.averaging import Travel, sound
-from fdamed.federation.method import Method, method, option
+from fdamed.federation.aligning import (
+    STEPS,
+    Average,
+    Begin,
+    Call,
+    Learned,
+    Lesson,
+    Terms,
+    agree,
+    begin,
+    learn,
+    take,
+    tell,
+)
+from fdamed.federation.averaging import Travel, sound, source_average
+from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.senders import VOTES, Senders, Setting, averaging, due, voting
 from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally
 from fdamed.federation.wire import Count, Statistic, Weights, message
 from fdamed.models.adversary import count, shape_of
 from fdamed.models.flat import Layout
@@ -58,7 +72,7 @@ class FedRfTca(Method[State]):
     title: ClassVar[str] = "FedRF-TCA"
     paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
     target_labels: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = STEPS
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, agree, *STEPS)
     state: ClassVar[type] = State
     keeps: ClassVar[tuple[str, ...]] = KEPT
 
@@ -66,6 +80,9 @@ class FedRfTca(Method[State]):
         "I",
         "I all, II random S_t, III and T_C = 50 (Tables IV, V); msg-I to III some messages lost (Table II); "
         "IV, V and vote-B to D hard voting (Tables XIII to XV)",
+    )
+    warmup: int = option(
+        0, "rounds of FedAvg on the sources first, whose model all start from: only then do extractors travel", low=0
     )
     local_steps: int = option(10, "batches between two exchanges; 0: the hospital's epochs; the paper has 1", low=0)
     T_C: int = option(0, "batches between two averages of C (rounds if local_steps is 0); 0: the setting's own", low=0)
@@ -79,11 +96,17 @@ class FedRfTca(Method[State]):
         "", "first layer of G that learns, such as trunk.layer4; those before stay as pretrained; empty: all learn"
     )
     normalise_w: bool = option(True, "sqrt(m) W / |W|_F in the distance; false: the paper, where W may shrink to 0")
+    means: Literal["batch", "epoch"] = option("batch", "images that a mean is over: one batch (the paper), or all")
     pooled: bool = option(False, "the target is sent the mean of the sources' means only")
-    smallest_batch: int = option(16, "no mean over fewer images leaves a hospital: those of one can be inverted", low=1)
+    smallest_batch: int = option(
+        0, "no mean over fewer images is asked for; a hospital's privacy.smallest_batch holds besides", low=0
+    )
     noise: float = option(
         0.0, "Gaussian noise on a mean, in units of 2/batch, the most that one image moves it", low=0.0
     )
+
+    def asks(self) -> tuple[Step, ...]:
+        return self.steps if self.warmup else STEPS
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """W and C of each hospital; C stands in for the network's own head."""
@@ -111,6 +134,8 @@ class FedRfTca(Method[State]):
         return predictor(network, kept, self.components, self.width) if all(k in kept for k in KEPT) else None
 
     def round(self, state: State, net: Network) -> State:
+        if net.round <= self.warmup:
+            return self._warm(state, net)
         state = self._met(state, net)
         here = tuple(p for p in net.sources if _has_begun(state, net, p))
         senders = self._senders(state, net, here)
@@ -134,6 +159,15 @@ class FedRfTca(Method[State]):
             "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
         )
 
+    def _warm(self, state: State, net: Network) -> State:
+        """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
+        if net.round == 1:
+            ask = Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch)
+            omega = 0
+            for party, reply in net.ask_all((*net.participants, net.target), agree, ask).items():
+                omega = _same(omega, reply.omega, party)
+        return dataclasses.replace(state, x=source_average(net, Model(x=state.x)).x)
+
     def _met(self, state: State, net: Network) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""
         parties = (net.target, *net.sources)
@@ -147,13 +181,7 @@ class FedRfTca(Method[State]):
                 reply = net.ask(party, begin, ask)
             except DroppedOut:
                 continue
-            omega = omega or reply.omega
-            if reply.omega != omega:
-                raise FdamedError(
-                    f"{party} drew another Omega from its seed than the others: their means cannot be compared",
-                    f"hospital {party}",
-                    "Give all hospitals the same seed and the same fdamed, and start the run again.",
-                )
+            omega = _same(omega, reply.omega, party)
             begun[i] = 1.0
         return dataclasses.replace(state, begun=begun, omega=omega)
 
@@ -180,7 +208,8 @@ class FedRfTca(Method[State]):
         """Sigma l of those who told it; nobody is asked where nothing is aligned."""
         if self.weight == 0.0:
             return {}
-        call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise)
+        whole = int(self.means == "epoch")
+        call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise, whole=whole)
         return {i: r.x for i, r in net.ask_all(senders, tell, call).items()}
 
     def _frozen(self, layout: Layout) -> int:
@@ -241,9 +270,22 @@ class FedRfTca(Method[State]):
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING
         for i in sorted({*w, *(() if vote else c)}):
             net.ask_all((i,), take, Average(w=new_w if i in w else NOTHING, c=NOTHING if vote or i not in c else new_c))
-        if not there or not (w or c) or not net.ask_all((net.target,), take, Average(w=new_w, c=new_c)):
+        if not there or not (w or c):
             return state
+        # What was sent counts, also where no answer came: the target may have it, and says so where it is judged.
+        net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
         return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c)
+
+
+def _same(omega: int, theirs: int, party: str) -> int:
+    """The checksum that all have (0: none is known yet), or an error that names who has another."""
+    if omega and theirs != omega:
+        raise FdamedError(
+            f"{party} drew another Omega from its seed than the others: their means cannot be compared",
+            f"hospital {party}",
+            "Give all hospitals the same seed and the same fdamed, and start the run again.",
+        )
+    return theirs
 
 
 def _has_begun(state: State, net: Network, party: str) -> bool:

@@ -86,17 +86,27 @@ def headline(
 
 
 def cost(
-    scores: Mapping[str, Interval], megabytes: Mapping[str, float], index: Mapping[str, int], name: str, target: str
+    scores: Mapping[str, Interval],
+    ways: Mapping[str, Sequence[tuple[float, float]]],
+    index: Mapping[str, int],
+    names: tuple[str, str],
+    target: str,
 ) -> Any:
-    """Score against what left the hospitals."""
-    known = [run for run in scores if scores[run].mean is not None and run in megabytes]
+    """Score against all bytes sent: the way of each run by round, and where it ends with its interval."""
+    known = [run for run in scores if scores[run].mean is not None and run in ways]
     if not known:
         return None
-    figure, axes = _plot(6, 4, "MB out of all hospitals in a run", name)
+    figure, axes = _plot(6, 4, *names)
     for run in known:
-        score = scores[run]
-        shape = {"color": style(index[run])["color"], "capsize": 3, "label": _label(run)}
-        axes.errorbar(megabytes[run], score.mean, yerr=_reach(score), fmt="o", **shape)
+        score, look = scores[run], style(index[run])
+        axes.plot(*zip(*ways[run], strict=True), linewidth=1, alpha=0.45, **look)
+        shape = {"color": look["color"], "capsize": 3, "label": _label(run)}
+        axes.errorbar(ways[run][-1][0], score.mean, yerr=_reach(score), fmt="o", **shape)
+    some = [mb for run in known for mb, _ in ways[run] if mb > 0]
+    if len(some) == sum(len(ways[run]) for run in known):
+        axes.set_xscale("log")
+    else:  # a run that sends nothing has no logarithm
+        axes.set_xscale("symlog", linthresh=min(some, default=1.0))
     axes.set_title(_label(target), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure

@@ -17,12 +17,10 @@ from tests import hospitals
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3
-FEW_IMAGES = {"fedrf_tca": {"smallest_batch": 2}}
-"""What a method must be told before it takes hospitals of a few images."""
 
 
 def made(name: str):
-    return REGISTRY[name](**FEW_IMAGES.get(name, {}))
+    return REGISTRY[name]()
 
 
 def labels(name: str) -> dict[str, bool]:

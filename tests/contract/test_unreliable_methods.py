@@ -18,7 +18,7 @@ from tests import hospitals
 METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]
 """Methods with one model, which the server has; in the others hospitals go on with their own when one is away."""
-SMALL = {"fedrf_tca": {"smallest_batch": 2, "frequencies": 8, "components": 4, "width": 6, "local_steps": 2}}
+SMALL = {"fedrf_tca": {"frequencies": 8, "components": 4, "width": 6, "local_steps": 2}}
 """Options that fit hospitals of a few images, where the defaults do not."""
 ROUNDS, SEED, SILENT = 6, 2, 4
 HARSH = Faults.model_validate(
