@@ -91,7 +91,9 @@ class FedRfTca(Method[State]):
     width: int = option(100, "of the two hidden layers of C", low=1)
     sigma: float = option(1.0, "width of the Gaussian kernel on features of length 1", low=1e-6)
     weight: float = option(1.0, "lambda, the weight of the distance at the sources; 0: no means, no alignment", low=0.0)
-    target_pace: float = option(1.0, "share of its learning rate with which the target's G follows, with Adam", low=0.0)
+    target_pace: float = option(
+        0.1, "share of its learning rate with which the target follows, with Adam; 1: the paper", low=0.0
+    )
     trained_from: str = option(
         "", "first layer of G that learns, such as trunk.layer4; those before stay as pretrained; empty: all learn"
     )

@@ -111,9 +111,7 @@ def view(target: str, found: Findings) -> View:
     plain, swept = [r for r in rows if r.run not in found.swept], [r for r in rows if r.run in found.swept]
     judged = plain or swept
     ways = trails(found.by_bytes[found.by_bytes["target"] == target])
-    points = [
-        Point(r.index, r.run, ways[r.run][-1][0], r.scores[found.main], ways[r.run]) for r in judged if r.run in ways
-    ]
+    points = [Point(r.index, r.run, r.scores[found.main], ways[r.run]) for r in judged if r.run in ways]
     here = found.rounds[found.rounds["target"] == target]
     name = NAMES[found.main]
     pictures = [curves(lines(here, f"test/{m}", index), f"{n} at {target} by round", n) for m, n in NAMES.items()]

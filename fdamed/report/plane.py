@@ -53,7 +53,7 @@ def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup
         line = f'style="stroke:{colour(point.index)}"'
         told = f"{point.name}: {number(float(f'{point.x:.3g}'))} MB"
         body.append(f'<g data-run="{point.index}"><title>{escape(told)}</title>')
-        if len(point.trail) > 1:
+        if point.trail[0][0] < point.x:  # who sends nothing goes no way
             way = " ".join(f"{x(mb):.1f},{y(score):.1f}" for mb, score in point.trail)
             body.append(f'<polyline class="trail" {line} stroke-dasharray="{dash(point.index)}" points="{way}"/>')
         if point.score.low is not None and point.score.high is not None:
