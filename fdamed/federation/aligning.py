@@ -8,16 +8,15 @@ hospital's own `smallest_batch`, below which nothing is computed or told, and `n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
+from fdamed.algebra.random_features import checksum, fourier_features, frequencies, unit
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import Batch, Local, batch_of, shown
-from fdamed.federation.aligned import Parts, still
+from fdamed.federation.aligned import Alignment, Parts, still
 from fdamed.federation.site import Site, at_site
 from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
@@ -195,43 +194,6 @@ def take(site: Site, ask: Average) -> Taken:
 
 
 STEPS = (begin, tell, learn, take)
-
-
-@dataclass
-class Alignment:
-    """The losses of one question, on features (B, d)."""
-
-    local: Local
-    parts: FlatModel
-    omega: Tensor
-    others: Tensor
-    weight: float
-    normalise: bool
-    apart: float = 0.0
-
-    def task(self, f: Tensor, batch: Batch) -> Tensor:
-        """L_C alone."""
-        return self._task(f, self._seen(f), batch)
-
-    def aligned(self, f: Tensor, batch: Batch) -> Tensor:
-        """Eq. 12 at a source; Eq. 11, the mean over the sources that told, at the target."""
-        seen = self._seen(f)
-        source = batch.y is not None
-        own = seen.mean(0) if source else -seen.mean(0)
-        w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
-        distance = aligned_distance(w, own + self.others, self.normalise)
-        self.apart = float(distance.detach())
-        return self._task(f, seen, batch) + (self.weight if source else 1.0) * distance
-
-    def _seen(self, f: Tensor) -> Tensor:
-        return fourier_features(unit(f), self.omega)
-
-    def _task(self, f: Tensor, seen: Tensor, batch: Batch) -> Tensor:
-        if batch.y is None:
-            return f.sum() * 0.0
-        module = self.parts.module
-        logits = module.classifier(unit(module.aligner(seen)))  # type: ignore[operator]
-        return F.cross_entropy(logits, batch.y) + self.local.beside(f, batch)
 
 
 def _guard(site: Site, asked: int) -> None:

@@ -9,10 +9,12 @@ On the wire, with K sources, A the senders of means, B of W, C of classifiers: w
 bytes of means and 4 2N m (|B| + 1) of W, 4 P_C (|C| + 1) where classifiers are averaged; what they send is
 4 2N (1 + |A|), 4 2N m (|B| + 1) and 4 P_C |C|. None of it depends on the number of images. Once, in its first round, a
 hospital is sent the common starting weights, M bytes. Votes: each C_i once at the end, up and on to the target.
+In the `warmup` rounds before, and only there, extractors leave: they are FedAvg's, 2 K M bytes each, and the average is
+what all start from, in the place of the paper's pretrained network.
 
-`normalise_w`, `local_steps` above 1, `smallest_batch` and `noise` are not in the paper: without the first W -> 0
-minimises the distance, as the classifier sees only directions. A W that is averaged needs each m_i at the target: the
-mean of the m_i gives the same gradient to G_T, but not to W_T (`pooled`).
+`warmup`, `means: epoch`, `target_pace`, `normalise_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
+paper (decision 0014): without `normalise_w` W -> 0 minimises the distance, as the classifier sees only directions. A W
+that is averaged needs each m_i at the target: their mean gives the same gradient to G_T, but not to W_T (`pooled`).
 """
 
 from __future__ import annotations
@@ -27,23 +29,11 @@ from torch import Tensor, nn
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.aligned import KEPT, Parts, predictor
-from fdamed.federation.aligning import (
-    STEPS,
-    Average,
-    Begin,
-    Call,
-    Learned,
-    Lesson,
-    Terms,
-    agree,
-    begin,
-    learn,
-    take,
-    tell,
-)
+from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, Terms, agree, learn, take, tell
 from fdamed.federation.averaging import Travel, sound, source_average
+from fdamed.federation.meeting import agreed, has_begun, met
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.network import DroppedOut, Network
+from fdamed.federation.network import Network
 from fdamed.federation.senders import VOTES, Senders, Setting, averaging, due, voting
 from fdamed.federation.site import Step
 from fdamed.federation.steps import train_locally
@@ -139,10 +129,10 @@ class FedRfTca(Method[State]):
         if net.round <= self.warmup:
             return self._warm(state, net)
         state = self._met(state, net)
-        here = tuple(p for p in net.sources if _has_begun(state, net, p))
+        here = tuple(p for p in net.sources if has_begun(net, state.begun, p))
         senders = self._senders(state, net, here)
         net.notes["sources"] = float(len(senders.means))
-        there = _has_begun(state, net, net.target)
+        there = has_begun(net, state.begun, net.target)
         m_t = self._mean_of_target(net) if there else None
         m = self._means(net, senders.means) if m_t is not None else {}
         s = self._sources(net, here, senders, m_t, m)
@@ -164,27 +154,13 @@ class FedRfTca(Method[State]):
     def _warm(self, state: State, net: Network) -> State:
         """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
         if net.round == 1:
-            ask = Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch)
-            omega = 0
-            for party, reply in net.ask_all((*net.participants, net.target), agree, ask).items():
-                omega = _same(omega, reply.omega, party)
+            agreed(net, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
         return dataclasses.replace(state, x=source_average(net, Model(x=state.x)).x)
 
     def _met(self, state: State, net: Network) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""
-        parties = (net.target, *net.sources)
-        begun = state.begun.clone() if state.begun.numel() else torch.zeros(len(parties))
-        omega = state.omega
         ask = Begin(x=state.x, frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch)
-        for i, party in enumerate(parties):
-            if begun[i]:
-                continue
-            try:
-                reply = net.ask(party, begin, ask)
-            except DroppedOut:
-                continue
-            omega = _same(omega, reply.omega, party)
-            begun[i] = 1.0
+        begun, omega = met(net, state.begun, state.omega, ask)
         return dataclasses.replace(state, begun=begun, omega=omega)
 
     def _senders(self, state: State, net: Network, here: tuple[str, ...]) -> Senders:
@@ -277,21 +253,6 @@ class FedRfTca(Method[State]):
         # What was sent counts, also where no answer came: the target may have it, and says so where it is judged.
         net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
         return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c)
-
-
-def _same(omega: int, theirs: int, party: str) -> int:
-    """The checksum that all have (0: none is known yet), or an error that names who has another."""
-    if omega and theirs != omega:
-        raise FdamedError(
-            f"{party} drew another Omega from its seed than the others: their means cannot be compared",
-            f"hospital {party}",
-            "Give all hospitals the same seed and the same fdamed, and start the run again.",
-        )
-    return theirs
-
-
-def _has_begun(state: State, net: Network, party: str) -> bool:
-    return bool(state.begun[(net.target, *net.sources).index(party)])
 
 
 def _uniform(vectors: list[Tensor]) -> Tensor:

@@ -18,8 +18,8 @@ from fdamed.data.loader import Labelled
 from fdamed.errors import FdamedError
 from fdamed.faults import Faults
 from fdamed.federation.adversaries import Batch, shown
-from fdamed.federation.aligned import Parts, hard_vote
-from fdamed.federation.aligning import Alignment, Begin, Call, Lesson, Terms, agree, begin, learn, tell
+from fdamed.federation.aligned import Alignment, Parts, hard_vote
+from fdamed.federation.aligning import Begin, Call, Lesson, Terms, agree, begin, learn, tell
 from fdamed.federation.loop import run
 from fdamed.federation.network import DroppedOut
 from fdamed.federation.senders import averaging, due, subset, voting
@@ -768,10 +768,8 @@ def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -
         site = begun("target")
         before = _first_aligner(site)
         answer(site, learn, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
-        moved[pace] = (
-            (site.memory["fedrf.w"] - before).norm(),
-            (site.memory["fedrf.g"] - hospitals.theta())[:100].norm(),
-        )
+        ways = (site.memory["fedrf.w"] - before, (site.memory["fedrf.g"] - hospitals.theta())[:100])
+        moved[pace] = tuple(float(way.norm()) for way in ways)
     assert moved[0.0] == (0.0, 0.0)
     for part in (0, 1):
         assert moved[0.1][part] == pytest.approx(0.1 * moved[1.0][part], rel=1e-3)
