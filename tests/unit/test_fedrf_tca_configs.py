@@ -12,6 +12,9 @@ from fdamed import configfile
 from fdamed.config import Config
 from fdamed.datasets import Benchmark, Partition
 from fdamed.federation.method import REGISTRY
+from fdamed.methods.fedrf_tca import FedRfTca
+from fdamed.models.backbone import build
+from fdamed.models.flat import layout_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 OWN = CONFIG / "fedrf_tca"
@@ -121,3 +124,13 @@ def test_every_cohort_has_the_row_with_a_warm_up_that_leaves_it_rounds(cohort: s
     train = config.train_of(run)
     assert 0 < method.warmup < train.rounds
     assert min(train.source.batch, train.target.batch) >= config.privacy.smallest_batch
+
+
+@pytest.mark.parametrize("paths", [*files()[:1], (CONFIG / "digits.yaml",), (CONFIG / "chexpert_phantom.yaml",)])
+def test_the_layer_from_which_on_the_extractor_learns_is_one_of_the_network(paths: tuple[Path, ...]) -> None:
+    config = configfile.load(*paths)
+    layout = layout_of(build(config.model))
+    for run in config.expanded_runs().values():
+        if run.method == "fedrf_tca":
+            method = FedRfTca(**run.options)
+            assert 0 < method._frozen(layout) < layout.trainable
