@@ -11,8 +11,9 @@ import pandas as pd
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import clipped
 from fdamed.files import atomic
+from fdamed.report.plane import logarithmic
 from fdamed.report.repeated import Row
-from fdamed.report.svg import DASHES, Line
+from fdamed.report.svg import DASHES, Line, number
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
 """Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
@@ -99,14 +100,19 @@ def cost(
     figure, axes = _plot(6, 4, *names)
     for run in known:
         score, look = scores[run], style(index[run])
-        axes.plot(*zip(*ways[run], strict=True), linewidth=1, alpha=0.45, **look)
+        if ways[run][0][0] < ways[run][-1][0]:
+            axes.plot(*zip(*ways[run], strict=True), linewidth=1, alpha=0.45, **look)
         shape = {"color": look["color"], "capsize": 3, "label": _label(run)}
         axes.errorbar(ways[run][-1][0], score.mean, yerr=_reach(score), fmt="o", **shape)
-    some = [mb for run in known for mb, _ in ways[run] if mb > 0]
-    if len(some) == sum(len(ways[run]) for run in known):
+    amounts = [mb for run in known for mb, _ in ways[run]]
+    _, marks = logarithmic(amounts, 0.0, 1.0)
+    if min(amounts) > 0:
         axes.set_xscale("log")
     else:  # a run that sends nothing has no logarithm
-        axes.set_xscale("symlog", linthresh=min(some, default=1.0))
+        axes.set_xscale("symlog", linthresh=min([mb for mb in amounts if mb > 0], default=1.0))
+        marks = [0.0, *marks]
+    axes.set_xticks(marks, [number(m) for m in marks])
+    axes.minorticks_off()
     axes.set_title(_label(target), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure
