@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
-from fdamed.config import Config, Recipe
+from fdamed.config import Config, Privacy, Recipe
 from fdamed.data.loader import Labelled
 from fdamed.errors import FdamedError
 from fdamed.faults import Faults
@@ -887,6 +887,17 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     scores = read_json(folder / "scores" / "t.json")
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
+
+
+def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_path: Path) -> None:
+    strict = study(tmp_path).model_copy(update={"privacy": Privacy(smallest_batch=17)})  # batches have 16
+    places, spec = Places.of(strict), strict.expanded_runs()["ours"]
+    divide.write(strict, places)
+    init.write(strict, 0, places.init(0))
+    with pytest.raises(FdamedError, match=r"fewer than 17 \(its privacy.smallest_batch\)"):
+        federate.federate(strict, "ours", spec, "t", 0, 1)
+    assert not (places.run("ours", "t", 0) / "done").exists()
+    assert "smallest_batch" not in Privacy().model_dump(), "a study without the key keeps its digests"
 
 
 def divide_test_part(places: Places) -> Labelled:
