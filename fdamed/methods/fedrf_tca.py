@@ -47,14 +47,15 @@ NOTHING = torch.empty(0)
 
 @message
 class State:
-    """The starting weights, the target's W and its C or the voters' (none at first), who has begun (K + 1,), and the
-    checksum of Omega."""
+    """The starting weights, the target's W and its C or the voters' (none at first), who has begun (K + 1,), the
+    checksum of Omega, and whether the target has said that it got a C (0 or 1)."""
 
     x: Weights
     w: Statistic
     c: Statistic
     begun: Statistic
     omega: Count
+    sure: Count
 
 
 @method("fedrf_tca")
@@ -106,7 +107,7 @@ class FedRfTca(Method[State]):
         return (sources + 1) * own
 
     def start(self, theta: Tensor) -> State:
-        return State(x=theta, w=NOTHING, c=NOTHING, begun=NOTHING, omega=0)
+        return State(x=theta, w=NOTHING, c=NOTHING, begun=NOTHING, omega=0, sure=0)
 
     def final(self, state: State) -> Tensor:
         """What the hospitals share, W and C (or the voters); the starting weights as long as there is neither."""
@@ -164,13 +165,13 @@ class FedRfTca(Method[State]):
         return dataclasses.replace(state, begun=begun, omega=omega)
 
     def _senders(self, state: State, net: Network, here: tuple[str, ...]) -> Senders:
-        """Who sends in this round; classifiers only when due, and all at the end where the target has none."""
+        """Who sends in this round; classifiers only when due, and all at the end where the target may have none."""
         rng, last = stream(state.omega, "fedrf.senders", net.round), net.round == net.rounds
         if self.setting in VOTES:
             chosen = voting(self.setting, here, net.round, rng)
             return chosen if last else dataclasses.replace(chosen, c=())
         chosen = averaging(self.setting, here, rng)
-        if last and not state.c.numel():
+        if last and not state.sure:
             return dataclasses.replace(chosen, w=here if not state.w.numel() else chosen.w, c=here)
         return (
             chosen
@@ -251,8 +252,9 @@ class FedRfTca(Method[State]):
         if not there or not (w or c):
             return state
         # What was sent counts, also where no answer came: the target may have it, and says so where it is judged.
-        net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
-        return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c)
+        told = net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
+        sure = 1 if told and c else state.sure
+        return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c, sure=sure)
 
 
 def _uniform(vectors: list[Tensor]) -> Tensor:

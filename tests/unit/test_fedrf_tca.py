@@ -818,6 +818,13 @@ def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost
     assert torch.equal(theta[-P_C:], memory["fedrf.c"]) and set(FedRfTca.keeps) <= set(memory)
 
 
+def test_a_classifier_that_never_arrived_is_sent_again_at_the_end() -> None:
+    net = lossy(federation(), lambda party, step: net.round == 2 and party == "target" and step == "take")
+    run(FedRfTca(**SMALL, T_C=4), net, hospitals.theta(), 3, hospitals.no_judge)  # due in round 2 of two batches each
+    assert [sent_and_received(net, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
+    assert "fedrf.c" in net._sites["target"].memory
+
+
 # --- through the stages -----------------------------------------------------------------------------------------------
 
 
