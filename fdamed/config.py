@@ -26,6 +26,9 @@ class Image(Strict):
 class Privacy(Strict):
     release: tuple[Kind, ...] = ("weights", "update", "statistic", "scalar", "count")
     """Kinds of knowledge that a hospital lets out."""
+    # Left out where it says nothing: a study that never had this key keeps its digests.
+    smallest_batch: Annotated[int, Field(ge=1, exclude_if=lambda n: n == 16)] = 16
+    """No mean over the features of fewer images leaves a hospital: one of a single image can be inverted exactly."""
     smallest_cell: Annotated[int, Field(ge=1)] = 11
     """Counts below this are not shown in reports."""
 

@@ -69,6 +69,7 @@ def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: 
         recipe=Recipe(lr=0.01, batch=4) if target else Recipe(lr=0.02, batch=4),
         seed=5,
         release=RELEASE,
+        smallest_batch=2,
         auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
         heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from fdamed.evaluate.tables import ALL_TARGETS
 from fdamed.records import SERVER, Record
 
 PASSED_ON = "individual"
@@ -47,3 +48,27 @@ def by_run(records: Iterable[Record]) -> pd.DataFrame:
         rows.append((record.target, record.run, record.method, out, into, out / max(1, len(record.rounds))))
     frame = pd.DataFrame(rows, columns=["target", "run", "method", "mb_out", "mb_in", "mb_out_per_round"])
     return frame.groupby(["target", "run", "method"], sort=False).mean().reset_index()
+
+
+def by_round(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a target, run and round: MB sent so far, by hospitals and by the server, mean over seeds."""
+    rows = []
+    for record in records:
+        total = 0
+        for line in record.rounds:
+            number = int(line["round"])
+            total += sum(record.traffic.get(number, (0, 0)))
+            rows.append((record.target, record.run, number, total / 1e6))
+    keys = ["target", "run", "round"]
+    frame = pd.DataFrame(rows, columns=[*keys, "mb_sent"]).groupby(keys, sort=False).mean().reset_index()
+    if frame["target"].nunique() > 1:
+        means = frame.groupby(["run", "round"], sort=False)["mb_sent"].mean().reset_index()
+        frame = pd.concat([means.assign(target=ALL_TARGETS), frame], ignore_index=True)
+    return frame
+
+
+def score_by_bytes(rounds: pd.DataFrame, spent: pd.DataFrame, main: str) -> pd.DataFrame:
+    """Score of each judged round against the MB sent until then; `rounds` as in `tables.rounds`."""
+    judged = rounds[rounds["metric"] == f"test/{main}"]
+    order = ["target", "run", "round", "mb_sent", "metric", "mean", "low", "high", "seeds"]
+    return judged.merge(spent, on=["target", "run", "round"], how="left")[order]

@@ -1,15 +1,17 @@
-"""A hospital's own model in FedRF-TCA: features, random features, aligner, and one classifier or several that vote."""
+"""A hospital's own model in FedRF-TCA and its losses: features, random features, aligner, a classifier or several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.algebra.random_features import fourier_features, unit
+from fdamed.algebra.random_features import aligned_distance, fourier_features, unit
+from fdamed.federation.adversaries import Batch, Local
 from fdamed.models.adversary import count, shape_of
 from fdamed.models.flat import FlatModel, layout_of
 
@@ -55,6 +57,43 @@ def predictor(network: nn.Module, kept: Mapping[str, Tensor], components: int, w
         parts.append(Parts(*sizes))
         FlatModel(parts[-1]).load(torch.cat([kept["fedrf.w"], c]))
     return Predictor(network, kept["fedrf.omega"], parts)
+
+
+@dataclass
+class Alignment:
+    """The losses of one question, on features (B, d)."""
+
+    local: Local
+    parts: FlatModel
+    omega: Tensor
+    others: Tensor
+    weight: float
+    normalise: bool
+    apart: float = 0.0
+
+    def task(self, f: Tensor, batch: Batch) -> Tensor:
+        """L_C alone."""
+        return self._task(f, self._seen(f), batch)
+
+    def aligned(self, f: Tensor, batch: Batch) -> Tensor:
+        """Eq. 12 at a source; Eq. 11, the mean over the sources that told, at the target."""
+        seen = self._seen(f)
+        source = batch.y is not None
+        own = seen.mean(0) if source else -seen.mean(0)
+        w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
+        distance = aligned_distance(w, own + self.others, self.normalise)
+        self.apart = float(distance.detach())
+        return self._task(f, seen, batch) + (self.weight if source else 1.0) * distance
+
+    def _seen(self, f: Tensor) -> Tensor:
+        return fourier_features(unit(f), self.omega)
+
+    def _task(self, f: Tensor, seen: Tensor, batch: Batch) -> Tensor:
+        if batch.y is None:
+            return f.sum() * 0.0
+        module = self.parts.module
+        logits = module.classifier(unit(module.aligner(seen)))  # type: ignore[operator]
+        return F.cross_entropy(logits, batch.y) + self.local.beside(f, batch)
 
 
 @contextmanager

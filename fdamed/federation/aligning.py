@@ -2,28 +2,36 @@
 
 A hospital's model is its own extractor G, random features with the shared Omega, the aligner W and the classifier C.
 G stays in the hospital's memory, and no message has a place for it. What leaves is no secret by itself: a mean over one
-image is a reversible code of its features, and a mean over unit vectors shows their mean direction. Hence `smallest`,
-below which nothing is told, and `noise`.
+image is a reversible code of its features, and a mean over unit vectors shows their mean direction. Hence the
+hospital's own `smallest_batch`, below which nothing is computed or told, and `noise`; the server may ask for more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
+from fdamed.algebra.random_features import checksum, fourier_features, frequencies, unit
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import Batch, Local, batch_of, shown
-from fdamed.federation.aligned import Parts, still
+from fdamed.federation.aligned import Alignment, Parts, still
 from fdamed.federation.site import Site, at_site
 from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import flat_part, shape_of
 from fdamed.models.flat import FlatModel
 from fdamed.seeds import stream
+
+
+@message
+class Terms:
+    """What Omega must be, and the fewest images that a mean is asked for of."""
+
+    frequencies: Count
+    sigma: Scalar
+    smallest: Count
 
 
 @message
@@ -51,6 +59,7 @@ class Call:
     smallest: Count
     frozen: Count
     noise: Scalar
+    whole: Count
 
 
 @message
@@ -104,11 +113,17 @@ class Taken:
 
 
 @at_site
+def agree(site: Site, ask: Terms) -> Begun:
+    """Whether this hospital will take part, told before anybody has trained: nothing is kept."""
+    _guard(site, ask.smallest)
+    return Begun(omega=checksum(_drawn(site, ask.frequencies, ask.sigma)), n=len(site.data))
+
+
+@at_site
 def begin(site: Site, ask: Begin) -> Begun:
     """Draw Omega, and start G from the common weights unless it has been started before."""
     _guard(site, ask.smallest)
-    width = shape_of(site.model.layout).d
-    omega = frequencies(stream(site.seed, "fedrf.omega"), ask.frequencies, width, ask.sigma)
+    omega = _drawn(site, ask.frequencies, ask.sigma)
     if "fedrf.g" not in site.memory:
         site.memory |= {"fedrf.g": ask.x.clone(), "fedrf.step": torch.zeros(1, dtype=torch.int64)}
     site.memory["fedrf.omega"] = omega
@@ -117,24 +132,27 @@ def begin(site: Site, ask: Begin) -> Begun:
 
 @at_site
 def tell(site: Site, ask: Call) -> Told:
-    """The mean of the batch that the next step trains on, under the current G."""
+    """The mean of the batch that the next step trains on, or of an epoch of batches, under the current G."""
     _guard(site, ask.smallest)
     site.model.load(site.memory["fedrf.g"])
-    batch = _batch(site, int(site.memory["fedrf.step"]))
+    first, omega = int(site.memory["fedrf.step"]), _omega(site)
+    batches = [_batch(site, n) for n in range(first, first + (_each(site) if ask.whole else 1))]
     with still(site.model, ask.frozen):
-        x = fourier_features(unit(shown(site, batch.x)), _omega(site)).mean(0).cpu()
+        x = torch.stack([fourier_features(unit(shown(site, b.x)), omega).mean(0) for b in batches]).mean(0).cpu()
     if ask.noise:
-        # Replacing one image moves the mean by 2/b at most.
-        x += ask.noise * 2.0 / len(batch.x) * torch.randn(len(x), generator=site.rng.child("noise").torch)
-    return Told(x=x if batch.y is not None else -x)
+        # Replacing one image moves the mean over b images by 2/b at most.
+        images = sum(len(b.x) for b in batches)
+        x += ask.noise * 2.0 / images * torch.randn(len(x), generator=site.rng.child("noise").torch)
+    return Told(x=x if hasattr(site.data, "y") else -x)
 
 
 @at_site
 def learn(site: Site, ask: Lesson) -> Learned:
     """Algorithms 2 and 3: a source learns its task and, aligned, the way to the target; the target only the way."""
+    _guard(site, 0)
     site.model.load(site.memory["fedrf.g"])
     parts = _parts(site, ask.components, ask.width)
-    local = Local(site, (parts,), ask.pace)
+    local = Local(_paced(site, ask.pace), (parts,))
     _remember(site, local)
     pull = Alignment(
         local, parts, _omega(site), ask.others.to(site.model.theta.device), ask.weight, bool(ask.normalise)
@@ -178,53 +196,25 @@ def take(site: Site, ask: Average) -> Taken:
 STEPS = (begin, tell, learn, take)
 
 
-@dataclass
-class Alignment:
-    """The losses of one question, on features (B, d)."""
+def _guard(site: Site, asked: int) -> None:
+    """A mean over few images is refused: over one it is exp(i Omega x), from which x follows by least squares.
 
-    local: Local
-    parts: FlatModel
-    omega: Tensor
-    others: Tensor
-    weight: float
-    normalise: bool
-    apart: float = 0.0
-
-    def task(self, f: Tensor, batch: Batch) -> Tensor:
-        """L_C alone."""
-        return self._task(f, self._seen(f), batch)
-
-    def aligned(self, f: Tensor, batch: Batch) -> Tensor:
-        """Eq. 12 at a source; Eq. 11, the mean over the sources that told, at the target."""
-        seen = self._seen(f)
-        source = batch.y is not None
-        own = seen.mean(0) if source else -seen.mean(0)
-        w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
-        distance = aligned_distance(w, own + self.others, self.normalise)
-        self.apart = float(distance.detach())
-        return self._task(f, seen, batch) + (self.weight if source else 1.0) * distance
-
-    def _seen(self, f: Tensor) -> Tensor:
-        return fourier_features(unit(f), self.omega)
-
-    def _task(self, f: Tensor, seen: Tensor, batch: Batch) -> Tensor:
-        if batch.y is None:
-            return f.sum() * 0.0
-        module = self.parts.module
-        logits = module.classifier(unit(module.aligner(seen)))  # type: ignore[operator]
-        return F.cross_entropy(logits, batch.y) + self.local.beside(f, batch)
-
-
-def _guard(site: Site, smallest: int) -> None:
-    """A mean over few images is refused: over one it is exp(i Omega x), from which x follows by least squares."""
-    images = min(len(site.data), site.recipe.batch)
-    if images < max(1, smallest):
+    The limit is the hospital's own; a server can raise it and never lower it.
+    """
+    images, limit = min(len(site.data), site.recipe.batch), max(1, site.smallest_batch, asked)
+    if images < limit:
+        whose = "the method's smallest_batch" if asked > site.smallest_batch else "its privacy.smallest_batch"
         raise FdamedError(
-            f"a mean over {images} images would leave, fewer than {max(1, smallest)}: whoever knows the seed can turn "
+            f"a mean over {images} images would leave, fewer than {limit} ({whose}): whoever knows the seed can turn "
             "a mean over one image back into its features exactly, and one over few nearly so",
             f"hospital {site.name}",
-            "Use batches of `smallest_batch` images or more, or leave this hospital out of fedrf_tca.",
+            f"Use batches of {limit} images or more, or leave this hospital out; what is enough is for it to say in "
+            "privacy.smallest_batch.",
         )
+
+
+def _drawn(site: Site, count: int, sigma: float) -> Tensor:
+    return frequencies(stream(site.seed, "fedrf.omega"), count, shape_of(site.model.layout).d, sigma)
 
 
 def _omega(site: Site) -> Tensor:
@@ -242,6 +232,13 @@ def _parts(site: Site, components: int, width: int) -> FlatModel:
         if "fedrf.c" in site.memory and hasattr(site.data, "y"):
             part.theta[cut:] = site.memory["fedrf.c"].to(part.theta.device)
     return part
+
+
+def _paced(site: Site, pace: float) -> Site:
+    """The target with its share of the learning rate, for G and for W; with SGD, and at a source, as it is."""
+    if hasattr(site.data, "y") or site.recipe.optimiser != "adam":
+        return site
+    return replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * pace}))
 
 
 def _remember(site: Site, local: Local) -> None:

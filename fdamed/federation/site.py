@@ -34,6 +34,8 @@ class Site:
     auxiliary: Auxiliary | None = None
     heads: FlatModel | None = None
     precision: str = "float32"
+    smallest_batch: int = 16
+    """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
     memory: dict[str, Tensor] = field(default_factory=dict)
     """The only thing that survives between questions."""
     rng: Stream = field(default_factory=lambda: Stream(0))

@@ -9,17 +9,19 @@ On the wire, with K sources, A the senders of means, B of W, C of classifiers: w
 bytes of means and 4 2N m (|B| + 1) of W, 4 P_C (|C| + 1) where classifiers are averaged; what they send is
 4 2N (1 + |A|), 4 2N m (|B| + 1) and 4 P_C |C|. None of it depends on the number of images. Once, in its first round, a
 hospital is sent the common starting weights, M bytes. Votes: each C_i once at the end, up and on to the target.
+In the `warmup` rounds before, and only there, extractors leave: they are FedAvg's, 2 K M bytes each, and the average is
+what all start from, in the place of the paper's pretrained network.
 
-`normalise_w`, `local_steps` above 1, `smallest_batch` and `noise` are not in the paper: without the first W -> 0
-minimises the distance, as the classifier sees only directions. A W that is averaged needs each m_i at the target: the
-mean of the m_i gives the same gradient to G_T, but not to W_T (`pooled`).
+`warmup`, `means: epoch`, `target_pace`, `normalise_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
+paper (decision 0014): without `normalise_w` W -> 0 minimises the distance, as the classifier sees only directions. A W
+that is averaged needs each m_i at the target: their mean gives the same gradient to G_T, but not to W_T (`pooled`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +29,14 @@ from torch import Tensor, nn
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.aligned import KEPT, Parts, predictor
-from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, begin, learn, take, tell
-from fdamed.federation.averaging import Travel, sound
-from fdamed.federation.method import Method, method, option
-from fdamed.federation.network import DroppedOut, Network
+from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, Terms, agree, learn, take, tell
+from fdamed.federation.averaging import Travel, sound, source_average
+from fdamed.federation.meeting import agreed, has_begun, met
+from fdamed.federation.method import Method, Model, method, option
+from fdamed.federation.network import Network
 from fdamed.federation.senders import VOTES, Senders, Setting, averaging, due, voting
 from fdamed.federation.site import Step
+from fdamed.federation.steps import train_locally
 from fdamed.federation.wire import Count, Statistic, Weights, message
 from fdamed.models.adversary import count, shape_of
 from fdamed.models.flat import Layout
@@ -43,14 +47,15 @@ NOTHING = torch.empty(0)
 
 @message
 class State:
-    """The starting weights, the target's W and its C or the voters' (none at first), who has begun (K + 1,), and the
-    checksum of Omega."""
+    """The starting weights, the target's W and its C or the voters' (none at first), who has begun (K + 1,), the
+    checksum of Omega, and whether the target has said that it got a C (0 or 1)."""
 
     x: Weights
     w: Statistic
     c: Statistic
     begun: Statistic
     omega: Count
+    sure: Count
 
 
 @method("fedrf_tca")
@@ -58,7 +63,7 @@ class FedRfTca(Method[State]):
     title: ClassVar[str] = "FedRF-TCA"
     paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
     target_labels: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = STEPS
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, agree, *STEPS)
     state: ClassVar[type] = State
     keeps: ClassVar[tuple[str, ...]] = KEPT
 
@@ -67,6 +72,9 @@ class FedRfTca(Method[State]):
         "I all, II random S_t, III and T_C = 50 (Tables IV, V); msg-I to III some messages lost (Table II); "
         "IV, V and vote-B to D hard voting (Tables XIII to XV)",
     )
+    warmup: int = option(
+        0, "rounds of FedAvg on the sources first, whose model all start from: only then do extractors travel", low=0
+    )
     local_steps: int = option(10, "batches between two exchanges; 0: the hospital's epochs; the paper has 1", low=0)
     T_C: int = option(0, "batches between two averages of C (rounds if local_steps is 0); 0: the setting's own", low=0)
     frequencies: int = option(500, "N: a mean has 2 N numbers", low=1)
@@ -74,16 +82,24 @@ class FedRfTca(Method[State]):
     width: int = option(100, "of the two hidden layers of C", low=1)
     sigma: float = option(1.0, "width of the Gaussian kernel on features of length 1", low=1e-6)
     weight: float = option(1.0, "lambda, the weight of the distance at the sources; 0: no means, no alignment", low=0.0)
-    target_pace: float = option(1.0, "share of its learning rate with which the target's G follows, with Adam", low=0.0)
+    target_pace: float = option(
+        0.1, "share of its learning rate with which the target follows, with Adam; 1: the paper", low=0.0
+    )
     trained_from: str = option(
         "", "first layer of G that learns, such as trunk.layer4; those before stay as pretrained; empty: all learn"
     )
     normalise_w: bool = option(True, "sqrt(m) W / |W|_F in the distance; false: the paper, where W may shrink to 0")
+    means: Literal["batch", "epoch"] = option("batch", "images that a mean is over: one batch (the paper), or all")
     pooled: bool = option(False, "the target is sent the mean of the sources' means only")
-    smallest_batch: int = option(16, "no mean over fewer images leaves a hospital: those of one can be inverted", low=1)
+    smallest_batch: int = option(
+        0, "no mean over fewer images is asked for; a hospital's privacy.smallest_batch holds besides", low=0
+    )
     noise: float = option(
         0.0, "Gaussian noise on a mean, in units of 2/batch, the most that one image moves it", low=0.0
     )
+
+    def asks(self) -> tuple[Step, ...]:
+        return self.steps if self.warmup else STEPS
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """W and C of each hospital; C stands in for the network's own head."""
@@ -91,7 +107,7 @@ class FedRfTca(Method[State]):
         return (sources + 1) * own
 
     def start(self, theta: Tensor) -> State:
-        return State(x=theta, w=NOTHING, c=NOTHING, begun=NOTHING, omega=0)
+        return State(x=theta, w=NOTHING, c=NOTHING, begun=NOTHING, omega=0, sure=0)
 
     def final(self, state: State) -> Tensor:
         """What the hospitals share, W and C (or the voters); the starting weights as long as there is neither."""
@@ -111,11 +127,13 @@ class FedRfTca(Method[State]):
         return predictor(network, kept, self.components, self.width) if all(k in kept for k in KEPT) else None
 
     def round(self, state: State, net: Network) -> State:
+        if net.round <= self.warmup:
+            return self._warm(state, net)
         state = self._met(state, net)
-        here = tuple(p for p in net.sources if _has_begun(state, net, p))
+        here = tuple(p for p in net.sources if has_begun(net, state.begun, p))
         senders = self._senders(state, net, here)
         net.notes["sources"] = float(len(senders.means))
-        there = _has_begun(state, net, net.target)
+        there = has_begun(net, state.begun, net.target)
         m_t = self._mean_of_target(net) if there else None
         m = self._means(net, senders.means) if m_t is not None else {}
         s = self._sources(net, here, senders, m_t, m)
@@ -134,37 +152,26 @@ class FedRfTca(Method[State]):
             "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
         )
 
+    def _warm(self, state: State, net: Network) -> State:
+        """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
+        if net.round == 1:
+            agreed(net, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
+        return dataclasses.replace(state, x=source_average(net, Model(x=state.x)).x)
+
     def _met(self, state: State, net: Network) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""
-        parties = (net.target, *net.sources)
-        begun = state.begun.clone() if state.begun.numel() else torch.zeros(len(parties))
-        omega = state.omega
         ask = Begin(x=state.x, frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch)
-        for i, party in enumerate(parties):
-            if begun[i]:
-                continue
-            try:
-                reply = net.ask(party, begin, ask)
-            except DroppedOut:
-                continue
-            omega = omega or reply.omega
-            if reply.omega != omega:
-                raise FdamedError(
-                    f"{party} drew another Omega from its seed than the others: their means cannot be compared",
-                    f"hospital {party}",
-                    "Give all hospitals the same seed and the same fdamed, and start the run again.",
-                )
-            begun[i] = 1.0
+        begun, omega = met(net, state.begun, state.omega, ask)
         return dataclasses.replace(state, begun=begun, omega=omega)
 
     def _senders(self, state: State, net: Network, here: tuple[str, ...]) -> Senders:
-        """Who sends in this round; classifiers only when due, and all at the end where the target has none."""
+        """Who sends in this round; classifiers only when due, and all at the end where the target may have none."""
         rng, last = stream(state.omega, "fedrf.senders", net.round), net.round == net.rounds
         if self.setting in VOTES:
             chosen = voting(self.setting, here, net.round, rng)
             return chosen if last else dataclasses.replace(chosen, c=())
         chosen = averaging(self.setting, here, rng)
-        if last and not state.c.numel():
+        if last and not state.sure:
             return dataclasses.replace(chosen, w=here if not state.w.numel() else chosen.w, c=here)
         return (
             chosen
@@ -180,7 +187,8 @@ class FedRfTca(Method[State]):
         """Sigma l of those who told it; nobody is asked where nothing is aligned."""
         if self.weight == 0.0:
             return {}
-        call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise)
+        whole = int(self.means == "epoch")
+        call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise, whole=whole)
         return {i: r.x for i, r in net.ask_all(senders, tell, call).items()}
 
     def _frozen(self, layout: Layout) -> int:
@@ -241,13 +249,12 @@ class FedRfTca(Method[State]):
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING
         for i in sorted({*w, *(() if vote else c)}):
             net.ask_all((i,), take, Average(w=new_w if i in w else NOTHING, c=NOTHING if vote or i not in c else new_c))
-        if not there or not (w or c) or not net.ask_all((net.target,), take, Average(w=new_w, c=new_c)):
+        if not there or not (w or c):
             return state
-        return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c)
-
-
-def _has_begun(state: State, net: Network, party: str) -> bool:
-    return bool(state.begun[(net.target, *net.sources).index(party)])
+        # What was sent counts, also where no answer came: the target may have it, and says so where it is judged.
+        told = net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
+        sure = 1 if told and c else state.sure
+        return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c, sure=sure)
 
 
 def _uniform(vectors: list[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from fdamed import __version__
 from fdamed.config import Config
 from fdamed.disclosure import shareable
 from fdamed.evaluate import cohort as cohorts
-from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
+from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables, traffic
 from fdamed.evaluate.costs import Cost, costs
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS, SUPPRESSED
@@ -35,7 +35,7 @@ from fdamed.report import (
     swept,
 )
 from fdamed.report import protocol as words
-from fdamed.report.page import Findings, View, legend, reasons, view
+from fdamed.report.page import ALL_BYTES, Findings, View, legend, reasons, trails, view
 from fdamed.report.repeated import Row
 from fdamed.report.swept import NAMES
 from fdamed.runs import Run
@@ -52,6 +52,8 @@ class Frames:
     rounds: pd.DataFrame
     sent: pd.DataFrame
     traffic: pd.DataFrame
+    spent: pd.DataFrame
+    """MB sent until each round."""
     sizes: pd.DataFrame
     absences: pd.DataFrame
     weights: pd.DataFrame
@@ -131,6 +133,7 @@ def known(
         why=reasons(frames.scores),
         rounds=frames.rounds,
         megabytes=megabytes,
+        by_bytes=traffic.score_by_bytes(frames.rounds, frames.spent, main),
         remarks=notes.remarks(frames.absences, records),
     )
     judged = {
@@ -191,12 +194,12 @@ def pictures(study: Known, frames: Frames) -> Iterator[tuple[str, Any]]:
     here = frames.rounds[frames.rounds["target"] == first.name]
     name = NAMES[found.main]
     scores = {row.run: row.scores[found.main] for row in shown}
-    megabytes = {run: mb for (target, run), mb in found.megabytes.items() if target == first.name}
+    ways = trails(found.by_bytes[found.by_bytes["target"] == first.name])
     drawn = {
         "headline": figures.headline(scores, study.index, best, name, first.name),
         "rounds_auc": figures.rounds(here[here["metric"] == "test/auc"], study.index, best, "AUC", first.name),
         "rounds_acc": figures.rounds(here[here["metric"] == "test/acc"], study.index, best, "accuracy", first.name),
-        "cost": figures.cost(scores, megabytes, study.index, name, first.name),
+        "cost": figures.cost(scores, ways, study.index, (f"{ALL_BYTES}, log scale", name), first.name),
         "sent": figures.sent(study.by_kind),
         "auxiliary_gain": figures.gains(_gain_rows(study.gains[first.name]), f"gain in {name}", first.name),
         "reproduction": figures.cells(study.repeated_rows),

@@ -11,8 +11,9 @@ import pandas as pd
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import clipped
 from fdamed.files import atomic
+from fdamed.report.plane import logarithmic
 from fdamed.report.repeated import Row
-from fdamed.report.svg import DASHES, Line
+from fdamed.report.svg import DASHES, Line, number
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
 """Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
@@ -86,17 +87,32 @@ def headline(
 
 
 def cost(
-    scores: Mapping[str, Interval], megabytes: Mapping[str, float], index: Mapping[str, int], name: str, target: str
+    scores: Mapping[str, Interval],
+    ways: Mapping[str, Sequence[tuple[float, float]]],
+    index: Mapping[str, int],
+    names: tuple[str, str],
+    target: str,
 ) -> Any:
-    """Score against what left the hospitals."""
-    known = [run for run in scores if scores[run].mean is not None and run in megabytes]
+    """Score against all bytes sent: the way of each run by round, and where it ends with its interval."""
+    known = [run for run in scores if scores[run].mean is not None and run in ways]
     if not known:
         return None
-    figure, axes = _plot(6, 4, "MB out of all hospitals in a run", name)
+    figure, axes = _plot(6, 4, *names)
     for run in known:
-        score = scores[run]
-        shape = {"color": style(index[run])["color"], "capsize": 3, "label": _label(run)}
-        axes.errorbar(megabytes[run], score.mean, yerr=_reach(score), fmt="o", **shape)
+        score, look = scores[run], style(index[run])
+        if ways[run][0][0] < ways[run][-1][0]:
+            axes.plot(*zip(*ways[run], strict=True), linewidth=1, alpha=0.45, **look)
+        shape = {"color": look["color"], "capsize": 3, "label": _label(run)}
+        axes.errorbar(ways[run][-1][0], score.mean, yerr=_reach(score), fmt="o", **shape)
+    amounts = [mb for run in known for mb, _ in ways[run]]
+    _, marks = logarithmic(amounts, 0.0, 1.0)
+    if min(amounts) > 0:
+        axes.set_xscale("log")
+    else:  # a run that sends nothing has no logarithm
+        axes.set_xscale("symlog", linthresh=min([mb for mb in amounts if mb > 0], default=1.0))
+        marks = [0.0, *marks]
+    axes.set_xticks(marks, [number(m) for m in marks])
+    axes.minorticks_off()
     axes.set_title(_label(target), loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure

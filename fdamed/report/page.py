@@ -24,6 +24,7 @@ from fdamed.report.words import count, interval, megabytes, millions, points, se
 HERE = Path(__file__).parent
 POINTS = 120
 """Rounds drawn in a curve at most."""
+ALL_BYTES = "MB sent in a run, by hospitals and server"
 SHOWN = 8
 """Runs switched on at first; with more, the best of them."""
 
@@ -78,6 +79,9 @@ class Findings:
     why: Mapping[tuple[str, str, str], str]
     rounds: pd.DataFrame
     megabytes: Mapping[tuple[str, str], float]
+    """MB out of all hospitals."""
+    by_bytes: pd.DataFrame
+    """Score of each judged round against all MB sent until then."""
     remarks: Mapping[tuple[str, str], str]
 
 
@@ -106,7 +110,8 @@ def view(target: str, found: Findings) -> View:
     rows.sort(key=lambda row: -_height(row.scores[found.main]))
     plain, swept = [r for r in rows if r.run not in found.swept], [r for r in rows if r.run in found.swept]
     judged = plain or swept
-    points = [Point(r.index, r.run, r.mb, r.scores[found.main]) for r in judged if r.mb is not None]
+    ways = trails(found.by_bytes[found.by_bytes["target"] == target])
+    points = [Point(r.index, r.run, r.scores[found.main], ways[r.run]) for r in judged if r.run in ways]
     here = found.rounds[found.rounds["target"] == target]
     name = NAMES[found.main]
     pictures = [curves(lines(here, f"test/{m}", index), f"{n} at {target} by round", n) for m, n in NAMES.items()]
@@ -116,7 +121,7 @@ def view(target: str, found: Findings) -> View:
         plain=plain,
         swept=swept,
         drawings=[p for p in pictures if p],
-        plane=plane(points, f"{name} at {target} against bytes", ("MB out of all hospitals in a run", name)),
+        plane=plane(points, f"{name} at {target} against bytes", (f"{ALL_BYTES} (log scale)", name)),
         sentences=answer(target, contest, found.runs, name, tuned=not plain),
     )
 
@@ -140,6 +145,16 @@ def lines(frame: pd.DataFrame, metric: str, index: Mapping[str, int]) -> list[Li
         parts = {c: [None if v != v else float(v) for v in thin[c]] for c in ("mean", "low", "high")}
         name = str(run)
         out.append(Line(index[name], name, [int(r) for r in thin["round"]], parts["mean"], parts["low"], parts["high"]))
+    return out
+
+
+def trails(by_bytes: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
+    """Run -> MB sent and score after each judged round, thinned like the curves."""
+    out = {}
+    for run, group in by_bytes.dropna(subset=["mean"]).groupby("run", sort=False):
+        ordered = group.sort_values("round")
+        thin = ordered.iloc[::-1].iloc[:: -(-len(ordered) // POINTS)].iloc[::-1]
+        out[str(run)] = [(float(mb), float(score)) for mb, score in zip(thin["mb_sent"], thin["mean"], strict=True)]
     return out
 
 

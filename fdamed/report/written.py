@@ -22,6 +22,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "scores": frames.scores,
         "rounds": frames.rounds,
         "bytes": frames.traffic,
+        "score_by_bytes": study.found.by_bytes,
         "cohort": frames.sizes,
         "budget": protocol.table(study.budgets),
         "costs": _costs(study.costs),

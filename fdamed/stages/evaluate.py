@@ -63,6 +63,8 @@ def _score(
         kept = kept_model(config, method, path)
         if kept is None:
             fix = "Choose the target; a hospital that never took part has no model."
+            if party == target:
+                fix = "Look into the run's log for the messages that it missed; more rounds may help."
             raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
         model = kept
     elif method.parts:

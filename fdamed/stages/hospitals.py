@@ -87,6 +87,7 @@ def hospital(
         auxiliary=auxiliary,
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
         precision=train.precision,
+        smallest_batch=config.privacy.smallest_batch,
     )
 
 

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         rounds=tables.rounds(records, smallest),
         sent=traffic.sent(records),
         traffic=traffic.by_run(records),
+        spent=traffic.by_round(records),
         sizes=cohorts.sizes(cohort, smallest),
         absences=notes.absences(folder / "runs", records),
         weights=notes.weights(records),

@@ -18,12 +18,12 @@ from tests import hospitals
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3
-FEW_IMAGES = {"fedrf_tca": {"smallest_batch": 2}, "scaffold": {"variate": "I"}}
-"""What a method must be told before it takes hospitals of a few images, or of Adam."""
+WITH_ADAM = {"scaffold": {"variate": "I"}}
+"""What a method must be told before it takes hospitals that train with Adam."""
 
 
 def made(name: str):
-    return REGISTRY[name](**FEW_IMAGES.get(name, {}))
+    return REGISTRY[name](**WITH_ADAM.get(name, {}))
 
 
 def labels(name: str) -> dict[str, bool]:

@@ -19,7 +19,7 @@ METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]
 """Methods with one model, which the server has; in the others hospitals go on with their own when one is away."""
 SMALL = {
-    "fedrf_tca": {"smallest_batch": 2, "frequencies": 8, "components": 4, "width": 6, "local_steps": 2},
+    "fedrf_tca": {"frequencies": 8, "components": 4, "width": 6, "local_steps": 2},
     "scaffold": {"variate": "I"},
 }
 """Options that fit hospitals of a few images that train with Adam, where the defaults do not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,17 +13,20 @@ import pytest
 import torch
 
 from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
-from fdamed.config import Config, Recipe
+from fdamed.config import Config, Privacy, Recipe
 from fdamed.data.loader import Labelled
 from fdamed.errors import FdamedError
+from fdamed.faults import Faults
 from fdamed.federation.adversaries import Batch, shown
-from fdamed.federation.aligned import Parts, hard_vote
-from fdamed.federation.aligning import Alignment, Begin, Call, Lesson, begin, learn, tell
+from fdamed.federation.aligned import Alignment, Parts, hard_vote
+from fdamed.federation.aligning import Begin, Call, Lesson, Terms, agree, begin, learn, tell
 from fdamed.federation.loop import run
 from fdamed.federation.network import DroppedOut
 from fdamed.federation.senders import averaging, due, subset, voting
 from fdamed.federation.site import answer
+from fdamed.federation.unreliable import Unreliable
 from fdamed.files import read_json
+from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedrf_tca import FedRfTca
 from fdamed.models.flat import FlatModel
 from fdamed.seeds import Stream, stream
@@ -33,7 +37,7 @@ from fdamed.train import predict
 from tests import hospitals
 
 N, M, WIDTH, K = 12, 5, 6, 3
-SMALL = {"frequencies": N, "components": M, "width": WIDTH, "smallest_batch": 2, "local_steps": 2}
+SMALL = {"frequencies": N, "components": M, "width": WIDTH, "local_steps": 2}
 P_C = (M + 1) * WIDTH + (WIDTH + 1) * WIDTH + (WIDTH + 1) * 2
 MEAN, W, C = 4 * 2 * N, 4 * 2 * N * M, 4 * P_C
 
@@ -53,12 +57,16 @@ def rounds(method: FedRfTca, net, count: int, of: int = 9, theta=None):
     return state
 
 
-def begun(name: str, smallest: int = 2, **recipe):
+def begun(name: str, smallest: int = 0, **recipe):
     """A hospital that has drawn Omega and its first extractor."""
     site = hospitals.hospital(name, labels=False)
     site.recipe = site.recipe.model_copy(update=recipe)
     answer(site, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=smallest))
     return site
+
+
+def call(**changes):
+    return Call(**({"smallest": 0, "frozen": 0, "noise": 0.0, "whole": 0} | changes))
 
 
 def lesson(others, **changes):
@@ -159,27 +167,68 @@ def test_whoever_knows_the_seed_turns_the_mean_of_one_image_back_into_its_featur
     assert min(float((found - x).norm()) for x in several) > 0.5
 
 
-@pytest.mark.parametrize("batch, images, refused", [(16, 15, True), (15, 40, True), (16, 16, False)])
-def test_means_over_fewer_images_than_the_minimum_are_refused_with_the_reason(batch, images, refused) -> None:
+def few(images: int, batch: int, policy: int):
+    """A hospital with this many images, batches and this policy."""
     site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.1, batch=batch)
-    site.data = Labelled(np.zeros((images, 8, 8), np.uint8), np.zeros(images, np.int64), {})
-    ask = Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=FedRfTca().smallest_batch)
+    site.recipe, site.smallest_batch = Recipe(lr=0.1, batch=batch), policy
+    x = np.random.default_rng(0).integers(0, 256, (images, 8, 8)).astype(np.uint8)
+    site.data = Labelled(x, np.zeros(images, np.int64), {})
+    return site
+
+
+def start(smallest: int) -> Begin:
+    return Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=smallest)
+
+
+@pytest.mark.parametrize(
+    "images, batch, policy, asked, refused",
+    [(15, 16, 16, 0, True), (40, 15, 16, 0, True), (16, 16, 16, 0, False), (15, 16, 8, 16, True), (8, 8, 8, 1, False)],
+)
+def test_a_hospital_refuses_means_over_few_images_and_a_server_can_only_ask_for_more(
+    images, batch, policy, asked, refused
+) -> None:
+    site = few(images, batch, policy)
+    assert asked < policy or asked > images
     if not refused:
-        assert answer(site, begin, 1, 0, ask).n == images
+        assert answer(site, begin, 1, 0, start(asked)).n == images
         return
-    with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
-        answer(site, begin, 1, 0, ask)
-    assert "north" in error.value.where and not site.memory
-    with pytest.raises(FdamedError, match="turn a mean over one image back"):
-        answer(site, tell, 1, 0, Call(smallest=16, frozen=0, noise=0.0))
+    whose = "the method's smallest_batch" if asked > policy else "its privacy.smallest_batch"
+    terms = Terms(frequencies=N, sigma=1.0, smallest=asked)
+    steps = ((agree, terms), (begin, start(asked)), (tell, call(smallest=asked)))
+    for step, ask in steps:
+        with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
+            answer(site, step, 1, 0, ask)
+        assert "north" in error.value.where and whose in error.value.what
+        assert "privacy.smallest_batch" in error.value.fix and not site.memory
 
 
-def test_a_run_with_too_few_images_stops_before_a_mean_leaves() -> None:
-    net = federation()
-    with pytest.raises(FdamedError, match="fewer than 16"):
-        run(FedRfTca(), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert not net.ledger.total(kind="statistic")
+def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_no_message_where_not() -> None:
+    """Ω has more rows than features: phases of one image give its unit feature exactly."""
+    site = few(1, 2, 1)
+    answer(site, begin, 1, 0, replace(start(0), frequencies=200))
+    site.model.load(hospitals.theta())
+    site.model.module.hidden.bias.data += 1.0  # awake
+    site.memory["fedrf.g"] = site.model.read()
+    message = answer(site, tell, 1, 0, call()).x
+    site.model.load(site.memory["fedrf.g"])
+    f = unit(shown(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0))[0]
+    found = inverted(message.double(), site.memory["fedrf.omega"].double())
+    assert float(f.norm()) == pytest.approx(1.0, abs=1e-3)
+    assert torch.allclose(found.float(), f, atol=1e-4)
+    site.smallest_batch = 16
+    for server in (0, 1, -1):
+        with pytest.raises(FdamedError, match="fewer than 16"):
+            answer(site, tell, 1, 0, call(smallest=max(0, server)))
+
+
+def test_a_run_with_too_few_images_stops_before_a_mean_leaves_and_before_any_warm_up() -> None:
+    for warmup in (0, 2):
+        net = federation()
+        net._sites["south"].smallest_batch = 16
+        with pytest.raises(FdamedError, match="fewer than 16") as error:
+            run(FedRfTca(**SMALL, warmup=warmup), net, hospitals.theta(), 3, hospitals.no_judge)
+        assert "south" in error.value.where
+        assert not net.ledger.total(kind="statistic") and not net.ledger.total(sender="north", kind="weights")
 
 
 # --- who sends what ---------------------------------------------------------------------------------------------------
@@ -249,7 +298,7 @@ def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -
 def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
     for name, sign in (("north", 1.0), ("target", -1.0)):
         site = begun(name, batch=64)
-        told = answer(site, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
+        told = answer(site, tell, 1, 0, call()).x
         site.model.load(hospitals.theta())
         f = shown(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
         by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), site.memory["fedrf.omega"]).mean(0)
@@ -259,7 +308,7 @@ def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negat
 
 def test_equal_batches_under_equal_extractors_are_no_distance_apart() -> None:
     target = begun("target")
-    m_t = answer(target, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
+    m_t = answer(target, tell, 1, 0, call()).x
     assert answer(target, learn, 1, 0, lesson(-m_t[None])).apart == pytest.approx(0.0, abs=1e-12)
     target = begun("target")
     three = torch.stack([-m_t] * 3)  # the released code's sum of messages would not vanish
@@ -289,8 +338,8 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
 
 def test_noise_is_scaled_by_what_one_image_can_move() -> None:
     site = begun("north", batch=8)
-    clean = answer(site, tell, 1, 0, Call(smallest=2, frozen=0, noise=0.0)).x
-    draws = torch.stack([answer(site, tell, 1, i, Call(smallest=2, frozen=0, noise=3.0)).x for i in range(200)])
+    clean = answer(site, tell, 1, 0, call()).x
+    draws = torch.stack([answer(site, tell, 1, i, call(noise=3.0)).x for i in range(200)])
     assert float((draws - clean).std()) == pytest.approx(3.0 * 2 / 8, rel=0.05)
     assert torch.allclose(draws.mean(0), clean, atol=0.25)
 
@@ -618,7 +667,7 @@ def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None
 
 
 def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_with_an_average() -> None:
-    net = lossy(federation(), lambda party, step: party == "target" and step == "take")
+    net = lossy(federation(), lambda party, step: party == "target" and step == "tell")
     with pytest.raises(FdamedError, match="nothing to predict with"):
         run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
     net = federation()
@@ -639,6 +688,141 @@ def test_constant_images_and_one_class_have_a_defined_result() -> None:
 def test_parameters_beyond_the_network_are_counted() -> None:
     own = 1000 * 100 + (101 * 100 + 101 * 100 + 101 * 2) - 129 * 2
     assert FedRfTca().extra_parameters(4, 128, 2) == 5 * own
+
+
+# --- warm-up ---------------------------------------------------------------------------------------------------------
+
+
+def test_warm_up_is_fedavg_whose_model_all_extractors_start_from() -> None:
+    net, other = federation(), hospitals.in_process(labels=False)
+    method = FedRfTca(**SMALL, warmup=2)
+    state = rounds(method, net, 2)
+    average, _ = run(FedAvg(), other, hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.equal(state.x, average) and method.final(state) is state.x
+    net.begin(3, 9)
+    starts = []
+    deliver = net._deliver
+
+    def watched(party, step, nth, msg):
+        starts.extend([msg.x] if step is begin else [])
+        return deliver(party, step, nth, msg)
+
+    net._deliver = watched
+    method.round(state, net)
+    assert len(starts) == K + 1 and all(torch.equal(x, average) for x in starts)
+
+
+def test_bytes_of_a_warm_up_round_are_those_of_fedavg_and_extractors_travel_in_no_other() -> None:
+    net = federation()
+    rounds(FedRfTca(**SMALL, warmup=2), net, 4)
+    model = 4 * net.layout.size
+    for number in (1, 2, 3, 4):
+        up = dict.fromkeys(hospitals.NAMES, 0) | {
+            x["from"]: x["bytes"]
+            for x in net.ledger.lines()
+            if x["round"] == number and x["kind"] == "weights" and x["from"] != "server"
+        }
+        assert up == {p: model if number <= 2 and p != "target" else 0 for p in hospitals.NAMES}
+    assert net.ledger.total(kind="weights", receiver="target") == model  # once, when all begin
+    first = [x for x in net.ledger.lines() if x["step"].endswith("agree")]
+    assert {x["round"] for x in first} == {1} and sum(x["bytes"] for x in first) == (K + 1) * (3 + 2) * 8
+
+
+def test_another_omega_is_found_before_the_warm_up() -> None:
+    net = federation(east=6)
+    with pytest.raises(FdamedError, match="drew another Omega"):
+        rounds(FedRfTca(**SMALL, warmup=2), net, 1)
+    assert not net.ledger.total(kind="weights")
+
+
+def test_only_a_warm_up_asks_for_weights() -> None:
+    closed = frozenset({"statistic", "scalar", "count"})
+    for warmup in (0, 1):
+        net = federation()
+        for site in net._sites.values():
+            site.release = closed
+        method = FedRfTca(**SMALL, warmup=warmup)
+        if warmup:
+            with pytest.raises(FdamedError, match="weights, which it does not release"):
+                run(method, net, hospitals.theta(), 2, hospitals.no_judge)
+        else:
+            assert torch.isfinite(run(method, net, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
+
+
+def test_a_mean_over_an_epoch_is_the_mean_over_its_batches_and_its_noise_is_smaller() -> None:
+    site = begun("north")  # 14 images, batches of 4: three whole ones
+    whole = answer(site, tell, 1, 0, call(whole=1)).x
+    each = []
+    for number in range(3):
+        site.memory["fedrf.step"] = torch.tensor([number])
+        each.append(answer(site, tell, 1, 0, call()).x)
+    assert torch.allclose(whole, torch.stack(each).mean(0), atol=1e-6)
+    site.memory["fedrf.step"] = torch.tensor([0])
+    draws = torch.stack([answer(site, tell, 1, i, call(noise=3.0, whole=1)).x for i in range(200)])
+    assert float((draws - whole).std()) == pytest.approx(3.0 * 2 / 12, rel=0.05)
+
+
+def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -> None:
+    moved = {}
+    for pace in (0.0, 0.1, 1.0):
+        site = begun("target")
+        before = _first_aligner(site)
+        answer(site, learn, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
+        ways = (site.memory["fedrf.w"] - before, (site.memory["fedrf.g"] - hospitals.theta())[:100])
+        moved[pace] = tuple(float(way.norm()) for way in ways)
+    assert moved[0.0] == (0.0, 0.0)
+    for part in (0, 1):
+        assert moved[0.1][part] == pytest.approx(0.1 * moved[1.0][part], rel=1e-3)
+
+
+def _first_aligner(site) -> torch.Tensor:
+    """W as it begins everywhere."""
+    from fdamed.federation.aligning import _parts
+
+    return _parts(site, M, WIDTH).read()[: 2 * N * M].clone()
+
+
+# --- lost rounds ------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_means_that_the_target_has_no_whole_model() -> None:
+    """Whatever is lost below the quorum: what the server forgot and the target has is no reason to stop."""
+    method, ended = FedRfTca(**SMALL), {"error": 0, "whole": 0}
+    for seed in range(40):
+        faults = Faults.model_validate({"lost": {"every": {"down": 0.15, "up": 0.3}}, "quorum": 2})
+        net = federation()
+        memory = net._sites["target"].memory
+        try:
+            run(method, Unreliable(net, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
+        except FdamedError:
+            assert not set(method.keeps) <= set(memory), seed
+            ended["error"] += 1
+        else:
+            ended["whole"] += set(method.keeps) <= set(memory)
+    assert ended["error"] and ended["whole"], ended
+
+
+def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost() -> None:
+    net = federation()
+    deliver = net._deliver
+
+    def forgetful(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if (net.round > 1 and party != "target") or (party == "target" and step.name.endswith("take")):
+            raise DroppedOut(party, "answer lost")
+        return reply
+
+    net._deliver = forgetful
+    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 3, hospitals.no_judge)
+    memory = net._sites["target"].memory
+    assert torch.equal(theta[-P_C:], memory["fedrf.c"]) and set(FedRfTca.keeps) <= set(memory)
+
+
+def test_a_classifier_that_never_arrived_is_sent_again_at_the_end() -> None:
+    net = lossy(federation(), lambda party, step: net.round == 2 and party == "target" and step == "take")
+    run(FedRfTca(**SMALL, T_C=4), net, hospitals.theta(), 3, hospitals.no_judge)  # due in round 2 of two batches each
+    assert [sent_and_received(net, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
+    assert "fedrf.c" in net._sites["target"].memory
 
 
 # --- through the stages -----------------------------------------------------------------------------------------------
@@ -710,6 +894,17 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     scores = read_json(folder / "scores" / "t.json")
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
+
+
+def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_path: Path) -> None:
+    strict = study(tmp_path).model_copy(update={"privacy": Privacy(smallest_batch=17)})  # batches have 16
+    places, spec = Places.of(strict), strict.expanded_runs()["ours"]
+    divide.write(strict, places)
+    init.write(strict, 0, places.init(0))
+    with pytest.raises(FdamedError, match=r"fewer than 17 \(its privacy.smallest_batch\)"):
+        federate.federate(strict, "ours", spec, "t", 0, 1)
+    assert not (places.run("ours", "t", 0) / "done").exists()
+    assert "smallest_batch" not in Privacy().model_dump(), "a study without the key keeps its digests"
 
 
 def divide_test_part(places: Places) -> Labelled:

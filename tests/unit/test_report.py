@@ -20,6 +20,7 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
 from fdamed.report import beside
 from fdamed.report.answer import answer
+from fdamed.report.plane import Point, plane
 from fdamed.report.svg import Line, curves, ticks
 from fdamed.report.words import interval, megabytes
 
@@ -557,3 +558,66 @@ def test_models_passed_on_to_the_target_and_features_are_shown_where_they_crosse
     assert "Passed on to the target" in text and "987,654" in text.replace(" ", ",").replace("\u202f", ",")
     assert "models of single hospitals, not averaged" in text and "one vector for each image" in text
     assert 'class="kind-' in part and "individual: " not in part  # the bars count what left hospitals
+
+
+# --- score against bytes ----------------------------------------------------------------------------------------------
+
+
+def plane_of(page: str) -> str:
+    """The first drawing of the section on bytes."""
+    found = re.search(r'(?s)<section id="communication">.*?(<svg class="chart".*?</svg>)', page)
+    assert found
+    return found[1]
+
+
+def test_scores_stand_against_all_bytes_sent_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for seed in (0, 1, 2):  # gp sends a tenth of what fedavg does, both ways
+        path = config.parent / f"runs/gp/NC/{seed}/ledger.jsonl"
+        path.write_text(path.read_text().replace("2800000", "280000"))
+    page = report(config)
+    drawing = plane_of(page)
+    ends = {run: float(x) for run, x in re.findall(r"<title>(\w+): ([\d.,]+) MB</title>", drawing)}
+    # Four sources, four rounds; up a model and a count, down a model with each of them.
+    assert ends == pytest.approx({"fedavg": 4 * 4 * 3 * 2.8, "gp": 4 * 4 * 3 * 0.28}, rel=0.01)
+    at = {int(i): float(x) for i, x in re.findall(r'data-run="(\d)".*?<circle style="[^"]*" cx="([\d.]+)"', drawing)}
+    marks = re.findall(r'x="([\d.]+)" y="\d+\.?\d*" text-anchor="middle">([\d.]+)</text>', drawing)
+    place = {float(text): float(x) for x, text in marks}
+    assert place[20.0] - place[10.0] == pytest.approx(place[10.0] - place[5.0], abs=0.2)  # one factor, one distance
+    assert place[10.0] < at[1] < place[20.0] < at[0]  # gp ends at 13 MB, fedavg at 134
+    assert len(re.findall('<polyline class="trail"', drawing)) == 2
+    assert "log scale" in visible(page)
+
+
+def test_the_table_of_scores_by_bytes_counts_both_ways_until_each_round(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    report(config)
+    lines = (config.parent / "report/tables/score_by_bytes.csv").read_text().splitlines()
+    assert lines[0] == "target,run,round,mb_sent,metric,mean,low,high,seeds"
+    rows = [line.split(",") for line in lines[1:]]
+    spent = [float(r[3]) for r in rows if r[1] == "fedavg"]
+    assert spent == pytest.approx([4 * (3 * 2.8 + 8e-6) * n for n in (1, 2, 3, 4)], rel=1e-5)
+    assert {(r[4], r[8]) for r in rows} == {("test/auc", "3")}
+
+
+def test_a_run_that_sends_nothing_stands_left_of_all_and_one_amount_is_no_axis() -> None:
+    score = Interval(0.7, 0.05, 3)
+    silent = Point(0, "alone", score, [(0.0, 0.6), (0.0, 0.7)])
+    few, many = Point(1, "few", score, [(0.5, 0.6), (1.0, 0.7)]), Point(2, "many", score, [(50.0, 0.6), (1000.0, 0.7)])
+    drawing = str(plane([silent, few, many], "title", ("MB", "AUC")))
+    x = [float(v) for v in re.findall(r'<circle [^>]*cx="([\d.]+)"', drawing)]
+    assert x == sorted(x) and len(set(x)) == 3
+    assert drawing.count('class="trail"') == 2 and ">0</text>" in drawing
+    assert ">1,000</text>" in drawing and "nan" not in drawing
+    for only in ([silent], [Point(1, "one", score, [(2.0, 0.7)])]):
+        assert "nan" not in str(plane(only, "title", ("MB", "AUC")))
+    assert str(plane([], "title", ("MB", "AUC"))) == ""
+
+
+def test_bytes_of_all_targets_are_the_mean_over_them(tmp_path: Path) -> None:
+    cut = {"by": "condition", "parties": PARTIES, "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"cut": cut, "runs": {"fedavg": {}}, "seeds": [0, 1]})
+    report(config)
+    lines = (config.parent / "report/tables/score_by_bytes.csv").read_text().splitlines()
+    last = {line.split(",")[0]: float(line.split(",")[3]) for line in lines[1:] if line.split(",")[2] == "4"}
+    assert set(last) == {ALL_TARGETS, *PARTIES} and len(set(last.values())) == 1
