@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "score one run at one hospital",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
+    "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
     "methods": "list the methods, their papers and what crosses the wire",
     "figure2": "which rule wins on synthetic data: the theory beside training",
     "params": "count the parameters of a configuration",
