@@ -24,6 +24,8 @@ COMMANDS: dict[str, str] = {
     "advise": "tell before training which method, beta and sources promise most",
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
+    "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
+    "align": "run one classical row on the features that hospitals release",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
     "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",

@@ -75,6 +75,7 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
             continue
         sizes = {p: {k: int(v) for k, v in c["images"].items()} for p, c in cohort["parties"].items()}
         method = known.get(record.method, {})
+        learns = not method.get("classical")  # classical rows train no hospital: no optimiser steps
         labels, every = bool(method.get("target_labels")), bool(method.get("every_target_label"))
         senders = {s.party for s in record.sent} - {SERVER}
         whole = {p: c.get("train", 0) + c.get("adapt", 0) for p, c in sizes.items()}
@@ -89,8 +90,8 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
             target=record.target,
             rounds=int(record.facts["rounds"]),
             labelled="0" if not labels else f"{shown} (all)" if every else shown,
-            sources={p: steps(n, train.source) for p, n in whole.items() if p in senders - {record.target}},
-            own=steps(images, recipe) if trains else None,
+            sources={p: steps(n, train.source) for p, n in whole.items() if learns and p in senders - {record.target}},
+            own=steps(images, recipe) if learns and trains else None,
         )
     return list(out.values())
 

@@ -123,13 +123,14 @@ def option(default: Any, help: str, low: float | None = None, high: float | None
 
 def describe() -> dict[str, dict[str, Any]]:
     """Every method with its options and what crosses the wire: the content of catalogue.json."""
-    return {name: _describe(cls) for name, cls in sorted(REGISTRY.items())}
+    return {name: description(cls) for name, cls in sorted(REGISTRY.items())}
 
 
-def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
+def description(cls: Any) -> dict[str, Any]:
+    """One entry of the catalogue: options, papers, and what the steps of this class send."""
     hints = get_type_hints(cls)
     options = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every registered method is a dataclass
+    for field in dataclasses.fields(cls):
         entry: dict[str, Any] = {"help": field.metadata["help"], "default": field.default}
         entry |= _type_entry(hints[field.name])
         entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
@@ -143,7 +144,7 @@ def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
         "wire": [
             {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps
         ],
-    }
+    } | ({"own_models": True} if getattr(cls, "keeps", ()) else {})
 
 
 def _type_entry(hint: Any) -> dict[str, Any]:
