@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="fdamed",
         description="Federated domain adaptation for chest radiographs.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28),
         epilog="`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step.",
     )
     parser.add_argument("--version", action="version", version=f"fdamed {__version__}")
