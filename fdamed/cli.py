@@ -45,10 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="fdamed",
         description="Federated domain adaptation for chest radiographs.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28),
         epilog="`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step.",
     )
-    parser.add_argument("--version", action="version", version=f"fdamed {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"fdamed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in given if word in COMMANDS), None)

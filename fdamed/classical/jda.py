@@ -4,7 +4,8 @@ K H K a = tau (K M K + gamma I) a with M = l l' + sum_c l_c l_c' over the classe
 both have, at Frobenius norm 1; a classifier on the source's features gives new pseudo-labels, and again.
 The first pass has no pseudo-labels: it is TCA with gamma |l|^2.
 The defaults are those of the published figures on SURF features, which they repeat to two decimals: linear kernel,
-m = 100, gamma = 1, columns of A at length 1. At the paper's own constraint A' K H K A = I they are 10 points lower.
+m = 100, gamma = 1, columns of A at length 1. At the paper's own constraint A' K H K A = I they are 10 points lower
+(docs/classical.md).
 """
 
 from __future__ import annotations
