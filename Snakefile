@@ -25,6 +25,7 @@ else:
 
 
 include: "workflow/rules/federate.smk"
+include: "workflow/rules/classical.smk"
 include: "workflow/rules/advise.smk"
 include: "workflow/rules/report.smk"
 

@@ -100,7 +100,6 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "methods",
-                "base": base,
                 "network": "resnet18" if given.full else "resnet18/4",
                 "pixels": side,
                 "images": given.images,

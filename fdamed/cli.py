@@ -25,8 +25,11 @@ COMMANDS: dict[str, str] = {
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
     "audit": "compare methods on the same patients and by subgroup, inside the target hospital",
+    "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
+    "align": "run one classical row on the features that hospitals release",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
+    "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
     "methods": "list the methods, their papers and what crosses the wire",
     "figure2": "which rule wins on synthetic data: the theory beside training",
     "params": "count the parameters of a configuration",
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Federated domain adaptation for chest radiographs.",
         epilog="`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step.",
     )
-    parser.add_argument("--version", action="version", version=f"fdamed {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"fdamed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in given if word in COMMANDS), None)

@@ -64,7 +64,18 @@ def parse(raw: dict[str, Any], where: str) -> Config:
         for phase in second:
             _check_method(f"{name}.then", phase, where)
             _check_handover(name, first, phase, where)
+        if catalogue()[run.method].get("classical"):
+            _check_classical(name, run, config, where)
     return config
+
+
+def backbones(config: Config) -> list[str]:
+    """Whose features a classical row can take: `init`, or a run that leaves one whole model behind."""
+    known, runs = catalogue(), config.expanded_runs().items()
+    return [
+        "init",
+        *(n for n, r in runs if not (known[r.method].get("classical") or known[r.method].get("own_models"))),
+    ]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -181,6 +192,21 @@ def _check_handover(name: str, first: Run, second: Run, where: str) -> None:
             where,
             "Begin the second phase with a new head: `then: {method: finetune_head, head: new}`.",
         )
+
+
+def _check_classical(name: str, run: Run, config: Config, where: str) -> None:
+    """A row whose features meet at one place: only if hospitals let them out, and from a backbone that is there."""
+    fix = "Mend the key and start again; nothing was started."
+    if "features" not in config.privacy.release:
+        what = f"`runs.{name}`: {run.method} needs the features of every hospital, and privacy.release has none"
+        raise FdamedError(what, where, "Leave the run out, or let the hospitals add features to privacy.release.")
+    wanted, known = run.options.get("features", "init"), backbones(config)
+    if wanted not in known:
+        what = f"`runs.{name}.features` is {wanted!r}{_nearest(str(wanted), known)}; allowed: {', '.join(known)}"
+        raise FdamedError(what, where, fix)
+    stray = [key for key in ("auxiliary", "labelled", "train", "noise") if getattr(run, key) is not None]
+    if stray:
+        raise FdamedError(f"`runs.{name}.{stray[0]}`: a classical row trains no hospital and takes none", where, fix)
 
 
 def _misfit(value: Any, option: dict[str, Any]) -> str | None:

@@ -253,9 +253,23 @@ def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: 
     return {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in auxiliary.names}
 
 
-@torch.inference_mode()
 def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Floats:
     """Probabilities (n, C) in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    parts = _passed(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
+    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
+
+
+def embed(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Tensor:
+    """What the heads read, (n, d) float32 in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
+    parts = _passed(model, data, lambda x: features(x).float(), batch, rng)
+    return torch.cat(parts).cpu() if parts else torch.empty(0, 0)
+
+
+@torch.inference_mode()
+def _passed(
+    model: FlatModel, data: Labelled | Unlabelled, through: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
+) -> list[Tensor]:
     if data.noise and rng is None:
         raise TypeError("noisy data needs a stream for its noise")
     model.module.eval()
@@ -267,5 +281,5 @@ def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng
         x = as_input(taken(images, rows, device))
         if data.noise and rng:
             x = noisy(x, data.noise, rng.child(number))
-        parts.append(torch.softmax(model.module(x).float(), dim=1))
-    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
+        parts.append(through(x))
+    return parts

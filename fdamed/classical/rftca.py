@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical.domains import Array, Domains, count, one_of, positive, read
 from fdamed.classical.kernels import BLOCK, RANDOM, blocks, frequencies, length, random_features, shape
-from fdamed.classical.spectral import rftca, rftca_dual
+from fdamed.classical.spectral import SCALES, rftca, rftca_dual
 from fdamed.classical.tca import finished
 
 SOLVERS = ("auto", "primal", "dual")
@@ -43,6 +43,7 @@ class RFTCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         solver: str = "auto",
         precision: str = "float32",
         seed: int = 0,
+        scale: str = "variance",
     ) -> None:
         self.N = N
         self.n_components = n_components
@@ -55,6 +56,7 @@ class RFTCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.solver = solver
         self.precision = precision
         self.seed = seed
+        self.scale = scale
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Learn W from samples of both domains; y is not used. sample_domain: positive source, negative target."""
@@ -84,6 +86,7 @@ class RFTCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         gamma = positive(self.gamma, "gamma", "RFTCA")
         one_of(self.kernel, RANDOM, "kernel", "RFTCA")
         one_of(self.solver, SOLVERS, "solver", "RFTCA")
+        one_of(self.scale, SCALES, "scale", "RFTCA")
         one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
         if self.n_components is not None:
             count(self.n_components, "n_components", "RFTCA")
@@ -100,6 +103,7 @@ class RFTCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         else:
             S, u, mean = self._moments(given, first, kept)
             found = rftca(S, u, gamma, self.n_components, where)
+        found = found.scaled(self.scale)
         self.W_, self.eigenvalues_ = found.W, found.values
         self.mean_ = mean @ found.W
         self.n_components_ = self._n_features_out = found.W.shape[1]

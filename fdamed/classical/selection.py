@@ -15,21 +15,26 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import StratifiedKFold
 
-from fdamed.classical.domains import Array, BadInput
+from fdamed.classical.domains import Array, BadInput, one_of
 from fdamed.classical.kernels import unit_rows
 
 
 @dataclass(frozen=True)
 class View:
-    """How many leading components of an estimator's features are used, centred or not, and at length 1 or not."""
+    """How many leading components of an estimator's features are used, centred or not, at equal variance or not, and
+    each sample at length 1 or not."""
 
     components: int | None = None
     center: bool = False
     unit_norm: bool = False
+    equal: bool = False
 
     def of(self, features: Array) -> Array:
         """The features that a classifier sees."""
         part = features[:, : self.components]
+        if self.equal:
+            spread = part.std(axis=0)
+            part = part / np.where(spread > 0, spread, 1.0)
         part = part - part.mean(axis=0) if self.center else part
         return unit_rows(part) if self.unit_norm else part
 
@@ -92,14 +97,41 @@ def fitted(candidates: Sequence[Candidate], X: Array, y: Array, source: Array) -
     return fits
 
 
-def tried(fits: Sequence[Fitted], y: Array, source: Array) -> list[Tried]:
-    """Every view of every candidate with 1-NN, or the candidate's own predictions."""
+CLASSIFIERS = ("1nn", "svm", "linear", "logistic", "mlp")
+
+
+def classifier(name: str, seed: int = 0) -> Any:
+    """A classifier by its name; mlp is that of paper 002: two layers of 100, Adam 2e-3, batches of 100, 50 epochs."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.svm import SVC
+
+    one_of(name, CLASSIFIERS, "classifier", "classical")
+    if name == "1nn":
+        return KNeighborsClassifier(1)
+    if name == "mlp":
+        return MLPClassifier(
+            (100, 100), learning_rate_init=2e-3, batch_size=100, max_iter=50, n_iter_no_change=50, random_state=seed
+        )
+    if name == "logistic":
+        return LogisticRegression(max_iter=1000)
+    return SVC(C=1.0, kernel="rbf" if name == "svm" else "linear")
+
+
+def tried(fits: Sequence[Fitted], y: Array, source: Array, judge: str = "1nn") -> list[Tried]:
+    """Every view of every candidate with the classifier `judge`, or the candidate's own predictions."""
     results = []
     for fit in fits:
         for view in fit.candidate.views:
             Z = view.of(fit.features)
             D = squared_distances(Z[~source], Z[source])
-            guess = y[D.argmin(axis=1)] if fit.predicted is None else fit.predicted[~source]
+            if fit.predicted is not None:
+                guess = fit.predicted[~source]
+            elif judge == "1nn":
+                guess = y[D.argmin(axis=1)]
+            else:
+                guess = classifier(judge).fit(Z[source], y).predict(Z[~source])
             results.append(Tried(fit.candidate.name, view, reverse_accuracy(D, y), guess))
     return results
 

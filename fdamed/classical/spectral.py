@@ -4,7 +4,10 @@ TCA    K H K w = lambda (gamma I + v v') w,            v = K l
 R-TCA  K H K w = lambda (gamma K + K l l' K) w
 RF-TCA S w = lambda (gamma I + u u') w,                S = Sigma H Sigma', u = Sigma l
 
-Largest lambda first; scale: W' (K H K) W = I or W' S W = I; sign: the largest entry of each column of W is positive.
+Largest lambda first; sign: the largest entry of each column of W is positive. Two scales of the columns:
+variance  W' (K H K) W = I or W' S W = I, the papers' constraint: every component has the same variance;
+penalty   what gamma weighs is 1 for each column (w' w; R-TCA: w' K w), so that a component has the variance lambda
+          gives it. Published codes have this scale, from solvers that hand back vectors of length 1.
 (gamma I + v v')^(-1/2) is known in closed form, so no matrix is inverted and the problem stays symmetric.
 """
 
@@ -28,6 +31,7 @@ DENSE = 700
 """Up to this order a product and a tridiagonalisation cost less than Lanczos steps on two factors."""
 RANK = 1e-10
 """An eigenvalue below this share of the largest is rounding."""
+SCALES = ("variance", "penalty")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,20 @@ class Solution:
 
     W: Array
     values: Array
+    penalty: Array
+    """What gamma weighs, of each column (m,): w' w, in R-TCA w' K w."""
+
+    def scaled(self, scale: str) -> Solution:
+        """The same directions at one of the two SCALES; the solvers give `variance`."""
+        if scale == "variance":
+            return self
+        return Solution(self.W / np.sqrt(self.penalty), self.values, np.ones_like(self.penalty))
+
+
+def squares(W: Array) -> Array:
+    """w' w of each column."""
+    sums: Array = np.einsum("ij,ij->j", W, W)
+    return sums
 
 
 def root(v: Array, gamma: float) -> float:
@@ -123,7 +141,8 @@ def tca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto",
         tau, Y = top(between(symmetric_product(centre_columns(K)), v, c), asked)
     r = keep(tau, m, where, scale)
     tau, Y = tau[:r], Y[:, :r]
-    return Solution(signed((Y - c * np.outer(v, v @ Y)) / np.sqrt(tau)), tau / gamma)
+    W = signed((Y - c * np.outer(v, v @ Y)) / np.sqrt(tau))
+    return Solution(W, tau / gamma, squares(W))
 
 
 def rtca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto", where: str = "RTCA") -> Solution:
@@ -148,7 +167,8 @@ def rtca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto"
         tau, U = top(A, asked)
     r = keep(tau, m, where, float(np.linalg.norm(K)))
     tau, U = tau[:r], centre_columns(U[:, :r])
-    return Solution(signed((U - np.outer(ell, (v @ U) / outer)) / tau), tau / gamma)
+    W = signed((U - np.outer(ell, (v @ U) / outer)) / tau)
+    return Solution(W, tau / gamma, np.einsum("ij,ij->j", W, K @ W))
 
 
 def rftca(S: Array, u: Array, gamma: float, m: int | None, where: str = "RFTCA") -> Solution:
@@ -158,13 +178,14 @@ def rftca(S: Array, u: Array, gamma: float, m: int | None, where: str = "RFTCA")
     tau, Y = top(between(S, u, c), asked)
     r = keep(tau, m, where, 1.0)
     tau, Y = tau[:r], Y[:, :r]
-    return Solution(signed((Y - c * np.outer(u, u @ Y)) / np.sqrt(tau)), tau / gamma)
+    W = signed((Y - c * np.outer(u, u @ Y)) / np.sqrt(tau))
+    return Solution(W, tau / gamma, squares(W))
 
 
 def rftca_dual(Z: Array, ell: Array, gamma: float, m: int | None, where: str = "RFTCA") -> Solution:
     """The same from all features Z = Sigma' (n, 2N) when n < 2N: R-TCA of the Gram matrix Z Z', and W = Z' W_R."""
     found = rtca(symmetric_product(Z.T), ell, gamma, m, "auto", where)
-    return Solution(signed(Z.T @ found.W), found.values)
+    return Solution(signed(Z.T @ found.W), found.values, found.penalty)
 
 
 def between(S: Array, v: Array, c: float) -> Array:

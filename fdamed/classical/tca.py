@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical.domains import Array, Domains, count, one_of, positive, read
 from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_rows
-from fdamed.classical.spectral import Solution, rtca, tca
+from fdamed.classical.spectral import SCALES, Solution, rtca, tca
 
 SOLVERS = ("auto", "dense", "lanczos")
 
@@ -33,6 +33,7 @@ class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, A
         center: bool = False,
         unit_norm: bool = False,
         solver: str = "auto",
+        scale: str = "variance",
     ) -> None:
         self.n_components = n_components
         self.gamma = gamma
@@ -42,6 +43,7 @@ class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, A
         self.center = center
         self.unit_norm = unit_norm
         self.solver = solver
+        self.scale = scale
 
     @abstractmethod
     def _solve(self, K: Array, ell: Array, where: str) -> Solution:
@@ -62,6 +64,7 @@ class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, A
         positive(self.gamma, "gamma", where)
         one_of(self.kernel, EXACT, "kernel", where)
         one_of(self.solver, SOLVERS, "solver", where)
+        one_of(self.scale, SCALES, "scale", where)
         if self.n_components is not None:
             count(self.n_components, "n_components", where)
         given: Domains = read(self, X, y, sample_domain)
@@ -69,7 +72,7 @@ class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, A
         samples = given.X.astype(np.float64)
         self.X_fit_ = unit_rows(samples) if self.normalize else samples
         K = gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
-        found = self._solve(K, given.ell, f"{where}, {shape(given.X)}")
+        found = self._solve(K, given.ell, f"{where}, {shape(given.X)}").scaled(self.scale)
         self.W_, self.eigenvalues_ = found.W, found.values
         self.mean_ = K.mean(axis=0) @ found.W
         self.n_components_ = self._n_features_out = found.W.shape[1]
@@ -88,7 +91,8 @@ class TCA(_Exact):
 
     n_components: None is min(100, rank). gamma > 0. kernel: gaussian, laplacian, cauchy or linear of length sigma
     (a number, or "median" distance). normalize: samples at length 1 first. center, unit_norm: of the features that
-    come out. solver: "dense", "lanczos" or "auto" (Lanczos when n is large).
+    come out. solver: "dense", "lanczos" or "auto" (Lanczos when n is large). scale: of the components, "variance"
+    (all equal: the constraint) or "penalty" (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py).
     """
 
     def _solve(self, K: Array, ell: Array, where: str) -> Solution:

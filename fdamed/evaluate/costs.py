@@ -123,6 +123,8 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
     method = catalogue().get(record.method, {})
     images = "n" if several else record.facts.get("labelled")
     parts = []
+    if method.get("classical"):
+        return "pool the features of all hospitals, align, classify"
     if method.get("every_target_label"):
         parts.append("train on all labels of the target")
     elif method.get("target_labels"):

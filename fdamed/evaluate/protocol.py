@@ -79,6 +79,7 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
         sizes = {p: {k: int(v) for k, v in c["images"].items()} for p, c in cohort["parties"].items()}
         methods = [known.get(p["method"], {}) for p in record.phases]
         labels, every = (any(m.get(k) for m in methods) for k in ("target_labels", "every_target_label"))
+        learns = not methods[0].get("classical")  # classical rows train no hospital: no optimiser steps
         senders = {s.party for s in record.sent} - {SERVER}
         whole = {p: c.get("train", 0) + c.get("adapt", 0) for p, c in sizes.items()}
         few = _few(record.facts.get("labelled") or config.cut.labelled, sizes[record.target].get("adapt", 0))
@@ -93,8 +94,8 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
             rounds=int(record.facts["rounds"]),
             then=", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.phases[1:]),
             labelled="0" if not labels else f"{shown} (all)" if every else shown,
-            sources={p: steps(n, first.source) for p, n in whole.items() if p in senders - {record.target}},
-            own=steps(images, recipe) if trains else None,
+            sources={p: steps(n, first.source) for p, n in whole.items() if learns and p in senders - {record.target}},
+            own=steps(images, recipe) if learns and trains else None,
         )
     return list(out.values())
 

@@ -131,13 +131,14 @@ def option(default: Any, help: str, low: float | None = None, high: float | None
 
 def describe() -> dict[str, dict[str, Any]]:
     """Every method with its options and what crosses the wire: the content of catalogue.json."""
-    return {name: _describe(cls) for name, cls in sorted(REGISTRY.items())}
+    return {name: description(cls) for name, cls in sorted(REGISTRY.items())}
 
 
-def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
+def description(cls: Any) -> dict[str, Any]:
+    """One entry of the catalogue: options, papers, and what the steps of this class send."""
     hints = get_type_hints(cls)
     options = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every registered method is a dataclass
+    for field in dataclasses.fields(cls):
         entry: dict[str, Any] = {"help": field.metadata["help"], "default": field.default}
         entry |= _type_entry(hints[field.name])
         entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
@@ -147,7 +148,7 @@ def _describe(cls: type[Method[Any]]) -> dict[str, Any]:
         "paper": cls.paper,
         "target_labels": cls.target_labels,
         "every_target_label": cls.every_target_label,
-        "own_models": bool(cls.keeps),
+        "own_models": bool(getattr(cls, "keeps", ())),
         "parts": bool(getattr(cls, "parts", False)),
         "options": options,
         "wire": [

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from fdamed.errors import FdamedError
 from fdamed.evaluate.tables import ALL_TARGETS
 from fdamed.files import read_lines
-from fdamed.records import Record
+from fdamed.records import SERVER, Record
 from fdamed.report.svg import Line, curves, dash
 
 COLUMNS = ["run", "target", "seed", "round", "hospital", "step", "reason"]
@@ -58,7 +58,7 @@ def left_out(frame: pd.DataFrame) -> list[Group]:
     return sorted(out, key=lambda line: -line["times"])
 
 
-def remarks(frame: pd.DataFrame, records: Iterable[Record]) -> dict[tuple[str, str], str]:
+def remarks(frame: pd.DataFrame, records: Sequence[Record]) -> dict[tuple[str, str], str]:
     """(target, run) -> what the headline must say of it, over all seeds."""
     missed, lost = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for target, run in zip(frame["target"], frame["run"], strict=True):
@@ -67,6 +67,10 @@ def remarks(frame: pd.DataFrame, records: Iterable[Record]) -> dict[tuple[str, s
         for place in (record.target, ALL_TARGETS):
             lost[place, record.run] += sum(1 for row in record.rounds if row.get("lost"))
     out: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if any(sent.kind == "features" and sent.party != SERVER for sent in record.sent):
+            for place in (record.target, ALL_TARGETS):
+                out.setdefault((place, record.run), ["features of patients left their hospitals"])
     for counts, what, done in ((missed, "answer", "left out"), (lost, "round", "lost")):
         for key, n in counts.items():
             if n:

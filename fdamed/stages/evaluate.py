@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> None:
     import torch
 
     from fdamed.data.loader import load
-    from fdamed.stages.federate import chosen
+    from fdamed.stages.federate import federated
     from fdamed.stages.hospitals import resident
 
     config = read_config(arguments)
     if arguments.party not in config.cut.parties:
         fix = f"Choose one of: {', '.join(config.cut.parties)}."
         raise FdamedError(f"the configuration has no hospital {arguments.party!r}", "command line", fix)
-    specs = {s: chosen(config, arguments.run_name, arguments.target, s) for s in arguments.seeds}
+    specs = {s: federated(config, arguments.run_name, arguments.target, s) for s in arguments.seeds}
     torch.set_num_threads(arguments.threads)
     model = resident(config)
     at_target = arguments.party == arguments.target
@@ -72,7 +72,7 @@ def _score(
     else:
         model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
     p = predict(model, data, rng=stream(seed, party, "test", "noise"))
-    _keep_predictions(places, party, name, target, seed, data, p)
+    keep_predictions(places, party, name, target, seed, data.y, p)
     record: dict[str, Any] = {
         "cohort": config.cohort,
         "run": name,
@@ -87,15 +87,16 @@ def _score(
     write_json(folder / "scores" / f"{party}.json", record)
 
 
-def _keep_predictions(
-    places: Places, party: str, name: str, target: str, seed: int, data: Labelled, p: NDArray[Any]
+def keep_predictions(
+    places: Places, party: str, name: str, target: str, seed: int, y: NDArray[Any], p: NDArray[Any]
 ) -> None:
+    """The probabilities of the hospital's test images, in its own folder."""
     import pandas as pd
 
     rows = pd.read_parquet(places.party(party) / "order.parquet")
     rows = rows[rows["split"] == "test"]
     known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]
-    frame = rows[known].assign(y=data.y)
+    frame = rows[known].assign(y=y)
     chances = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
     frame = frame.assign(**chances)
     with atomic(places.predictions(party, name, target, seed)) as draft:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fdamed import __version__
 from fdamed.config import Config
+from fdamed.configfile import catalogue
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
 from fdamed.runs import Run
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
+    spec = federated(config, arguments.run_name, arguments.target, arguments.seed)
     folder = Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)
     with held(folder):
         federate(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
@@ -42,6 +43,14 @@ def chosen(config: Config, run: str, target: str, seed: int) -> Run:
             fix = f"Choose one of: {', '.join(map(str, known))}."
             raise FdamedError(f"the configuration has no {what} {value!r}", "command line", fix)
     return config.expanded_runs()[run]
+
+
+def federated(config: Config, run: str, target: str, seed: int) -> Run:
+    """The settings of a run of hospitals that train; a classical row is made and scored elsewhere."""
+    spec = chosen(config, run, target, seed)
+    if catalogue()[spec.method].get("classical"):
+        raise FdamedError(f"{spec.method} is a classical method", f"runs.{run}", "`fdamed align` makes and scores it.")
+    return spec
 
 
 def federate(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fdamed.models.flat import Layout
 
 
+FROZEN = "init"
+"""The backbone that no run has trained."""
+
+
 @dataclass(frozen=True)
 class Places:
     """The paths of one cohort."""
@@ -44,6 +48,15 @@ class Places:
 
     def run(self, run: str, target: str, seed: int) -> Path:
         return self.root / "runs" / run / target / str(seed)
+
+    def features(self, party: str, backbone: str, target: str, seed: int) -> Path:
+        """What a hospital's images become in a backbone: `init`, or the run whose weights it has."""
+        return self.party(party) / "features" / backbone / target / f"{seed}.safetensors"
+
+    def weights(self, backbone: str, target: str, seed: int) -> Path:
+        """The weights of a backbone: `init`, or a run."""
+        folder = self.init(seed) if backbone == FROZEN else self.run(backbone, target, seed)
+        return folder / "theta.safetensors"
 
     def memory(self, party: str, run: str, target: str, seed: int) -> Path:
         return self.party(party) / "memory" / run / target / str(seed)

@@ -22,9 +22,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def catalogue_text() -> str:
     import fdamed.methods  # noqa: F401  (registers the methods)
+    from fdamed.classical import rows
     from fdamed.federation.method import describe
 
-    return json.dumps(describe(), indent=1) + "\n"
+    return json.dumps(dict(sorted((describe() | rows.describe()).items())), indent=1) + "\n"
 
 
 def schema_text() -> str:

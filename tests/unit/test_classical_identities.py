@@ -263,7 +263,7 @@ def test_the_first_pass_of_jda_is_tca() -> None:
     X = samples()
     y = np.arange(N) % 3
     settings = {"n_components": M, "sigma": 1.0, "normalize": False}
-    first = JDA(gamma=0.7, iterations=1, **settings).fit(X, y, DOMAIN)
+    first = JDA(gamma=0.7, iterations=1, kernel="gaussian", scale="variance", **settings).fit(X, y, DOMAIN)
     other = TCA(gamma=0.7 * N / (N_S * N_T), **settings).fit(X, None, DOMAIN)
     K = gram(X, X, "gaussian", 1.0)
     assert np.abs(first.W_ - other.W_).max() < 1e-8 * np.abs(other.W_).max()
@@ -273,8 +273,9 @@ def test_the_first_pass_of_jda_is_tca() -> None:
 def test_every_pass_of_jda_solves_its_equation() -> None:
     X = samples()
     y = np.arange(N) % 3
-    one = JDA(M, gamma=0.7, sigma=1.0, normalize=False, iterations=1, marginal_weight=1.0).fit(X, y, DOMAIN)
-    two = JDA(M, gamma=0.7, sigma=1.0, normalize=False, iterations=2, marginal_weight=1.0).fit(X, y, DOMAIN)
+    settings = {"kernel": "gaussian", "sigma": 1.0, "normalize": False, "marginal_weight": 1.0}
+    one = JDA(M, gamma=0.7, iterations=1, **settings).fit(X, y, DOMAIN)
+    two = JDA(M, gamma=0.7, iterations=2, **settings).fit(X, y, DOMAIN)
     E = [ELL]
     for c in range(3):
         ours = np.r_[y[:N_S] == c, np.zeros(N_T, dtype=bool)]
@@ -287,6 +288,35 @@ def test_every_pass_of_jda_solves_its_equation() -> None:
     tau = np.diag(two.W_.T @ left @ two.W_) / np.diag(two.W_.T @ right @ two.W_)
     assert np.abs(left @ two.W_ - right @ two.W_ * tau).max() < 1e-9 * np.abs(left @ two.W_).max()
     assert tau[0] == pytest.approx(np.linalg.eigvals(np.linalg.solve(right, left)).real.max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("estimator", [TCA, RTCA, JDA])
+def test_at_the_scale_of_the_penalty_what_gamma_weighs_is_one_and_the_directions_stay(estimator: type) -> None:
+    X = samples()
+    y = np.arange(N) % 3
+    settings = {"kernel": "gaussian", "sigma": 1.0, "normalize": False, "gamma": 0.05}
+    if estimator is JDA:
+        settings["iterations"] = 1  # later passes depend on the scale: other neighbours, other pseudo-labels
+    equal = estimator(M, scale="variance", **settings).fit(X, y, DOMAIN)
+    own = estimator(M, scale="penalty", **settings).fit(X, y, DOMAIN)
+    K = gram(X, X, "gaussian", 1.0)
+    weighed = own.W_.T @ (K if estimator is RTCA else np.eye(N)) @ own.W_
+    assert np.abs(np.diag(weighed) - 1).max() < 1e-9
+    cosines = (equal.W_ * own.W_).sum(axis=0) / np.linalg.norm(equal.W_, axis=0) / np.linalg.norm(own.W_, axis=0)
+    assert np.abs(cosines - 1).max() < 1e-9
+    variances = np.square(centred(K @ own.W_)).sum(axis=0)
+    assert (np.diff(variances) < 0).all(), "the largest eigenvalue has the largest variance"
+
+
+@pytest.mark.parametrize("solver", ["primal", "dual"])
+def test_rf_tca_is_r_tca_of_its_gram_matrix_at_the_scale_of_the_penalty_too(solver: str) -> None:
+    X = samples()
+    model = RFTCA(12, M, GAMMA, sigma=1.0, solver=solver, precision="float64", scale="penalty")
+    features = model.fit_transform(X, None, sample_domain=DOMAIN)
+    Z = random_features(X, model.omega_, True)
+    exact = rtca(Z @ Z.T, ELL, GAMMA, M, "dense").scaled("penalty")
+    assert aligned(features, Z @ Z.T @ exact.W) < 1e-8
+    assert np.abs(np.square(model.W_).sum(axis=0) - 1).max() < 1e-9
 
 
 def test_a_class_that_one_side_lacks_has_no_column() -> None:

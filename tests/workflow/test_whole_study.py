@@ -58,11 +58,25 @@ def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
     for name in ("advice/edema.json", "advice/edema.svg", "advice/edema.ledger.jsonl", "report/tables/advice.csv"):
         assert (root / name).stat().st_size > 0, name
     assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
-    assert len(runs(study)) == 4
+    assert len(runs(study)) == 8
     for done in runs(study):
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line)["round"] for line in lines] == [1, 2]
+        classical = done.parts[-4] in ("tca", "rftca")
+        assert [json.loads(line)["round"] for line in lines] == ([1] if classical else [1, 2])
         assert (done.parent / "scores" / "edema.json").is_file()
+
+
+def test_classical_rows_stand_beside_the_federated_ones_and_their_features_are_in_the_ledger(study: Path) -> None:
+    root = study / "results" / "tiny"
+    headline = pd.read_csv(root / "report" / "tables" / "headline.csv")
+    rows = headline[headline["run"].isin(["tca", "rftca"])]
+    assert set(rows["run"]) == {"tca", "rftca"} and rows.filter(like="acc").notna().any(axis=None)
+    left = pd.read_csv(root / "report" / "what_left_each_hospital.csv")
+    features = left[(left["kind"] == "features") & (left["run"] == "tca")]
+    assert {"lesion", "edema", "consolidation"} <= set(features["hospital"])
+    assert not left[left["run"] == "fedavg"]["kind"].eq("features").any()
+    embedded = {p.relative_to(root).parts[:4] for p in root.rglob("features/*/*/*.safetensors")}
+    assert {parts[0] for parts in embedded} == {"parties"} and {parts[3] for parts in embedded} == {"init", "fedavg"}
 
 
 def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:
@@ -121,7 +135,7 @@ def test_mlflow_has_each_run_once_even_after_a_second_import(study: Path) -> Non
         return [name for (name,) in rows]
 
     before = active()
-    assert len(before) == len(set(before)) == 4
+    assert len(before) == len(set(before)) == 8
     (study / "results" / "tiny" / "tracked.json").unlink()
     assert snakemake(study).returncode == 0
     assert active() == before

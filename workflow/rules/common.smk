@@ -4,6 +4,7 @@ import shlex
 from snakemake.exceptions import WorkflowError
 
 from fdamed import __version__
+from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
 from fdamed.errors import FdamedError
 from fdamed.files import digest, write_json
@@ -18,6 +19,8 @@ SECTIONS = study.model_dump(mode="json")
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/parties/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
+CLASSICAL = [n for n, run in RUNS.items() if catalogue()[run.method].get("classical")]
+FEDERATED = [n for n in RUNS if n not in CLASSICAL]
 
 
 wildcard_constraints:
@@ -52,6 +55,35 @@ def run_settings(wildcards):
             settings("phantom", "data", "cut", "image", "model", "train", "privacy"),
             RUNS[wildcards.run].model_dump(mode="json"),
         ]
+    )
+
+
+def one_of(names):
+    """A pattern of these names alone; of none, one that nothing matches."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def backbone_of(wildcards):
+    """Whose features a classical run takes: init, or another run."""
+    return RUNS[wildcards.run].options.get("features", "init")
+
+
+def backbone_weights(wildcards):
+    """The weights that make the features; of a trained backbone only when its run is done."""
+    if wildcards.backbone == "init":
+        return [f"{ROOT}/init/{wildcards.seed}/theta.safetensors"]
+    folder = f"{ROOT}/runs/{wildcards.backbone}/{wildcards.target}/{wildcards.seed}"
+    return [f"{folder}/theta.safetensors", f"{folder}/done"]
+
+
+def released_features(wildcards):
+    """The features of every hospital that a classical run pools."""
+    return expand(
+        f"{ROOT}/parties/{{party}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
+        party=study.cut.parties,
+        backbone=backbone_of(wildcards),
+        target=wildcards.target,
+        seed=wildcards.seed,
     )
 
 

@@ -42,6 +42,8 @@ rule federate:
         f"{ROOT}/logs/federate.{{run}}.{{target}}.{{seed}}.log",
     benchmark:
         f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
+    wildcard_constraints:
+        run=one_of(FEDERATED),
     conda:
         "../../envs/fdamed.yaml"
     threads: study.train.threads
@@ -70,6 +72,8 @@ rule evaluate:
         f"{ROOT}/logs/evaluate.{{run}}.{{target}}.log",
     benchmark:
         f"{ROOT}/benchmarks/evaluate.{{run}}.{{target}}.tsv"
+    wildcard_constraints:
+        run=one_of(FEDERATED),
     conda:
         "../../envs/fdamed.yaml"
     threads: 1

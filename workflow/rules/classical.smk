@@ -1,0 +1,62 @@
+# Classical methods beside the federated ones: features stay in each hospital until a run pools what it releases.
+
+
+rule features:
+    input:
+        f"{ROOT}/parties/{{party}}/order.parquet",
+        backbone_weights,
+    output:
+        f"{ROOT}/parties/{{party}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
+    log:
+        f"{ROOT}/parties/{{party}}/logs/features.{{backbone}}.{{target}}.{{seed}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/features.{{party}}.{{backbone}}.{{target}}.{{seed}}.tsv"
+    wildcard_constraints:
+        backbone=one_of(["init", *FEDERATED]),
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        gpu=1 if study.train.device == "cuda" else 0,
+        runtime=60,
+    params:
+        settings=settings("phantom", "data", "cut", "image", "model"),
+    shell:
+        "fdamed features --party {wildcards.party} --backbone {wildcards.backbone:q} "
+        "--target {wildcards.target} --seed {wildcards.seed} --threads {threads} 2> {log:q}"
+
+
+rule align:
+    input:
+        released_features,
+        guard=f"{ROOT}/leakage.json",
+        cohort=f"{ROOT}/cohort.json",
+    output:
+        multiext(
+            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/",
+            "run.json",
+            "metrics.jsonl",
+            "timing.jsonl",
+            "ledger.jsonl",
+            "absences.jsonl",
+            "done",
+        ),
+        scores=f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
+    log:
+        f"{ROOT}/logs/align.{{run}}.{{target}}.{{seed}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/align.{{run}}.{{target}}.{{seed}}.tsv"
+    wildcard_constraints:
+        run=one_of(CLASSICAL),
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: study.train.threads
+    resources:
+        mem_mb=train_memory,
+        runtime=240,
+    params:
+        settings=run_settings,
+    shell:
+        "fdamed align --run {wildcards.run:q} --target {wildcards.target} "
+        "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
