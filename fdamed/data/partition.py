@@ -206,12 +206,11 @@ def shared(parts: dict[str, Part]) -> dict[str, int]:
 
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
     """How many test samples also stand, bit for bit, among the samples that are trained on, by where."""
-    found: dict[str, int] = {}
-    for party, part in parts.items():
-        tested = set(part.order.loc[part.order["split"] == "test", "crc32"])
-        for other, trained in parts.items():
-            learned = trained.order.loc[trained.order["split"].isin(("train", "adapt")), "crc32"]
-            n = len(tested & set(learned)) if tested else 0
-            if n:
-                found[f"test of {party} and training of {other}"] = n
-    return found
+    tests = {p: set(part.order.loc[part.order["split"] == "test", "crc32"]) for p, part in parts.items()}
+    learned = {p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()}
+    found = {
+        f"test of {party} and training of {other}": len(tested & trained)
+        for party, tested in tests.items()
+        for other, trained in (learned.items() if tested else ())
+    }
+    return {where: n for where, n in found.items() if n}

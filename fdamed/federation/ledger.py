@@ -17,7 +17,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[Key, list[int]]] = {}
-        self._settled: dict[Key, int] = {}
+        self._settled: list[dict[str, Any]] = []
 
     def note(self, round: int, sender: str, receiver: str, step: str, sizes: Mapping[str, int]) -> None:
         counts = self._open.setdefault(round, {})
@@ -27,27 +27,29 @@ class Ledger:
             entry[1] += 1
 
     def lines(self) -> list[dict[str, Any]]:
-        """Of the rounds that are not settled; sorted, so that the order of hospitals leaves no trace."""
+        """Sorted, so that the order of hospitals leaves no trace."""
+        return [*self._settled, *self._new()]
+
+    def settle(self) -> list[dict[str, Any]]:
+        """The lines since the last time: those of a round that is over."""
+        new = self._new()
+        self._open.clear()
+        self._settled += new
+        return new
+
+    def _new(self) -> list[dict[str, Any]]:
         return [
             {"round": r, "from": a, "to": b, "step": step, "kind": kind, "bytes": n, "messages": m}
             for r, counts in sorted(self._open.items())
             for (a, b, step, kind), (n, m) in sorted(counts.items())
         ]
 
-    def settle(self) -> list[dict[str, Any]]:
-        """The lines, which whoever takes them keeps from now on; of their rounds only sums are left here."""
-        taken = self.lines()
-        for counts in self._open.values():
-            for key, (n, _) in counts.items():
-                self._settled[key] = self._settled.get(key, 0) + n
-        self._open.clear()
-        return taken
-
     def total(self, *, sender: str | None = None, receiver: str | None = None, kind: str | None = None) -> int:
-        """Bytes that match, of all rounds."""
-        pairs = [*self._settled.items(), *((k, n) for counts in self._open.values() for k, (n, _) in counts.items())]
+        """Bytes that match."""
         return sum(
-            n
-            for (a, b, _, k), n in pairs
-            if (sender is None or a == sender) and (receiver is None or b == receiver) and (kind is None or k == kind)
+            line["bytes"]
+            for line in self.lines()
+            if (sender is None or line["from"] == sender)
+            and (receiver is None or line["to"] == receiver)
+            and (kind is None or line["kind"] == kind)
         )

@@ -116,8 +116,9 @@ def _told(order: Any) -> str:
 def _describe(order: Any, classes: int) -> dict[str, Any]:
     from fdamed.data.manifest import SPLITS, content_hash
 
-    by_split = {name: order[order["split"] == name] for name in SPLITS}
-    counts = {name: len(rows) for name, rows in by_split.items()}
+    found = order["split"].value_counts()
+    counts = {name: int(found.get(name, 0)) for name in SPLITS}
     known = content_hash(order[["image", "y", "split", "crc32"]])
-    positives = {name: int(rows["y"].sum()) for name, rows in by_split.items()} if classes == 2 else None
+    ones = order.groupby("split")["y"].sum() if classes == 2 else None
+    positives = None if ones is None else {name: int(ones.get(name, 0)) for name in SPLITS}
     return {"hash": known, "content": known, "images": counts, "patients": counts, "positives": positives}
