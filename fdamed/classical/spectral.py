@@ -7,7 +7,7 @@ RF-TCA S w = lambda (gamma I + u u') w,                S = Sigma H Sigma', u = S
 Largest lambda first; sign: the largest entry of each column of W is positive. Two scales of the columns:
 variance  W' (K H K) W = I or W' S W = I, the papers' constraint: every component has the same variance;
 penalty   what gamma weighs is 1 for each column (w' w; R-TCA: w' K w), so that a component has the variance lambda
-          gives it. Published codes have this scale, from solvers that hand back vectors of length 1.
+          gives it. Published figures have this scale, from solvers that hand back vectors of length 1.
 (gamma I + v v')^(-1/2) is known in closed form, so no matrix is inverted and the problem stays symmetric.
 """
 
