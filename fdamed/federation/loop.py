@@ -19,6 +19,7 @@ from fdamed.errors import FdamedError
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import Method
 from fdamed.federation.network import DroppedOut, Network
+from fdamed.federation.stopping import Stopped, stop
 from fdamed.federation.wire import decode, encode
 from fdamed.files import atomic
 from fdamed.progress import track
@@ -134,7 +135,7 @@ def run(
         done, state, record = found
         net.ledger = Ledger(record.ledger)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
-    watched = sys.stderr.isatty()
+    watched, on_disk = sys.stderr.isatty(), done
     ahead = range(done + 1, rounds + 1)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
         begin, used, started = (
@@ -143,6 +144,7 @@ def run(
             datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         net.begin(round, rounds)
+        stop.at_once(on_disk == round - 1)
         try:
             state = method.round(state, net)
         except DroppedOut as absent:
@@ -150,16 +152,20 @@ def run(
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
         judged = judge(method.final(state)) if round % judge_every == 0 or round == rounds else {}
+        stop.at_once(False)
         record.metrics.append({"round": round, **net.notes, **judged})
         record.layers += net.layer_notes
         record.absences += net.absences
         net.absences.clear()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger = net.ledger.lines()
-        if checkpoints and (round % checkpoints.every == 0 or round == rounds):
+        if checkpoints and (round % checkpoints.every == 0 or round == rounds or stop.asked):
             checkpoints.save(round, state, net, record)
+            on_disk = round
         if not watched:
             _tell(round, rounds, record)
+        if stop.asked and round < rounds:
+            raise Stopped
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",

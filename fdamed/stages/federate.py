@@ -1,4 +1,4 @@
-"""fdamed federate: one method, one target, one seed; resumes where it was stopped."""
+"""fdamed federate: one method, one target, one seed, or several of them in turn; resumes where it was stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fdamed import __version__
 from fdamed.config import Config, Run
 from fdamed.datasets import Cut
 from fdamed.errors import FdamedError
+from fdamed.federation.stopping import stop
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.stages import batch
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 if TYPE_CHECKING:
@@ -26,16 +28,36 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_run(parser)
+    add_run(parser, required=False)
+    parser.add_argument("--runs", nargs="+", metavar="RUN/TARGET/SEED", help="several runs in this one process")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch; part of the result's bits")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
-    folder = Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)
+    one = (arguments.run_name, arguments.target, arguments.seed)
+    if (None in one) == (arguments.runs is None) or (arguments.runs and one != (None, None, None)):
+        fix = "Give --run, --target and --seed, or --runs."
+        raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
+    keys = [batch.key(word) for word in arguments.runs] if arguments.runs else [one]
+    for each in keys:
+        chosen(config, *each)
+    train = partial(_one, config, arguments.threads, bool(arguments.runs))
+    with stop.listening():
+        batch.train_all(keys, train) if arguments.runs else train(one)
+
+
+def _one(config: Config, threads: int, in_batch: bool, one: batch.Key) -> None:
+    """Train one run, unless a batch has finished it before."""
+    places, spec = Places.of(config), chosen(config, *one)
+    folder = places.run(*one)
+    conditions = partial(fingerprint, config, one[0], spec, *one[1:], threads, places)
     with held(folder):
-        federate(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
+        if batch.taken_back(folder, conditions):
+            return
+        federate(config, one[0], spec, *one[1:], threads)
+        if in_batch:
+            batch.keep(folder, conditions)
 
 
 def chosen(config: Config, run: str, target: str, seed: int) -> Run:
@@ -63,7 +85,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     from fdamed.stages.own_models import keep, own_path, up_to_date
 
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     places = Places.of(config)
     folder = places.run(name, target, seed)
     method = REGISTRY[spec.method](**spec.options)
