@@ -7,6 +7,7 @@ from fdamed import __version__
 from fdamed.configfile import parse as checked
 from fdamed.errors import FdamedError
 from fdamed.files import digest, write_json
+from fdamed.stages.batch import FILES as RUN_FILES
 
 try:
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
@@ -46,13 +47,32 @@ def settings(*sections):
     return digest([__version__, [SECTIONS[s] for s in sections]])
 
 
-def run_settings(wildcards):
+def settings_of(run):
     return digest(
         [
             settings("phantom", "data", "cut", "image", "model", "train", "privacy"),
-            RUNS[wildcards.run].model_dump(mode="json"),
+            RUNS[run].model_dump(mode="json"),
         ]
     )
+
+
+def run_settings(wildcards):
+    return settings_of(wildcards.run)
+
+
+def batches():
+    """The runs in their order, `batch_runs` at a time: a run added at the end changes the last batch only."""
+    names, size = list(RUNS), study.batch_runs
+    return [names[at : at + size] for at in range(0, len(names), size)]
+
+
+def batch_keys(batch):
+    """The folders of a batch's runs, for one target and seed."""
+
+    def keys(wildcards):
+        return [f"{run}/{wildcards.target}/{wildcards.seed}" for run in batch]
+
+    return keys
 
 
 def raw_data(wildcards):
