@@ -14,6 +14,7 @@ from fdamed.errors import FdamedError
 from fdamed.federation.stopping import EXIT, Stopped
 
 COMMANDS: dict[str, str] = {
+    "watch": "run Snakemake on a cluster, again where an outage has left it hanging",
     "doctor": "tell what is wrong with the data and the machine before any job runs",
     "phantom": "write synthetic chest radiographs in a data set's real layout",
     "ingest": "raw tree -> index.parquet and rejects.csv",
