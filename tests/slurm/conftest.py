@@ -132,4 +132,6 @@ def until(true, what: str, seconds: float = 300) -> None:
 
 def snakemake(folder: Path, config: Path, *more: str, profile: str = "slurm") -> subprocess.CompletedProcess[str]:
     command = ["snakemake", *on_cluster(folder, config, profile), *more]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, cwd=REPO, timeout=LIMIT)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(), check=False, cwd=REPO, timeout=LIMIT
+    )

@@ -94,9 +94,16 @@ def pretrained(wildcards):
     return [study.model.weights] if study.model.weights else []
 
 
-def train_memory(wildcards, attempt):
-    """Megabytes: models, cache and libraries, and half as much again after each failure."""
-    return int(3000 * (1 + 0.5 * (attempt - 1)))
+def growing(megabytes):
+    """What a job asks for at first, and half as much again after each failure."""
+
+    def memory(wildcards, attempt):
+        return int(megabytes * (1 + 0.5 * (attempt - 1)))
+
+    return memory
+
+
+train_memory = growing(3000)  # models, cache and libraries
 
 
 def run_files():

@@ -14,7 +14,7 @@ rule init:
     conda:
         "../../envs/fdamed.yaml"
     resources:
-        mem_mb=1500,
+        mem_mb=growing(1500),
         runtime=10,
     params:
         settings=settings("model"),
@@ -107,7 +107,7 @@ rule evaluate:
         "../../envs/fdamed.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=growing(2000),
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
