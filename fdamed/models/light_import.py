@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import types
 
-_WITHOUT = ("matplotlib", "ignite", "tqdm", "scipy", "skimage", "tensorboard")
+_WITHOUT = ("matplotlib", "pandas", "ignite", "tqdm", "scipy", "skimage", "tensorboard", "requests", "gdown")
 """What MONAI imports if it can; seconds, and nothing of it is in the network."""
 _BARE = ("", ".networks", ".networks.nets", ".networks.layers", ".networks.blocks", ".apps", ".data", ".transforms")
 

@@ -26,7 +26,7 @@ from tests.slurm.conftest import (
 )
 
 pytestmark = pytest.mark.slurm
-ROUNDS = 400
+ROUNDS = 150
 FAULTS = REPO / "tests" / "slurm" / "faults.smk"
 
 
