@@ -96,8 +96,11 @@ class Watch:
         """Run Snakemake; its exit code, or None when it must be started again."""
         started = time.time() - 1
         hurt = False
-        child = subprocess.Popen(["snakemake", *self.arguments])
-        before = {s: signal.signal(s, lambda number, _: child.send_signal(number)) for s in (2, 15)}
+        # In a process group of its own: Ctrl-C reaches it once, through us, and lets it cancel its jobs in peace.
+        child = subprocess.Popen(["snakemake", *self.arguments], process_group=0)
+        before = {
+            s: signal.signal(s, lambda number, _: child.send_signal(number)) for s in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             spoke, size = time.monotonic(), -1
             while True:

@@ -101,3 +101,9 @@ def test_it_gives_up_at_last_with_a_reason(stage: Stage, capfd) -> None:
     stage.snakemake("exec sleep 60")
     assert main(["watch", "--quiet", "0.3", "--every", "0.1", "--restarts", "1", "--", "-n"]) == 2
     assert "was started 2 times and never came to an end" in capfd.readouterr().err
+
+
+def test_an_interrupt_reaches_snakemake_once_and_its_word_is_the_last(stage: Stage) -> None:
+    stage.snakemake("trap 'echo interrupted >> calls; exit 1' INT; kill -INT $PPID; sleep 1; sleep 1; exit 0")
+    assert stage.watch() == 1
+    assert stage.calls == ["start", "interrupted"]
