@@ -21,7 +21,7 @@ PREFIX = "fdamed-slurm-"
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel")
 CONFIGURATION = """
-ClusterName=loopback
+ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={controller}
@@ -44,7 +44,7 @@ AccountingStorageType=accounting_storage/none
 MinJobAge=300
 ReturnToService=2
 KillWait=10
-SlurmctldTimeout=300
+SlurmctldTimeout=10
 SlurmdTimeout=300
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -96,6 +96,7 @@ class Cluster:
             if link.exists() or link.is_symlink():
                 raise NoSlurm(f"{link} is there: this machine has a SLURM of its own, or another test has one")
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+        self.name = f"loopback{os.getpid()}"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -115,7 +116,12 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         controller, n1, n2 = free_ports(3)
         text = CONFIGURATION.format(
-            host=socket.gethostname().split(".")[0], folder=self.folder, controller=controller, n1=n1, n2=n2
+            name=self.name,
+            host=socket.gethostname().split(".")[0],
+            folder=self.folder,
+            controller=controller,
+            n1=n1,
+            n2=n2,
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(FAKE_GPUS)
@@ -135,12 +141,29 @@ class Cluster:
         """Stop what was started, jobs first, and take the link away."""
         if "slurmctld" in self._daemons:
             subprocess.run(["scancel", "--user=root", "--full"], check=False, capture_output=True, timeout=30)
+            begin = time.monotonic()
+            while self.jobs("PENDING", "RUNNING", "COMPLETING") and time.monotonic() - begin < 30:
+                time.sleep(0.5)
         for name in reversed(list(self._daemons)):
             self._end(name)
+        for pid in self._left_over():
+            os.kill(pid, signal.SIGKILL)
         for link in LINKS:
             if link.is_symlink() and self.folder in link.readlink().parents:
                 link.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _left_over(self) -> list[int]:
+        """Processes of this cluster's jobs that outlived it: SLURM's environment names the cluster."""
+        mark = f"SLURM_CLUSTER_NAME={self.name}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+            except OSError:
+                continue  # it ended meanwhile, or is not ours
+        return found
 
     def start_controller(self) -> None:
         self._run("slurmctld", "-D")
