@@ -6,7 +6,7 @@ CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: run test check setup bench mlflow clean schema lock
+.PHONY: run test test-slurm check setup bench mlflow clean schema lock
 
 run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
@@ -16,6 +16,9 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 
 test: setup  ## all tests but the slow ones
 	$(BIN)/pytest -n $(CORES) --dist loadfile
+
+test-slurm: setup  ## a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
+	.ci/slurm all
 
 check: setup  ## style, types, layers, workflow
 	$(BIN)/ruff check .
@@ -34,6 +37,8 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.fashion
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.phantom
+	$(BIN)/python -m benchmarks.dag
+	$(BIN)/python -m benchmarks.startup
 
 mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from fdamed import __version__
 from fdamed.errors import FdamedError
+from fdamed.federation.stopping import EXIT, Stopped
 
 COMMANDS: dict[str, str] = {
+    "watch": "run Snakemake on a cluster, again where an outage has left it hanging",
     "doctor": "tell what is wrong with the data and the machine before any job runs",
     "phantom": "write synthetic chest radiographs in a data set's real layout",
     "ingest": "raw tree -> index.parquet and rejects.csv",
@@ -71,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = "its text may quote patient data and is withheld; FDAMED_SHOW_ERRORS=1 shows it"
         print(f"{type(error).__name__}: this is a fault of fdamed ({told})", file=sys.stderr)
         return 70
+    except Stopped:
+        print("stopped on SIGTERM; what was finished is kept, start again to go on with the same bits", file=sys.stderr)
+        return EXIT
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept, start again to go on", file=sys.stderr)
         return 130

@@ -141,6 +141,8 @@ class Config(Strict):
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     advise: bool = False
     """Ask the theory before training which method promises most; the report says afterwards whether it was right."""
+    batch_runs: Annotated[int, Field(ge=1)] = 1
+    """Runs of one target and seed that a training job takes in turn: for short runs, whose start would cost most."""
     tracking: Tracking = Tracking()
     published: Published | None = None
 

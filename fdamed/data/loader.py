@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fdamed.data.manifest import SEXES, VIEWS
@@ -75,18 +74,38 @@ def load(
     seed: int = 0,
     noise: float = 0.0,
 ) -> Labelled:
-    """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them."""
+    """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them.
+
+    Runs that share a process share what they read, as long as the files stay the same.
+    """
+    return _load(folder, _stamp(folder), splits, heads, races, limit, seed, noise)
+
+
+Stamp = tuple[tuple[int, int, int], ...]
+"""Inode, size and time of change of images.npy and order.parquet."""
+
+
+@lru_cache(maxsize=32)
+def _load(
+    folder: Path,
+    stamp: Stamp,
+    splits: tuple[str, ...],
+    heads: tuple[str, ...],
+    races: tuple[str, ...],
+    limit: int | None,
+    seed: int,
+    noise: float,
+) -> Labelled:
     images, order = _open(folder)
-    # Straight from Arrow: a data frame of a small hospital takes longer than its training step.
-    rows = np.flatnonzero(pc.is_in(order["split"].cast(pa.string()), value_set=pa.array(splits)).to_numpy())
-    y = order["y"].to_numpy().astype(np.int64)
+    rows = np.flatnonzero(np.isin(order["split"].astype(str), splits))
+    y = order["y"].astype(np.int64)
     if limit is not None:
         rows = rows[balanced_part(y[rows], limit, seed)]
     run = len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows)
     view = images[rows[0] : rows[-1] + 1] if run else images[rows]
-    if "crc32" in order.column_names:
-        _verify(view, order["crc32"].to_numpy().astype(np.int64)[rows], folder)
-    part = order.select(heads).to_pandas().iloc[rows] if heads else pd.DataFrame()
+    if "crc32" in order:
+        _verify(view, order["crc32"].astype(np.int64)[rows], folder)
+    part = {name: column[rows] for name, column in order.items()}
     return Labelled(view, y[rows], {head: classes_of(part, head, races) for head in heads}, noise)
 
 
@@ -101,10 +120,10 @@ def balanced_part(y: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int
     return np.sort(np.lexsort((y, turn))[:limit])
 
 
-def classes_of(rows: pd.DataFrame, head: str, races: tuple[str, ...] = ()) -> NDArray[np.int64]:
+def classes_of(rows: Mapping[str, NDArray[Any]], head: str, races: tuple[str, ...] = ()) -> NDArray[np.int64]:
     """Class of each row for an auxiliary head: sex F 0, M 1; age in decades 0..9; view frontal 0, lateral 1; race."""
     if head == "age":
-        age = rows["age"].to_numpy(dtype=np.float64)
+        age = rows["age"].astype(np.float64)
         known = np.isfinite(age)
         decade = np.minimum(np.where(known, age, 0) // 10, DECADES - 1)
         return np.where(known, decade, MISSING).astype(np.int64)
@@ -112,16 +131,24 @@ def classes_of(rows: pd.DataFrame, head: str, races: tuple[str, ...] = ()) -> ND
     if head not in names:
         raise FdamedError(f"there is no auxiliary head {head!r}", "model.heads", "Choose among sex, age, view, race.")
     codes = {name: code for code, name in enumerate(names[head])}
-    return np.array([codes.get(v, MISSING) for v in rows[head].to_numpy(dtype=object)], dtype=np.int64)
+    return np.array([codes.get(v, MISSING) for v in rows[head].astype(object)], dtype=np.int64)
 
 
-def _open(folder: Path) -> tuple[Images, pa.Table]:
-    """The memory map and its rows, if they belong together."""
+def _stamp(folder: Path) -> Stamp:
     for name in ("images.npy", "order.parquet"):
         if not (folder / name).is_file():
             raise FdamedError(f"{name} is missing", str(folder), "Run `fdamed cache` for this hospital.")
+    found = [(folder / name).stat() for name in ("images.npy", "order.parquet")]
+    return tuple((f.st_ino, f.st_size, f.st_mtime_ns) for f in found)
+
+
+def _open(folder: Path) -> tuple[Images, dict[str, NDArray[Any]]]:
+    """The memory map and the columns of its rows, if they belong together."""
+    import pyarrow.parquet as pq  # and no pandas, which would cost every training job a third of a second
+
     try:
-        order = pq.ParquetFile(folder / "order.parquet").read(columns=list(COLUMNS), use_threads=False)
+        table = pq.ParquetFile(folder / "order.parquet").read(columns=list(COLUMNS), use_threads=False)
+        order = {name: table[name].to_numpy() for name in table.column_names}
     except (pa.ArrowInvalid, OSError):
         raise _damaged(folder, "order.parquet is not readable") from None
     try:
@@ -130,7 +157,7 @@ def _open(folder: Path) -> tuple[Images, pa.Table]:
     except (ValueError, EOFError, OSError):
         raise _damaged(folder, "images.npy is cut short or not an array") from None
     known = (images.dtype == np.uint8 and images.ndim in (3, 4)) or (images.dtype == np.float32 and images.ndim == 2)
-    if not known or len(images) != len(order):
+    if not known or len(images) != table.num_rows:
         raise _damaged(folder, "images.npy and order.parquet do not belong together")
     return images, order
 

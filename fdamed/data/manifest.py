@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fdamed.errors import FdamedError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LABEL = "label."
 """Prefix of a label column; its values are 1, 0, -1 (uncertain) and NaN (unknown, blank)."""
@@ -46,6 +49,8 @@ def pseudonym(salt: str, identifier: str) -> str:
 
 def pseudonyms(salt: str, identifiers: pd.Series) -> pd.Series:
     """`pseudonym` of each value, computed once for each distinct one."""
+    import pandas as pd
+
     codes, distinct = pd.factorize(identifiers.astype(str))
     hashed = np.array([pseudonym(salt, v) for v in distinct], dtype=object)
     return pd.Series(hashed[codes], index=identifiers.index, dtype="str")
@@ -61,6 +66,8 @@ def as_index(frame: pd.DataFrame) -> pd.DataFrame:
     unknown = [c for c in frame.columns if c not in COLUMNS and c not in labels]
     if unknown:
         raise ValueError(f"an adapter gave columns that the row contract does not know: {unknown}")
+    import pandas as pd
+
     out = pd.DataFrame(index=pd.RangeIndex(len(frame)))
     for column in COLUMNS:
         values = frame[column].reset_index(drop=True) if column in frame else pd.Series(np.nan, index=out.index)

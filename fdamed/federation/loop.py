@@ -14,6 +14,7 @@ from fdamed.errors import FdamedError
 from fdamed.federation.checkpoints import Checkpoints, Record
 from fdamed.federation.method import Method
 from fdamed.federation.network import DroppedOut, Network
+from fdamed.federation.stopping import Stopped, stop
 from fdamed.progress import track
 
 __all__ = ["Checkpoints", "Judge", "Record", "run"]
@@ -48,7 +49,7 @@ def run(
     if found:
         done, state, record = found
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
-    watched = sys.stderr.isatty()
+    watched, on_disk = sys.stderr.isatty(), done
     ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
         begin, used, started = (
@@ -57,6 +58,7 @@ def run(
             datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         net.begin(round, rounds)
+        stop.at_once(on_disk == round - 1)
         try:
             state = method.round(state, net)
         except DroppedOut as absent:
@@ -66,19 +68,23 @@ def run(
         line: dict[str, Any] = {"round": round, **net.told()}
         last = round == rounds or spent([*record.metrics, line], patience)
         judged = judge(method.final(state)) if round % judge_every == 0 or last else {}
+        stop.at_once(False)
         record.metrics.append(line | dict(judged))
         record.layers += net.layer_notes
         record.absences += net.absences
         net.absences.clear()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger += net.ledger.settle()
-        if checkpoints and (round % checkpoints.every == 0 or last):
+        if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):
             checkpoints.save(round, state, net, record)
+            on_disk = round
         if not watched:
             _tell(round, rounds, record)
         if last and round < rounds:
             print(f"stopped: {patience} rounds without a lower training loss", file=sys.stderr, flush=True)
             break
+        if stop.asked and not last:
+            raise Stopped
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",

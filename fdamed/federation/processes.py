@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -86,11 +87,12 @@ class Processes(Network):
         for worker in self._workers.values():
             worker.join(timeout=10)
             if worker.is_alive():
-                worker.terminate()
+                worker.kill()
 
 
 def _hospital(line: Connection, build: Callable[[], Site], method: str, threads: int) -> None:
     """The life of a hospital's process: answer until the line is closed. `build` knows which steps there are."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM tells every process to end; the server decides, and hangs up
     torch.set_num_threads(threads)
     try:
         site = build()

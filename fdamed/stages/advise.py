@@ -49,7 +49,7 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     from fdamed.theory.survey import plan, survey
 
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     places = Places.of(config)
     model = resident(config)
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
 from fdamed.cuts import Cut
+from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
 from fdamed.stages.places import add_config, clinical, read_config
+from fdamed.stages.surroundings import look_around, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,12 +57,13 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    parser.add_argument("--cluster", action="store_true", help="the study is to run on SLURM: sbatch must be there")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    report = examine(config)
+    report = examine(config, arguments.cluster)
     if arguments.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1, ensure_ascii=False))
     else:
@@ -70,10 +73,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Mend the faults above.")
 
 
-def examine(config: Config) -> Report:
-    """All checks, in the order in which the stages would fail."""
-    clinical(config)
+def examine(config: Config, cluster: bool = False) -> Report:
+    """All checks, in the order in which the stages would fail; of a public set's data there is nothing to ask."""
     report = Report(machine=machine(config))
+    look_around(config, report.say, report.machine["gpu"], cluster)
+    if isinstance(config.data, Benchmark):
+        report.say("ok", "tables", "a public set: `fdamed divide` reads and checks it")
+        return report
     index = _tables(config, report)
     if index is None:
         return report
@@ -84,14 +90,11 @@ def examine(config: Config) -> Report:
 
 def machine(config: Config) -> dict[str, Any]:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    folder = Path(config.results).absolute()
-    while not folder.exists():
-        folder = folder.parent
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(pages / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
-        "free_gb": round(shutil.disk_usage(folder).free / 2**30, 1),
+        "free_gb": round(shutil.disk_usage(nearest(Path(config.results))).free / 2**30, 1),
     }
 
 

@@ -1,18 +1,21 @@
-"""fdamed federate: one run, one target, one seed; resumes where it was stopped."""
+"""fdamed federate: one run, one target, one seed, or several of them in turn; resumes where it was stopped."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import os
+from functools import partial
 from typing import Any
 
 from fdamed import __version__
 from fdamed.config import Config
 from fdamed.configfile import catalogue
 from fdamed.errors import FdamedError
+from fdamed.federation.stopping import stop
 from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
 from fdamed.runs import Run
+from fdamed.stages import batch
 from fdamed.stages.hospitals import device, resident
 from fdamed.stages.phases import Job, Phase, checkpoints, phases, train
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
@@ -20,16 +23,36 @@ from fdamed.stages.places import Places, add_config, add_run, needed, read_confi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    add_run(parser)
+    add_run(parser, required=False)
+    parser.add_argument("--runs", nargs="+", metavar="RUN/TARGET/SEED", help="several runs in this one process")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch; part of the result's bits")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    spec = federated(config, arguments.run_name, arguments.target, arguments.seed)
-    folder = Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)
+    one = (arguments.run_name, arguments.target, arguments.seed)
+    if (None in one) == (arguments.runs is None) or (arguments.runs and one != (None, None, None)):
+        fix = "Give --run, --target and --seed, or --runs."
+        raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
+    keys = [batch.key(word) for word in arguments.runs] if arguments.runs else [one]
+    for each in keys:
+        federated(config, *each)
+    each_run = partial(_one, config, arguments.threads, bool(arguments.runs))
+    with stop.listening():
+        batch.train_all(keys, each_run) if arguments.runs else each_run(one)
+
+
+def _one(config: Config, threads: int, in_batch: bool, one: batch.Key) -> None:
+    """Train one run, unless a batch has finished it before."""
+    places, spec = Places.of(config), federated(config, *one)
+    folder = places.run(*one)
+    conditions = partial(fingerprint, config, one[0], spec, *one[1:], threads, places)
     with held(folder):
-        federate(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
+        if batch.taken_back(folder, conditions):
+            return
+        federate(config, one[0], spec, *one[1:], threads)
+        if in_batch:
+            batch.keep(folder, conditions)
 
 
 def chosen(config: Config, run: str, target: str, seed: int) -> Run:
@@ -59,7 +82,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     from safetensors.torch import save_file
 
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     places, model, plan = Places.of(config), resident(config), phases(config, spec)
     folder = places.run(name, target, seed)
     cohort = read_json(needed(places.root / "cohort.json", "split"))

@@ -77,14 +77,14 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False) -> None:
+def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False, required: bool = True) -> None:
     """The options that name one run, or the same run with several seeds."""
-    parser.add_argument("--run", dest="run_name", required=True, metavar="NAME", help="a key of `runs`")
-    parser.add_argument("--target", required=True, metavar="PARTY")
+    parser.add_argument("--run", dest="run_name", required=required, metavar="NAME", help="a key of `runs`")
+    parser.add_argument("--target", required=required, metavar="PARTY")
     if several_seeds:
         parser.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
     else:
-        parser.add_argument("--seed", type=int, required=True)
+        parser.add_argument("--seed", type=int, required=required)
 
 
 def read_config(arguments: argparse.Namespace) -> Config:

@@ -73,3 +73,64 @@ def test_a_missing_column_unreadable_files_and_an_impossible_cut_give_exit_2(
     code, report = told(configure(tmp_path, data={"root": str(tmp_path / "nowhere")}), capfd)
     assert code == 2
     assert "no such folder" in fail(report)
+
+
+def checks(report: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {c["check"]: (c["status"], c["detail"]) for c in report["checks"]}
+
+
+@pytest.fixture
+def no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path / "bin"
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_room_and_tracking_are_looked_at_on_every_machine(tmp_path: Path, no_slurm: Path, capfd) -> None:
+    code, report = told(tree(tmp_path), capfd)
+    assert code == 0
+    found = checks(report)
+    assert found["scratch"][0] in ("ok", "warn") and found["tracking"] == ("ok", "MLflow's store can be written")
+    assert "sbatch" not in found and "plug-in" not in found
+
+    code, report = told(configure(tmp_path, tracking={"uri": "http://127.0.0.1:9"}), capfd)
+    assert code == 0, "runs are kept in files: a silent server stops nothing"
+    assert checks(report)["tracking"][0] == "warn"
+
+
+def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr("fdamed.stages.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
+    tree(tmp_path)
+    code, report = told(configure(tmp_path, train={"device": "cuda"}), capfd)
+    assert code == 2 and checks(report)["gpu"][0] == "fail"
+    program(no_slurm, "sbatch", "exit 0")
+    program(no_slurm, "sinfo", "echo 'gpu*|up|2-00:00:00|4|gpu:a100:4'")
+    _, report = told(configure(tmp_path, train={"device": "cuda"}), capfd)
+    assert checks(report)["gpu"] == ("ok", "a partition of the cluster has GPUs")
+
+
+def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
+    tmp_path: Path, no_slurm: Path, capfd, monkeypatch
+) -> None:
+    monkeypatch.setattr("fdamed.stages.surroundings.PLUGIN", "no_such_plug_in")
+    path = str(tree(tmp_path))
+
+    def look() -> tuple[int, dict[str, tuple[str, str]]]:
+        code = main(["doctor", "--cluster", "--json", "--config", path])
+        return code, checks(json.loads(capfd.readouterr().out))
+
+    code, found = look()
+    assert code == 2 and "pip install 'fdamed[slurm]'" in found["plug-in"][1] and "login node" in found["sbatch"][1]
+    program(no_slurm, "sbatch", "exit 0")
+    program(no_slurm, "sinfo", "exit 1")
+    assert "does not answer" in look()[1]["sbatch"][1]
+    program(no_slurm, "sinfo", "echo 'main*|up|1-00:00:00|2|(null)'")
+    assert look()[1]["sbatch"] == ("ok", "jobs are taken; partitions: main* (limit 1-00:00:00)")
+    program(no_slurm, "sbatch", "exit 1")
+    assert look()[1]["sbatch"][0] == "warn"

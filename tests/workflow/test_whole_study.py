@@ -183,6 +183,15 @@ def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) 
     assert (folder / "metrics.jsonl").read_text() == metrics
 
 
+def test_a_batch_of_runs_is_one_job_and_a_change_of_one_reaches_its_batch_alone(tmp_path: Path) -> None:
+    batched = tmp_path / "batched.yaml"
+    batched.write_text(TINY.read_text().replace("advise: true", "batch_runs: 2") + "  fedgp: {}\n")
+    dry = snakemake(tmp_path, "-n", config=batched)
+    counts = jobs(dry.stdout)
+    assert dry.returncode == 0 and "federate" not in counts
+    assert counts["federate_0"] == "2" and counts["federate_1"] == "2", "two batches, two seeds"
+
+
 def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> None:
     write_idx(tmp_path / "idx")
     done = snakemake(tmp_path, config=REPO / "tests" / "workflow" / "tiny_benchmark.yaml")

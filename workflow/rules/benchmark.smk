@@ -15,7 +15,7 @@ rule divide:
     conda:
         "../../envs/fdamed.yaml"
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=60,
     params:
         settings=settings("data", "cut", "image", "model"),

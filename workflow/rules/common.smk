@@ -8,6 +8,7 @@ from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
 from fdamed.errors import FdamedError
 from fdamed.files import digest, write_json
+from fdamed.stages.batch import FILES as RUN_FILES
 
 try:
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
@@ -49,11 +50,11 @@ def settings(*sections):
     return digest([__version__, [SECTIONS[s] for s in sections]])
 
 
-def run_settings(wildcards):
+def settings_of(run):
     return digest(
         [
             settings("phantom", "data", "cut", "image", "model", "train", "privacy"),
-            RUNS[wildcards.run].model_dump(mode="json"),
+            RUNS[run].model_dump(mode="json"),
         ]
     )
 
@@ -87,6 +88,21 @@ def released_features(wildcards):
     )
 
 
+def batches():
+    """The runs in their order, `batch_runs` at a time: a run added at the end changes the last batch only."""
+    names, size = list(FEDERATED), study.batch_runs
+    return [names[at : at + size] for at in range(0, len(names), size)]
+
+
+def batch_keys(batch):
+    """The folders of a batch's runs, for one target and seed."""
+
+    def keys(wildcards):
+        return [f"{run}/{wildcards.target}/{wildcards.seed}" for run in batch]
+
+    return keys
+
+
 def raw_data(wildcards):
     """The phantom's marker, or a real tree's tables; its images are too many to watch (README: --forcerun ingest)."""
     if study.phantom:
@@ -106,9 +122,16 @@ def pretrained(wildcards):
     return [study.model.weights] if study.model.weights else []
 
 
-def train_memory(wildcards, attempt):
-    """Megabytes: models, cache and libraries, and half as much again after each failure."""
-    return int(3000 * (1 + 0.5 * (attempt - 1)))
+def growing(megabytes):
+    """What a job asks for at first, and half as much again after each failure."""
+
+    def memory(wildcards, attempt):
+        return int(megabytes * (1 + 0.5 * (attempt - 1)))
+
+    return memory
+
+
+train_memory = growing(3000)  # models, cache and libraries
 
 
 def run_files():

@@ -13,7 +13,7 @@ if study.phantom:
             "../../envs/fdamed.yaml"
         threads: 2
         resources:
-            mem_mb=2000,
+            mem_mb=growing(2000),
             runtime=30,
         params:
             settings=settings("phantom", "data"),
@@ -36,7 +36,7 @@ rule ingest:
         "../../envs/fdamed.yaml"
     threads: 2
     resources:
-        mem_mb=2000,
+        mem_mb=growing(2000),
         runtime=120,
     params:
         settings=settings("phantom", "data"),
@@ -59,7 +59,7 @@ rule split:
     conda:
         "../../envs/fdamed.yaml"
     resources:
-        mem_mb=1500,
+        mem_mb=growing(1500),
         runtime=20,
     params:
         settings=settings("phantom", "data", "cut"),
@@ -81,7 +81,7 @@ rule cache:
         "../../envs/fdamed.yaml"
     threads: 1 if study.phantom else 8
     resources:
-        mem_mb=3000,
+        mem_mb=growing(3000),
         runtime=240,
     params:
         settings=settings("phantom", "data", "cut", "image"),
@@ -101,7 +101,7 @@ rule guard:
     conda:
         "../../envs/fdamed.yaml"
     resources:
-        mem_mb=3000,
+        mem_mb=growing(3000),
         runtime=60,
     params:
         settings=settings("phantom", "data", "cut", "image"),

@@ -1,4 +1,4 @@
-# Starting weights -> one training job for each run, target and seed -> scores at the target.
+# Starting weights -> one training job for each run, target and seed (or for a batch of runs) -> scores at the target.
 
 
 rule init:
@@ -14,7 +14,7 @@ rule init:
     conda:
         "../../envs/fdamed.yaml"
     resources:
-        mem_mb=1500,
+        mem_mb=growing(1500),
         runtime=10,
     params:
         settings=settings("model"),
@@ -22,40 +22,66 @@ rule init:
         "fdamed init --seed {wildcards.seed} 2> {log:q}"
 
 
-rule federate:
-    input:
-        guard=f"{ROOT}/leakage.json",  # made when every cache is there
-        theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
-    output:
-        multiext(
-            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/",
-            "run.json",
-            "metrics.jsonl",
-            "timing.jsonl",
-            "ledger.jsonl",
-            "layers.jsonl",
-            "absences.jsonl",
-            "theta.safetensors",
-            "done",
-        ),
-    log:
-        f"{ROOT}/logs/federate.{{run}}.{{target}}.{{seed}}.log",
-    benchmark:
-        f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
-    wildcard_constraints:
-        run=one_of(FEDERATED),
-    conda:
-        "../../envs/fdamed.yaml"
-    threads: study.train.threads
-    resources:
-        mem_mb=train_memory,
-        gpu=1 if study.train.device == "cuda" else 0,
-        runtime=1440,
-    params:
-        settings=run_settings,
-    shell:
-        "fdamed federate --run {wildcards.run:q} --target {wildcards.target} "
-        "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
+if study.batch_runs == 1:
+
+    rule federate:
+        input:
+            guard=f"{ROOT}/leakage.json",  # made when every cache is there
+            theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
+        output:
+            multiext(f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/", *RUN_FILES),
+        log:
+            f"{ROOT}/logs/federate.{{run}}.{{target}}.{{seed}}.log",
+        benchmark:
+            f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
+        wildcard_constraints:
+            run=one_of(FEDERATED),
+        conda:
+            "../../envs/fdamed.yaml"
+        threads: study.train.threads
+        resources:
+            mem_mb=train_memory,
+            gpu=1 if study.train.device == "cuda" else 0,
+            runtime=1440,
+        params:
+            settings=run_settings,
+        shell:
+            # exec: SLURM's SIGTERM goes to all processes, and a shell that died of it would be taken for the job's end.
+            "exec fdamed federate --run {wildcards.run:q} --target {wildcards.target} "
+            "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
+
+else:
+
+    for number, batch in enumerate(batches()):
+
+        rule:
+            name:
+                f"federate_{number}"
+            input:
+                guard=f"{ROOT}/leakage.json",  # made when every cache is there
+                theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
+            output:
+                expand(
+                    f"{ROOT}/runs/{{run}}/{{{{target}}}}/{{{{seed}}}}/{{file}}",
+                    run=batch,
+                    file=RUN_FILES,
+                ),
+            log:
+                f"{ROOT}/logs/federate.batch_{number}.{{target}}.{{seed}}.log",
+            benchmark:
+                f"{ROOT}/benchmarks/federate.batch_{number}.{{target}}.{{seed}}.tsv"
+            conda:
+                "../../envs/fdamed.yaml"
+            threads: study.train.threads
+            resources:
+                mem_mb=train_memory,
+                gpu=1 if study.train.device == "cuda" else 0,
+                runtime=1440,
+            params:
+                settings=[settings_of(run) for run in batch],
+                runs=batch_keys(batch),
+            shell:
+                "exec fdamed federate --runs {params.runs:q} --threads {threads} 2> {log:q}"
 
 
 rule evaluate:
@@ -78,7 +104,7 @@ rule evaluate:
         "../../envs/fdamed.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=growing(2000),
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
