@@ -160,7 +160,7 @@ def test_a_gradient_that_cannot_be_is_left_out_by_name() -> None:
 
 def test_without_an_answer_nothing_changes() -> None:
     net, _ = scripted({})
-    net.participants = ()
+    net._unreachable = lambda party: "away"
     state = State(x=hospitals.theta(), g=torch.ones(HEAD), t=4)
     after = FedIIR().round(state, net)
     assert torch.equal(after.x, state.x) and torch.equal(after.g, state.g) and after.t == 4

@@ -10,7 +10,8 @@ import pytest
 import fdamed.methods  # noqa: F401
 from fdamed import configfile
 from fdamed.config import Config
-from fdamed.datasets import Benchmark, Partition
+from fdamed.cuts import Partition
+from fdamed.datasets import Benchmark
 from fdamed.federation.method import REGISTRY
 from fdamed.methods.fedrf_tca import FedRfTca
 from fdamed.models.backbone import build

@@ -88,6 +88,10 @@ def released_features(wildcards):
     )
 
 
+def run_settings(wildcards):
+    return settings_of(wildcards.run)
+
+
 def batches():
     """The runs in their order, `batch_runs` at a time: a run added at the end changes the last batch only."""
     names, size = list(FEDERATED), study.batch_runs
