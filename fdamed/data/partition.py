@@ -207,8 +207,9 @@ def shared(parts: dict[str, Part]) -> dict[str, int]:
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
     """How many test samples also stand, bit for bit, among the samples that are trained on, by where."""
     tests = {p: set(part.order.loc[part.order["split"] == "test", "crc32"]) for p, part in parts.items()}
-    orders = {p: part.order for p, part in parts.items()}
-    learned = {p: set(o.loc[o["split"].isin(("train", "adapt")), "crc32"]) for p, o in orders.items()}
+    learned = {
+        p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()
+    }
     found = {
         f"test of {party} and training of {other}": len(tested & trained)
         for party, tested in tests.items()
