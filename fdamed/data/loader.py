@@ -144,11 +144,12 @@ def _stamp(folder: Path) -> Stamp:
 
 def _open(folder: Path) -> tuple[Images, dict[str, NDArray[Any]]]:
     """The memory map and the columns of its rows, if they belong together."""
-    import pyarrow.parquet as pq  # and no pandas, which would cost every training job a third of a second
+    import pyarrow.parquet as pq  # read_table and to_numpy import pandas: a third of a second for every training job
 
     try:
-        table = pq.ParquetFile(folder / "order.parquet").read(columns=list(COLUMNS), use_threads=False)
-        order = {name: table[name].to_numpy() for name in table.column_names}
+        file = pq.ParquetFile(folder / "order.parquet")
+        table = file.read(columns=[name for name in COLUMNS if name in file.schema_arrow.names], use_threads=False)
+        order = {name: np.array(table[name].to_pylist(), dtype=object) for name in table.column_names}
     except (pa.ArrowInvalid, OSError):
         raise _damaged(folder, "order.parquet is not readable") from None
     try:

@@ -88,7 +88,7 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
         time.sleep(15)
         cluster.start_controller()
         until(lambda: "SLURM answers again" in said.read_text(), "the end of the outage to be noticed")
-        assert watch.wait(LIMIT) == 0, said.read_text()[-4000:]
+        assert watch.wait(2 * LIMIT) == 0, said.read_text()[-4000:]
     finally:
         if watch.poll() is None:
             print(said.read_text()[-4000:])
