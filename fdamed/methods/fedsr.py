@@ -4,7 +4,7 @@ The feature becomes a distribution, z = mu + sigma eps, and a source minimises C
 alpha_CMI CMI: the length of z, and KL(N(c mu, (c sigma)^2) || r(z|y)) to a reference of its own. Predicted is the
 softmax averaged over samples of z.
 
-mu and rho are one linear layer behind the feature that all methods share (decision 0016). Reference and scale c never
+mu and rho are one linear layer behind the feature that all methods share (decision 0019). Reference and scale c never
 leave their source; like the moments of its optimisers they go on in the next round.
 On the wire: the model and that layer, M + 4 * 2d (d + 1) bytes down and up, and a few numbers.
 """
