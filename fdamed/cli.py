@@ -31,6 +31,8 @@ COMMANDS: dict[str, str] = {
     "align": "run one classical row on the features that hospitals release",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
+    "export": "one run's adapted model as ONNX and safetensors, with its pre-processing and a model card",
+    "predict": "scores for new DICOM, JPEG and PNG files from an exported model",
     "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
     "methods": "list the methods, their papers and what crosses the wire",
     "figure2": "which rule wins on synthetic data: the theory beside training",
