@@ -111,5 +111,5 @@ def held_to_limit(found: Mapping[str, float]) -> None:
             raise FdamedError(
                 f"the exported {form} model differs from the trained one by {value:.2g}",
                 "export",
-                f"Nothing was written: the limit is {LIMIT:g}. Does the network have layers that ONNX rounds otherwise?",
+                f"Nothing was written (the limit is {LIMIT:g}). Use --without-onnx where it is the ONNX form.",
             )

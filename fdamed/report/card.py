@@ -5,7 +5,7 @@ What the study did not measure is said to be not measured; counts and scores tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from fdamed.report.words import count, megabytes
 from fdamed.report.written_blocks import Block, Heading, Items, Table, Text
 
 NOT_MEASURED = "not measured"
+MANY = 20
+"""Hospitals that a table of the card shows at most."""
 FROM_REPORTS = {"chexpert", "mimic", "nih"}
 """Data sets whose labels a program read out of radiologists' reports."""
 
@@ -135,11 +137,14 @@ def _data(facts: Facts) -> list[Block]:
     layout = config.data.layout + (", synthetic" if study["synthetic"] else "")
     head = ["hospital", "role", *(f"{s}: images (positive)" for s in SPLITS)]
     rows = []
-    for party, frame in facts.sizes.groupby("hospital", sort=False):
-        cells = frame.set_index("split")
+    hospitals = {str(party): frame for party, frame in facts.sizes.groupby("hospital", sort=False)}
+    for party in _few(list(hospitals), study["target"]):
+        frame = hospitals[party]
+        cells = {str(row["split"]): row for row in frame.to_dict("records")}
         role = "target" if party == study["target"] else "source"
-        rows.append([str(party), role, *(_cell(cells.loc[s]) for s in SPLITS)])
+        rows.append([party, role, *(_cell(cells[s]) for s in SPLITS)])
     told = [
+        *_rest(len(hospitals), len(rows)),
         f"Data set: {layout}; hospitals cut by {config.cut.by}.",
         f"{_learns(facts)} It is judged on `test`, which no training and no choice has seen.",
     ]
@@ -150,7 +155,9 @@ def _data(facts: Facts) -> list[Block]:
     else:
         names = ("patients_in_two_splits", "patients_in_two_parties", "near_duplicates")
         splits, parties, alike = (vague(int(facts.leakage[name]), facts.smallest) for name in names)
-        told.append(f"Patients in two splits: {splits}, at two hospitals: {parties}; look-alikes in two splits: {alike}.")
+        told.append(
+            f"Patients in two splits: {splits}, at two hospitals: {parties}; look-alikes in two splits: {alike}."
+        )
     refused = ", ".join(f"{reason} {n}" for reason, n in facts.rejected) or "none"
     told.append(f"Refused files and rows: {refused}.")
     return [Heading("Training and evaluation data"), Table(head, rows), Items(told)]
@@ -164,22 +171,39 @@ def _learns(facts: Facts) -> str:
     return "The target's labels are not used for learning."
 
 
-def _cell(row: pd.Series[Any]) -> str:
+def _cell(row: Mapping[Hashable, Any]) -> str:
     rate = row["rate"]
     share = f" ({rate:.0%})" if isinstance(rate, float) else f" ({rate})" if rate else ""
     return f"{count(row['images'])}{share}"
 
 
 def _sent(facts: Facts) -> list[Block]:
-    told = "Images, reports and patient identifiers left no hospital. What did leave, in the whole run, by the ledger:"
+    out: list[Block] = [Heading("What left each hospital")]
+    if facts.sent.empty:
+        return [*out, Text("Nothing: this run learned inside one hospital.")]
+    sums = facts.sent.pivot_table(index="hospital", columns="kind", values="bytes", aggfunc="sum", fill_value=0.0)
+    order = sums.loc[_few([str(name) for name in sums.index], facts.study["target"])]
     rows = [
-        [str(row.hospital), str(row.to), str(row.step), str(row.kind), megabytes(float(row.bytes) / 1e6)]
-        for row in facts.sent.itertuples()
+        [str(name), *(megabytes(float(v) / 1e6) if v else "-" for v in cells)]
+        for name, cells in zip(order.index, order.to_numpy(), strict=True)
     ]
-    if not rows:
-        return [Heading("What left each hospital"), Text("Nothing: this run learned inside one hospital.")]
-    head = ["from", "to", "step", "kind", "size"]
-    return [Heading("What left each hospital"), Text(told), Table(head, rows)]
+    steps = sorted({str(step).rpartition(".")[2] for step in facts.sent["step"]})
+    told = [
+        f"Steps in which it was sent: {', '.join(steps)}. Receiver: the server; rows of `server` are models of single "
+        "hospitals that it passed on.",
+        *_rest(len(sums), len(rows)),
+    ]
+    begin = "Images, reports and patient identifiers left no hospital. What did leave, in the whole run, by the ledger:"
+    return [*out, Text(begin), Table(["from", *(str(kind) for kind in sums.columns)], rows), Items(told)]
+
+
+def _few(names: Sequence[str], target: str) -> list[str]:
+    """All hospitals, or where they are many the target and the first of the others."""
+    return list(names) if len(names) <= MANY else [target, *(n for n in names if n != target)][:MANY]
+
+
+def _rest(there: int, shown: int) -> list[str]:
+    return [f"{there - shown} more hospitals are not shown here."] if there > shown else []
 
 
 def _privacy(facts: Facts) -> list[Block]:
@@ -193,7 +217,9 @@ def _privacy(facts: Facts) -> list[Block]:
                 "Weights are not anonymous by themselves: a trained network can give away facts about its training "
                 "images. The export adds no noise of its own.",
                 f"Membership inference and reconstruction from this model: {NOT_MEASURED}.",
-                f"Counts below {facts.smallest}, and scores of groups in which a class has fewer images, are not shown.",
+                f"Counts from 1 to {facts.smallest - 1} and scores of groups that small are not shown."
+                if facts.smallest > 1
+                else "Small counts are shown: `privacy.smallest_cell` of the study is 1.",
                 "This folder holds no image, no patient identifier and no path of the machine that made it.",
             ]
         ),
@@ -206,7 +232,9 @@ def _limits(facts: Facts) -> list[Block]:
     if study["synthetic"]:
         out.append("Phantoms are simpler than patients: every figure here says that the software works, no more.")
     elif config.data.layout in FROM_REPORTS:
-        out.append("The labels were read out of reports by a program; its errors are in the training and in the scores.")
+        out.append(
+            "The labels were read out of reports by a program; its errors are in the training and in the scores."
+        )
     if isinstance(config.cut, Cut) and (config.cut.per_class != "all" or config.cut.balanced):
         out.append("The study drew its images class by class: at another prevalence the probabilities are off.")
     if not isinstance(config.data, Benchmark):
@@ -241,4 +269,3 @@ def _provenance(facts: Facts) -> list[Block]:
         ["made by", again],
     ]
     return [Heading("Provenance"), Table(["what", "value"], rows)]
-

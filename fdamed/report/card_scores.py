@@ -47,8 +47,8 @@ def scores(facts: Facts) -> list[Block]:
         )
     head = ["score", f"this model (seed {facts.study['seed']})", "mean of seeds ± 95 % t", "95 % over patients"]
     told = [
-        f"± is the half-width of the t-interval over {len(facts.seeds)} seeds; `over patients` is the mean of the seeds "
-        "with an interval that counts patients and seeds as drawn at random, from the audit."
+        f"± is the half-width of the t-interval over {len(facts.seeds)} seeds. `Over patients`, from the audit: the "
+        "mean of the seeds, and an interval that takes patients and seeds as drawn at random."
     ]
     if facts.audit is None:
         told.append("No audit was there when the card was written: `fdamed audit` adds the intervals over patients.")
@@ -107,7 +107,8 @@ def _estimate(found: Mapping[str, Any] | None) -> str:
         return NOT_MEASURED
     if found.get("low") is None or found.get("high") is None:
         return f"{found['value']:.3f}"
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    low, high = max(0.0, found["low"]), min(1.0, found["high"])  # every score that comes here lies between
+    return f"{found['value']:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _figure(value: float | str | None) -> str:

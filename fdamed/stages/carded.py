@@ -29,9 +29,7 @@ def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) 
     here = scores[scores["party"] == record.target]
     mine = scores[scores["seed"] == record.seed]
     by_party = {
-        str(party): {
-            str(row.metric): float(row.value) if row.value == row.value else str(row.why) for row in part.itertuples()
-        }
+        str(party): {str(row["metric"]): str(row["why"]) or float(row["value"]) for row in part.to_dict("records")}
         for party, part in mine.groupby("party", sort=False)
     }
     ingest = _optional(root / "ingest.json") or {"rejected": {}}

@@ -11,43 +11,24 @@ import json
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
 from fdamed.config import Config
-from fdamed.configfile import catalogue
 from fdamed.errors import FdamedError
-from fdamed.files import digest, digest_file, read_json, write_json, write_text
-from fdamed.records import Record, read
-from fdamed.runs import Run
+from fdamed.files import atomic, digest_file, write_json, write_text
 from fdamed.stages.exported import ABOUT, FORMAT, ONNX, WEIGHTS, Exported, rebuilt
-from fdamed.stages.places import Places, add_config, add_run, needed, read_config, tensors_in
+from fdamed.stages.finished import Chosen, by_folder, of_study
+from fdamed.stages.places import add_config, add_run, needed, read_config, tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fdamed.federation.method import Method
     from fdamed.models.portable import Floats
 
 CHECKED, RANDOM = 64, 8
 """Cached images, and random ones, on which the forms of the model are compared."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """One finished run of a study, and what predicts in it where it is not the bare network."""
-
-    config: Config
-    record: Record
-    spec: Run
-    folder: Path
-    method: Method[Any] | None
-
-    @property
-    def places(self) -> Places:
-        return Places.of(self.config)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,58 +76,6 @@ def find(arguments: argparse.Namespace) -> Chosen:
     return of_study(config, *one)
 
 
-def by_folder(folder: Path) -> Chosen:
-    """The run of a folder, with the configuration under which it was trained, as the workflow kept it."""
-    folder = folder.resolve()
-    fix = "Give results/COHORT/runs/RUN/TARGET/SEED of a finished run, or --config, --run, --target and --seed."
-    if len(folder.parts) < 6 or folder.parts[-4] != "runs" or not (folder / "run.json").is_file():
-        raise FdamedError("this is not the folder of a run", str(folder), fix)
-    root = folder.parents[3]
-    kept = sorted((root / "parties").glob("config.*.json"), key=lambda p: -p.stat().st_mtime)
-    facts = read_json(folder / "run.json")
-    for path in kept:
-        config = _moved(path, root)
-        if config and facts["run"] in config.expanded_runs() and _settings(config, facts) == facts["digests"]["settings"]:
-            return of_study(config, facts["run"], facts["target"], int(facts["seed"]))
-    raise FdamedError("the configuration of this run is not in its study", str(root / "parties"), fix)
-
-
-def _moved(path: Path, root: Path) -> Config | None:
-    """A kept configuration with `results` where the study lies now; None: it is one of another version."""
-    from fdamed.configfile import parse
-
-    try:
-        return parse(read_json(path) | {"results": str(root.parent), "cohort": root.name}, str(path))
-    except (FdamedError, ValueError):
-        return None
-
-
-def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
-    from fdamed.stages.federate import chosen
-    from fdamed.stages.phases import phases
-
-    spec = chosen(config, name, target, seed)
-    if catalogue()[spec.method].get("classical"):
-        fix = "Export a run of hospitals that train; `fdamed methods` lists them."
-        what = f"{spec.method} has no model: it aligns the features of this study's images and classifies those alone"
-        raise FdamedError(what, f"runs.{name}", fix)
-    folder = Places.of(config).run(name, target, seed)
-    record = read(folder)
-    if record is None:
-        raise FdamedError("this run is not finished", str(folder), "Run `snakemake --cores 2`, or `fdamed federate`.")
-    if _settings(config, record.facts) != record.facts["digests"]["settings"]:
-        fix = "Give the configuration of the run, or the run's folder alone."
-        raise FdamedError("the run was trained with other settings than this configuration has", str(folder), fix)
-    method = phases(config, spec)[-1].method
-    return Chosen(config, record, spec, folder, method if method.keeps or method.parts else None)
-
-
-def _settings(config: Config, facts: dict[str, Any]) -> str:
-    """What run.json has as the digest of the run's settings, for this configuration."""
-    spec = config.expanded_runs()[facts["run"]]
-    return digest([part.model_dump(mode="json") for part in (config.model, config.train, spec)])
-
-
 def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
     """Make all files beside `out`, compare the forms of the model, and only then put the folder in its place."""
     from safetensors.torch import save_file
@@ -157,7 +86,8 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
         draft = Path(name)
         tensors = tensors_of(chosen)
-        save_file({k: v.contiguous() for k, v in tensors.items()}, draft / WEIGHTS, metadata={"format": "pt"})
+        with atomic(draft / WEIGHTS) as part:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, part, metadata={"format": "pt"})
         network = rebuilt(chosen.config.model, chosen.method, tensors)
         batches, images = samples(chosen)
         about = describe(chosen)

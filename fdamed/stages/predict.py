@@ -40,11 +40,16 @@ class Told:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, type=Path, metavar="FOLDER", help="what `fdamed export` wrote")
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files, folders (all that is below them) or patterns such as 'a/**/*.dcm'"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write here instead of to standard output")
     parser.add_argument("--json", action="store_true", help="JSON with all probabilities instead of CSV")
-    parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help="default: onnxruntime where it is installed")
+    parser.add_argument(
+        "--runtime", choices=RUNTIMES, default="auto", help="default: onnxruntime where it is installed"
+    )
     parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
 
 
