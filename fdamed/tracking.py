@@ -32,7 +32,7 @@ BATCH = 1000
 NAMED = 20
 """Sources that are named one by one."""
 PATIENCE = 4.0
-"""Seconds until a silent server counts as away."""
+"""Seconds until a silent server counts as away: for the connection, and again for its first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
 
 
@@ -97,6 +97,18 @@ def _answers(host: str, port: int, where: str) -> None:
         raise FdamedError("the MLflow tracking server does not answer", where, FIX) from None
 
 
+def _first_answer(client: Any, store: Store, cohort: str) -> None:
+    """Ask the first question without patience: a port that takes connections and says nothing costs seconds too."""
+    if urlsplit(store.uri).scheme not in {"http", "https"}:
+        return
+    usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}
+    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    try:
+        client.get_experiment_by_name(cohort)
+    finally:
+        os.environ |= usual
+
+
 def track(
     records: Iterable[Record], store: Store, cohort: str, note: str, artefacts: Artefacts, smallest: int
 ) -> Tracked:
@@ -107,6 +119,7 @@ def track(
     done = {"new": 0, "replaced": 0, "kept": 0}
     try:
         client = connect(store)
+        _first_answer(client, store, cohort)
         experiment = _experiment(client, store, cohort, note)
         known = _known(client, experiment)
         for record in records:
