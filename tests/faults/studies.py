@@ -26,6 +26,7 @@ RUNS = {
 """SCAFFOLD's control variates are hospitals' memories; the new head goes on with its optimiser's moments."""
 COMPARED = ("run.json", "metrics.jsonl", "ledger.jsonl", "layers.jsonl", "absences.jsonl", "theta.safetensors", "done")
 """A run's files but its clock's."""
+CONFIG = "study.yaml"
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -62,7 +63,7 @@ def fdamed(folder: Path, command: str, *arguments: str) -> int:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        return main([command, "--config", "study.yaml", *arguments])
+        return main([command, "--config", CONFIG, *arguments])
     finally:
         os.chdir(before)
 

@@ -40,9 +40,7 @@ def arrays(state: bytes) -> list[torch.Tensor]:
     return out
 
 
-@pytest.mark.parametrize(
-    "nth", [*range(FEW), *(pytest.param(n, marks=pytest.mark.faults) for n in range(FEW, MANY))]
-)
+@pytest.mark.parametrize("nth", [*range(FEW), *(pytest.param(n, marks=pytest.mark.faults) for n in range(FEW, MANY))])
 def test_no_number_that_is_not_finite_is_saved_and_the_run_can_go_on(
     prepared: Path, expected, tmp_path: Path, monkeypatch, capsys, nth: int
 ) -> None:
