@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import time
@@ -65,7 +66,7 @@ def moments(counts: dict[str, int], what: str, number: int, seed: int) -> list[i
     """So many random moments, one in each equal part of the process; of files the last one too."""
     edges = np.linspace(1, counts[what] + 1, number + 1)
     rng = np.random.default_rng(seed)
-    drawn = [int(rng.integers(int(a), max(int(a) + 1, int(b)))) for a, b in zip(edges, edges[1:], strict=False)]
+    drawn = [int(rng.integers(int(a), max(int(a) + 1, int(b)))) for a, b in itertools.pairwise(edges)]
     return [*drawn[:-1], counts[what]] if what == "file" else drawn
 
 

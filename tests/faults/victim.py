@@ -1,4 +1,4 @@
-"""`fdamed` in a process that gets a signal from itself: `python -m tests.faults.victim WHAT NUMBER SIGNAL -- ARGUMENTS`.
+"""`fdamed` that gets a signal from itself: `python -m tests.faults.victim WHAT NUMBER SIGNAL -- ARGUMENTS`.
 
 WHAT is `step` (before the optimiser's NUMBER-th step) or `file` (before the NUMBER-th file is opened for writing,
 renamed, linked or removed below the working directory), or `never`: then the last line tells how many of each there

@@ -15,6 +15,17 @@ try:
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
+for place in (
+    study.results,
+    getattr(study.data, "root", ""),
+    study.model.weights or "",
+):
+    if "{" in place or "}" in place:
+        raise WorkflowError(
+            f"Snakemake takes the braces in this path for a wildcard: {place}\n"
+            "  to do: rename the folder, or give the path of a symbolic link without braces"
+        )
+
 ROOT = f"{study.results}/{study.cohort}"
 SECTIONS = study.model_dump(mode="json")
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
