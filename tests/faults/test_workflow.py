@@ -80,8 +80,10 @@ def tree(folder: Path) -> dict[str, str]:
 def snakemake(folder: Path, *arguments: str, source: Path = studies.REPOSITORY) -> subprocess.Popen[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["snakemake", "--snakefile", str(studies.REPOSITORY / "Snakefile"), "--directory", str(folder)]
+    if "--configfile" not in arguments:
+        arguments = (*arguments, "--configfile", str(folder / "study.yaml"))
     return subprocess.Popen(
-        [*command, "--cores", "2", *(() if "--configfile" in arguments else ("--configfile", str(folder / "study.yaml"))), *arguments],
+        [*command, "--cores", "2", *arguments],
         env=studies.environment(PATH=path, PYTHONPATH=str(source), MLFLOW_DISABLE_TELEMETRY="true"),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
     )  # fmt: skip
