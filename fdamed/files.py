@@ -142,24 +142,6 @@ def digest_file(path: Path | str) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()[:12]
 
 
-def digest_source(*parts: str) -> str:
-    """Twelve hex digits of the package's own source below these files and folders; of none, of all of it."""
-    package = Path(__file__).parent
-    found = {f for part in parts or (".",) for f in _sources(package / part)}
-    h = hashlib.sha256()
-    for file in sorted(found):
-        content = file.read_bytes()
-        h.update(f"{file.relative_to(package).as_posix()}:{len(content)}:".encode() + content)
-    return h.hexdigest()[:12]
-
-
-def _sources(place: Path) -> Iterator[Path]:
-    if place.is_file():
-        yield place
-    for ending in ("*.py", "*.c", "*.json", "*.html", "*.css", "*.js"):
-        yield from place.rglob(ending)
-
-
 # --- one at a time ---------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from fdamed.cli import main
 from fdamed.records import read
-from fdamed.tracking import params, points, tags
+from fdamed.tracking.content import params, points, tags
 from tests.idx_files import write_idx
 
 TARGET = "C3"

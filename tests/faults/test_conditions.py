@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fdamed.files import digest_source
+from fdamed.provenance import digest_source
 from fdamed.stages import federate
 from tests.faults import studies
 from tests.faults.interrupted import finish, single

@@ -11,7 +11,7 @@ import pytest
 
 from fdamed.files import held
 from fdamed.records import read
-from fdamed.tracking import _span
+from fdamed.tracking.content import span
 from tests.faults import studies
 from tests.faults.interrupted import single
 
@@ -55,7 +55,7 @@ def test_a_clock_that_jumps_changes_no_bit_and_no_run_ends_before_it_began(cut: 
     assert studies.outcome(cut, RUN) == expected
     record = read(studies.place_of(cut, RUN))
     assert record is not None
-    begin, end = _span(record)
+    begin, end = span(record)
     assert begin <= end
     assert abs(record_time(record.timing[3]["started"]) - time.time()) > 80_000, "the clock did jump"
 

@@ -6,7 +6,8 @@ from snakemake.exceptions import WorkflowError
 from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
 from fdamed.errors import FdamedError
-from fdamed.files import digest, digest_source, write_json
+from fdamed.files import digest, write_json
+from fdamed.provenance import digest_source
 from fdamed.stages.batch import FILES as RUN_FILES
 from fdamed.stages.federate import TRAINING
 
