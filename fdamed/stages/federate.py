@@ -17,7 +17,6 @@ from fdamed.files import (
     atomic,
     digest,
     digest_file,
-    digest_source,
     held,
     read_json,
     sweep,
