@@ -24,6 +24,7 @@ from fdamed.files import (
     write_lines,
     write_text,
 )
+from fdamed.provenance import commit, digest_source
 from fdamed.runs import Run
 from fdamed.stages import batch
 from fdamed.stages.hospitals import device, resident
@@ -166,7 +167,6 @@ def fingerprint(
 def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """run.json: what this run was."""
     from fdamed.models.backbone import feature_size
-    from fdamed.provenance import commit
 
     config, first = job.config, plan[0]
     facts = {
