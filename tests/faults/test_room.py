@@ -57,6 +57,14 @@ def test_a_disk_that_is_too_small_is_told_before_the_first_round(prepared: Path,
     assert "round 1" not in told
 
 
+def test_the_doctor_says_what_all_trainings_need(prepared: Path, monkeypatch, capsys) -> None:
+    assert studies.fdamed(prepared, "doctor") == 0
+    assert "2 trainings need about" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr("fdamed.stages.doctor.free", lambda folder: 1000)
+    assert studies.fdamed(prepared, "doctor") == 2
+    assert "for weights and checkpoints, 0.0 MB are free" in capsys.readouterr().err
+
+
 @contextmanager
 def small_disk(place: Path, size: int) -> Iterator[Path]:
     """A file system of `size` bytes."""
