@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
+from fdamed.federation.exhausted import telling_batch
 from fdamed.federation.wire import WireError, decode, encode, kinds
 from fdamed.models.flat import FlatModel
 from fdamed.runs import Auxiliary
@@ -106,7 +107,8 @@ def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     recipe = site.recipe
     site.recipe = recipe.at(round)
     try:
-        return step.run(site, ask)
+        with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
+            return step.run(site, ask)
     finally:
         site.recipe = recipe
 

@@ -15,8 +15,9 @@ from fdamed.config import Config
 from fdamed.cuts import Cut
 from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
+from fdamed.files import free, megabytes
 from fdamed.stages.places import add_config, clinical, read_config
-from fdamed.stages.surroundings import look_around, nearest
+from fdamed.stages.surroundings import look_around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,6 +77,7 @@ def examine(config: Config, cluster: bool = False) -> Report:
     """All checks, in the order in which the stages would fail; of a public set's data there is nothing to ask."""
     report = Report(machine=machine(config))
     look_around(config, report.say, report.machine["gpu"], cluster)
+    _checkpoints(config, report)
     if isinstance(config.data, Benchmark):
         report.say("ok", "tables", "a public set: `fdamed divide` reads and checks it")
         return report
@@ -93,8 +95,19 @@ def machine(config: Config) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(pages / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
-        "free_gb": round(shutil.disk_usage(nearest(Path(config.results))).free / 2**30, 1),
+        "free_gb": round(free(Path(config.results)) / 2**30, 1),
     }
+
+
+def _checkpoints(config: Config, report: Report) -> None:
+    """Room for the final weights of every run, and for the checkpoints of as many trainings as there are cores."""
+    from fdamed.models import backbone
+
+    model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
+    runs = len(config.expanded_runs()) * len(config.cut.targets) * len(config.seeds)
+    needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
+    detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
+    report.say("ok" if left > needed else "fail", "checkpoints", detail)
 
 
 def _tables(config: Config, report: Report) -> pd.DataFrame | None:

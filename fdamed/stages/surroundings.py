@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fdamed.config import Config
+from fdamed.files import nearest
 
 Say = Callable[[str, str, str], None]
 """(status, check, what was found)."""
@@ -35,14 +36,6 @@ def look_around(config: Config, say: Say, gpu_here: bool, cluster: bool) -> None
         say("fail", "gpu", "train.device is cuda, and no GPU is to be seen here or in a partition of the cluster")
     elif gpu_here or gpus_there:
         say("ok", "gpu", "a GPU is here" if gpu_here else "a partition of the cluster has GPUs")
-
-
-def nearest(folder: Path) -> Path:
-    """The folder itself, or the one above it that exists."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _scratch(folder: Path, say: Say) -> None:

@@ -27,7 +27,15 @@ rule advise:
         runtime=60,
     params:
         settings=settings(
-            "phantom", "data", "cut", "image", "model", "train", "privacy", "runs"
+            "phantom",
+            "data",
+            "cut",
+            "image",
+            "model",
+            "train",
+            "privacy",
+            "runs",
+            source="theory",
         ),
         seed=study.seeds[0],
     shell:

@@ -21,7 +21,7 @@ rule audit:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=settings("privacy", "runs", "seeds"),
+        settings=settings("privacy", "runs", "seeds", source="package"),
     shell:
         "fdamed audit --target {wildcards.target} 2> {log:q}"
 
@@ -37,7 +37,7 @@ rule track:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        settings=settings("tracking", "privacy"),
+        settings=settings("tracking", "privacy", source="package"),
     shell:
         "fdamed track 2> {log:q}"
 
@@ -71,6 +71,8 @@ rule report_page:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        settings=settings("cut", "privacy", "runs", "seeds", "published"),
+        settings=settings(
+            "cut", "privacy", "runs", "seeds", "published", source="package"
+        ),
     shell:
         "fdamed report 2> {log:q}"
