@@ -1,4 +1,4 @@
-"""One finished run of a study, found by its folder or by its names, with the configuration that it was trained under."""
+"""One finished run of a study, found by its folder or its names, with the configuration it was trained under."""
 
 from __future__ import annotations
 
