@@ -165,8 +165,8 @@ def describe(chosen: Chosen) -> dict[str, Any]:
     """model.json without its `files` and `parity`."""
     from fdamed.evaluate.metrics import THRESHOLD
     from fdamed.models.portable import INPUT, OPSET, OUTPUT
+    from fdamed.provenance import commit
     from fdamed.stages.meaning import classes_of, meaning_of, preparation_of
-    from fdamed.stages.surroundings import commit
 
     config, record, facts = chosen.config, chosen.record, chosen.record.facts
     classes = classes_of(config, record.target)

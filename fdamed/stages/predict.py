@@ -14,15 +14,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdamed.disclosure import formula_safe
 from fdamed.errors import FdamedError
 from fdamed.files import write_text
 from fdamed.stages.exported import RUNTIMES, Exported, read_exported
-
-if TYPE_CHECKING:
-    from fdamed.data.decode import Refusal
 
 BATCH = 64
 
@@ -92,16 +89,12 @@ def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> 
     images = track(prepared(files, preparation, workers), "images", len(files))
     for places, pixels, refused in batched(images, BATCH):
         for place, refusal in refused.items():
-            told[place].reason, told[place].detail = _words(refusal)
+            told[place].reason, told[place].detail = refusal.reason, refusal.detail
         if places:
             found = score(pixels[:, None].astype(np.float32) / np.float32(255))
             for place, chances in zip(places, found.tolist(), strict=True):
                 told[place].chances = chances
     return name, told
-
-
-def _words(refusal: Refusal) -> tuple[str, str]:
-    return refusal.reason, refusal.detail
 
 
 def as_csv(exported: Exported, told: list[Told]) -> str:

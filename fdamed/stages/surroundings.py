@@ -37,23 +37,6 @@ def look_around(config: Config, say: Say, gpu_here: bool, cluster: bool) -> None
         say("ok", "gpu", "a GPU is here" if gpu_here else "a partition of the cluster has GPUs")
 
 
-def commit() -> str | None:
-    """The git commit of the source that runs, with a plus where it was changed since; None outside a checkout."""
-    here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str:
-        found = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=PATIENCE, check=True)
-        return found.stdout.strip()
-
-    try:
-        tracked = git("ls-files", "--", Path(__file__).name)
-        if not tracked:  # another project's repository around an installed copy
-            return None
-        return git("rev-parse", "HEAD")[:12] + ("+" if git("status", "--porcelain", "-uno", "--", "..") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 def nearest(folder: Path) -> Path:
     """The folder itself, or the one above it that exists."""
     folder = folder.absolute()

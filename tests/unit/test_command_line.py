@@ -96,7 +96,8 @@ def scripts(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("completion")
     out = {}
     for shell in ("bash", "zsh", "fish"):
-        code = f"from fdamed import cli; import sys; cli.main(['completion', '{shell}']); print(*sys.modules, file=sys.stderr)"
+        call = f"cli.main(['completion', '{shell}'])"
+        code = f"from fdamed import cli; import sys; {call}; sys.stderr.write(' '.join(sys.modules))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert not {"torch", "pandas", "mlflow"} & set(done.stderr.split())
         out[shell] = folder / shell
