@@ -91,6 +91,17 @@ def test_help_takes_less_than_fifteen_hundredths_of_a_second() -> None:
     assert min(spent) < 0.15, spent
 
 
+@pytest.mark.parametrize("words", [["methods", "--json"], ["params", "--config", str(ROOT / "config" / "config.yaml")]])
+def test_a_reader_who_leaves_early_is_no_fault(words: list[str]) -> None:
+    """More than a pipe holds, and less than Python's own buffer."""
+    code = f"import sys; from fdamed import cli; sys.exit(cli.main({words}))"
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    done = subprocess.run([sys.executable, "-c", code], stdout=ours, stderr=subprocess.PIPE, check=False)
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("completion")
