@@ -1,4 +1,4 @@
-"""One finished run of a study, found by its folder or its names, with the configuration it was trained under."""
+"""One finished run of a study, found by its folder or by its names, with its own configuration."""
 
 from __future__ import annotations
 
