@@ -91,7 +91,9 @@ def test_help_takes_less_than_fifteen_hundredths_of_a_second() -> None:
     assert min(spent) < 0.15, spent
 
 
-@pytest.mark.parametrize("words", [["methods", "--json"], ["params", "--config", str(ROOT / "config" / "config.yaml")]])
+@pytest.mark.parametrize(
+    "words", [["methods", "--json"], ["status", "--config", str(ROOT / "config" / "config.yaml"), "--json"]]
+)
 def test_a_reader_who_leaves_early_is_no_fault(words: list[str]) -> None:
     """More than a pipe holds, and less than Python's own buffer."""
     code = f"import sys; from fdamed import cli; sys.exit(cli.main({words}))"
