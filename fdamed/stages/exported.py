@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fdamed.data.incoming import Preparation
     from fdamed.federation.method import Method
-    from fdamed.models.portable import Scorer
+    from fdamed.models.runtime import Scorer
 
 FORMAT = "fdamed model 1"
 ABOUT, ONNX, WEIGHTS = "model.json", "model.onnx", "model.safetensors"
@@ -58,7 +58,7 @@ class Exported:
             if not has_onnxruntime():
                 fix = "pip install 'fdamed[export]', or use --runtime torch."
                 raise FdamedError("onnxruntime is not installed", "--runtime", fix)
-            from fdamed.models.portable import in_onnxruntime
+            from fdamed.models.runtime import in_onnxruntime
 
             return runtime, in_onnxruntime(self._whole(ONNX), threads)
         import torch

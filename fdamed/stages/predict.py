@@ -18,7 +18,7 @@ from typing import Any
 
 from fdamed.disclosure import formula_safe
 from fdamed.errors import FdamedError
-from fdamed.files import write_text
+from fdamed.files import atomic
 from fdamed.stages.exported import RUNTIMES, Exported, read_exported
 
 BATCH = 64
@@ -62,10 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("there is no file in what was given", ", ".join(arguments.images), "Name images or folders.")
     runtime, told = scored(exported, files, arguments.runtime, workers)
     text = as_json(exported, runtime, told) if arguments.json else as_csv(exported, told)
+    content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has
     if arguments.out:
-        write_text(arguments.out, text)
+        with atomic(arguments.out) as draft:
+            draft.write_bytes(content)
     else:
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(content)
         sys.stdout.flush()
     refused = Counter(line.reason for line in told if line.reason)
     reasons = "".join(f", {reason} {n}" for reason, n in refused.most_common())
@@ -123,7 +125,7 @@ def as_json(exported: Exported, runtime: str, told: list[Told]) -> str:
         "runtime": runtime,
         "images": lines,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def call(exported: Exported, line: Told) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -145,10 +146,10 @@ def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -
 
 
 def test_a_model_that_differs_in_onnx_is_not_written(study: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    from fdamed.models import portable
+    from fdamed.models import runtime
 
-    real = portable.in_onnxruntime
-    monkeypatch.setattr(portable, "in_onnxruntime", lambda *a: lambda x: real(*a)(x) + np.float32(0.001))
+    real = runtime.in_onnxruntime
+    monkeypatch.setattr(runtime, "in_onnxruntime", lambda *a: lambda x: real(*a)(x) + np.float32(0.001))
     assert export(study, "fedavg", tmp_path / "out") == 2
     assert "ONNX model differs" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
@@ -202,6 +203,16 @@ def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
     told = capsys.readouterr()
     assert told.out == "" and "none of the 1 files could be scored" in told.err
     assert "NOT_AN_IMAGE" in (tmp_path / "scores.csv").read_text()
+
+
+def test_a_name_that_is_no_text_goes_out_with_its_own_bytes(study: Path, models, tmp_path: Path, capfdbinary) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/Z\xfcrich, 1.jpg")
+    shutil.copy(originals(study)[0], name)
+    command = ["predict", "--model", str(models["fedavg"]), name, "--workers", "1"]
+    assert main(command) == 0
+    assert b"/Z\xfcrich, 1.jpg" in capfdbinary.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capfdbinary.readouterr().out)["images"][0]["file"] == name
 
 
 def test_without_onnxruntime_torch_scores_and_a_changed_file_is_refused(

@@ -13,7 +13,8 @@ from fdamed.config import Model
 from fdamed.errors import FdamedError
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.models.portable import LIMIT, furthest, held_to_limit, in_onnxruntime, in_torch, write_onnx
+from fdamed.models.portable import LIMIT, furthest, held_to_limit, in_torch, write_onnx
+from fdamed.models.runtime import in_onnxruntime
 from fdamed.seeds import stream
 
 onnx = pytest.importorskip("onnx", reason="pip install 'fdamed[export]'")
