@@ -46,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
     runs = {f"run{i:02}": {"method": "fedavg"} for i in range(12)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+        patch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
         config = write_study(folder, runs=runs, cut=cut, train={"rounds": 4}, seeds=[0, 1])
         assert main(["report", "--config", str(config)]) == 0
     return config.parent / "report/index.html"
@@ -96,7 +96,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "two": {"method": "gp", "sweep": {"beta": [0.2, 0.5, 0.8], "labelled": [10, 20, 50, 100]}},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+        patch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
         folder = tmp_path_factory.mktemp("rich")
         settings = {"model": {"heads": ["sex", "age"]}, "train": {"rounds": 4}, "seeds": [0, 1]}
         config = write_study(folder, runs=runs | heads, **settings)
