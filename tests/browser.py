@@ -28,9 +28,8 @@ FLAGS = (
 )
 PATIENCE = 120.0
 """Seconds that one answer of the browser may take: machines of a test farm are slow."""
-KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " "), "+": (187, "+"), "0": (48, "0")}
-"""Key -> its code and the letter that it types; arrows type none."""
-ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "+": 187}
+"""Keys whose number is not that of their letter."""
 
 
 class Page:
@@ -107,7 +106,8 @@ class Page:
 
     def press(self, key: str) -> None:
         """A real key press, wherever the focus is."""
-        code, text = KEYS.get(key, (ARROWS.get(key, 0) or ord(key.upper()), "" if key in ARROWS else key))
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+        code = CODES[key] if key in CODES else ord(key.upper())
         head = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.ask("Input.dispatchKeyEvent", type="keyDown", text=text, **head)
         self.ask("Input.dispatchKeyEvent", type="keyUp", **head)

@@ -104,7 +104,7 @@
     const cut = long(table, body);
     heads.forEach((head, column) => {
       let button = head.querySelector("button");
-      if (!button && head.textContent.trim()) {
+      if (!button && !head.classList.contains("graphic")) {
         button = make("button", { type: "button" });
         button.append(...head.childNodes);
         head.append(button);
