@@ -36,7 +36,7 @@ def cards(view: View, main: str, name: str, audit: Mapping[str, Any] | None) -> 
         out.append(_sureness(best, rivals[1], main, name, audit))
     alone = next((row for row in rivals if row.method == ALONE), None)
     if alone is not None and alone is not best:
-        out.append(_over_alone(best, alone, main, name))
+        out.append(_over_alone(best, alone, main, name, audit))
     top = next((row for row in known if row.ceiling), None)
     if top is not None:
         left = _mean(top.scores[main]) - _mean(score)
@@ -87,9 +87,15 @@ def _paired(
     return None
 
 
-def _over_alone(best: Row, alone: Row, main: str, name: str) -> Card:
+def _over_alone(best: Row, alone: Row, main: str, name: str, audit: Mapping[str, Any] | None) -> Card:
+    """Against the target's own few labels, by the same test."""
     gain = _mean(best.scores[main]) - _mean(alone.scores[main])
-    overlap = best.scores[main].overlaps(alone.scores[main])
-    doubt = {True: "the intervals overlap", False: "the intervals are apart", None: "without intervals"}[overlap]
-    told = f"{name} over the target’s own few labels ({alone.run}); {doubt}"
-    return Card("What the others bring", f"{gain:+.3f}", told, doubt=overlap is not False)
+    pair = _paired(best.run, alone.run, main, (audit or {}).get("pairs", ()))
+    if pair is not None:
+        sure, told = pair[2] < SURE, f"on the same patients p {_p(pair[2])}"
+    else:
+        overlap = best.scores[main].overlaps(alone.scores[main])
+        words = {True: "the intervals overlap", False: "the intervals are apart", None: "without intervals"}
+        sure, told = overlap is False, words[overlap]
+    note = f"{name} over the target’s own few labels ({alone.run}); {told}"
+    return Card("What the others bring", f"{gain:+.3f}".replace("-", "−"), note, doubt=not sure)

@@ -64,7 +64,10 @@
     button.setAttribute("aria-pressed", String(on));
     drawn.get(button.dataset.toggle)?.forEach((g) => g.classList.toggle("off", !on));
   };
-  const light = (index) => drawn.forEach((groups, run) => groups.forEach((g) => g.classList.toggle("dim", index !== null && run !== index)));
+  const light = (index) => drawn.forEach((groups, run) => groups.forEach((g) => {
+    g.classList.toggle("dim", index !== null && run !== index);
+    g.classList.toggle("lit", run === index);
+  }));
   const toggles = all("[data-toggle]");
   for (const button of toggles) {
     const on = () => button.getAttribute("aria-pressed") === "true";
