@@ -501,7 +501,8 @@ def test_the_oracle_is_no_competitor_and_the_target_alone_is_the_yardstick() -> 
     text = said(oracle=Interval(0.9, 0.01, 3), gp=Interval(0.8, 0.01, 3), target_only=Interval(0.7, 0.2, 3))
     assert text.startswith("gp reaches")
     assert (
-        "gp is 0.100 above training on the target’s own labels alone (target_only), but the intervals overlap" in text
+        "gp is 0.100 above training on the target’s own labels alone (target_only), but the intervals over seeds overlap"
+        in text
     )
     assert "(oracle, not a competitor) the AUC is 0.900" in text
 
