@@ -42,6 +42,7 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.phantom
 	$(BIN)/python -m benchmarks.dag
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.report
 
 mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
