@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fdamed import __version__
 from fdamed.errors import FdamedError
 from fdamed.federation.stopping import EXIT, Stopped
+from fdamed.safety import secure
 
 COMMANDS: dict[str, str] = {
     "watch": "run Snakemake on a cluster, again where an outage has left it hanging",
@@ -45,6 +46,7 @@ AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    secure()
     parser = argparse.ArgumentParser(
         prog="fdamed",
         description="Federated domain adaptation for chest radiographs.",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 from fdamed.disclosure import hides, shareable
 from fdamed.errors import FdamedError
 from fdamed.records import Record, millis
+from fdamed.safety import secure
 
 USER = "fdamed"
 VIEW = "fdamed"
@@ -72,12 +72,7 @@ def place(uri: str) -> str:
 
 def connect(store: Store) -> Any:
     """A client of the store, whose database is made if absent; an unreachable server is an error within seconds."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "true"
-    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "1"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    secure()
     parts = urlsplit(store.uri)
     if parts.scheme in {"http", "https"}:
         _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))

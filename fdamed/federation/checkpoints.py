@@ -136,20 +136,31 @@ class Checkpoints:
             if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
                 _pass_over(path, "checksum")
                 continue
-            (n,) = struct.unpack("<I", content[32:36])
-            head = json.loads(content[36 : 36 + n])
-            self._fits(head["fingerprint"])
-            memories = {party: self.memory(party, round) for party, round in head["memories"].items()}
-            record = self._log.read(head["log"])
-            if record is None or not all(p.exists() for p in memories.values()):
-                _pass_over(path, "its record" if record is None else "a hospital's memory")
+            try:
+                (n,) = struct.unpack("<I", content[32:36])
+                head = json.loads(content[36 : 36 + n])
+                self._fits(head["fingerprint"])
+                memories = {party: self.memory(party, round) for party, round in self._own(head["memories"], net)}
+                record = self._log.read(head["log"])
+                if record is None or not all(p.exists() for p in memories.values()):
+                    _pass_over(path, "its record" if record is None else "a hospital's memory")
+                    continue
+                state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
+                _pass_over(path, f"not a checkpoint: {type(error).__name__}")
                 continue
             for party, file in memories.items():
                 net.load_memory(party, file)
-            state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
             self._memories, self._last = head["memories"], head["round"]
             return head["round"], state, record
         return None
+
+    def _own(self, memories: dict[str, int], net: Network) -> list[tuple[str, int]]:
+        """Hospital and round of each memory, if they are names and numbers of this run: they become a path."""
+        if not set(memories) <= {*net.sources, net.target} or not all(type(n) is int for n in memories.values()):
+            raise ValueError("a memory of nobody")
+        return sorted(memories.items())
 
     def clear(self, parties: Iterable[str]) -> None:
         """Forget the state of a run that is finished: nothing is left to go on with."""
