@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCAL = "(kept local)"
-SECRET = frozenset(
-    {"salt", "root", "allowed_roots", "uri", "demographics", "mimic_iv", "table", "weights", "results"}
-)
+SECRET = frozenset({"salt", "root", "allowed_roots", "uri", "demographics", "mimic_iv", "table", "weights", "results"})
 """Keys of the configuration whose text names this machine or a secret."""
 PATH = re.compile(r"^(/|~|[A-Za-z]:[\\/]|\\\\|[a-z][a-z0-9+.-]*://)")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")

@@ -37,7 +37,9 @@ def rows(data: Midrc, salt: str, tables_only: bool, rejects: Rejects) -> pd.Data
     cases = {first(c, "submitter_id"): c for c in tables["case"]}
     studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
     zips = _zips(data.states or STATES)
-    files = {} if tables_only else _files(root, {uid for s in tables["series"] for uid in _names(s)}, data.allowed_roots)
+    files = (
+        {} if tables_only else _files(root, {uid for s in tables["series"] for uid in _names(s)}, data.allowed_roots)
+    )
     out: list[dict[str, object]] = []
     seen: dict[str, dict[str, object]] = {}
     for series in tables["series"]:

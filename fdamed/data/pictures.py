@@ -51,10 +51,11 @@ def mnist_m(domain: Domain) -> Samples:
             raise FdamedError("not MNIST-M's list of labels", str(table), fix) from None
         folder = Roots.of(root / f"mnist_m_{part}")
         try:
-            files += [folder.locate(name) for name, _ in rows]
+            found = [folder.locate(name) for name, _ in rows]
         except Unreadable as refused:
             what = f"a name in the list is no file of mnist_m_{part}/ ({refused.reason})"
             raise FdamedError(what, str(table), "Unpack mnist_m.tar.gz again.") from None
+        files += found
         counts.append(len(rows))
     x = np.empty((len(files), MNIST_M_SIDE, MNIST_M_SIDE, 3), dtype=np.uint8)
     for row, file in enumerate(files):
@@ -66,6 +67,8 @@ def _picture(file: Path, side: int) -> NDArray[np.uint8]:
     from PIL import Image as Pictures
 
     try:
+        if not file.is_file():  # a pipe would be waited for
+            raise FileNotFoundError
         with Pictures.open(file, formats=("JPEG", "PNG")) as picture:
             if picture.width * picture.height > MAX_PIXELS:
                 raise FdamedError("a picture with more pixels than any camera's", str(file), "Remove it.")
