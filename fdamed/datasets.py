@@ -29,7 +29,7 @@ class DataSet(Strict):
     """Stop when more than this share of the rows or files is refused."""
     # Left out where it says nothing: a study that never had this key keeps its digests.
     allowed_roots: Annotated[tuple[str, ...], Field(exclude_if=lambda folders: not folders)] = ()
-    """Folders outside the root into which links below it may lead, such as a cluster's store; other links are refused."""
+    """Folders outside the root into which links below it may lead, such as a cluster's store; others are refused."""
 
 
 class Chexpert(DataSet):

@@ -1,4 +1,4 @@
-"""Where a path from a table may lead: below the data root, or through links into folders that the configuration names."""
+"""Where a path from a table may lead: below the data root, or by links into folders that the configuration names."""
 
 from __future__ import annotations
 
