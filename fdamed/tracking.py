@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -78,6 +79,8 @@ def connect(store: Store) -> Any:
         _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))
     elif parts.scheme == "sqlite":
         Path(parts.path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+        # MLflow makes an experiment `Default` in every new database, with the absolute path of the working folder.
+        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):

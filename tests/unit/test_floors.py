@@ -1,4 +1,4 @@
-"""Versions: what pyproject.toml allows, what the lock pins and what is installed have no known hole that matters here."""
+"""Versions: what pyproject.toml allows, the lock pins and is installed has no known hole that matters here."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_no_rule_runs_code_from_elsewhere_or_an_unquoted_path(path: Path) -> Non
 
 def test_the_environment_is_safe_before_anything_is_imported() -> None:
     """In a process of its own, with an environment that asks for the opposite."""
-    hostile = {name: "1" for name in FORBIDDEN} | {name: "maybe" for name in REQUIRED}
+    hostile = dict.fromkeys(FORBIDDEN, "1") | dict.fromkeys(REQUIRED, "maybe")
     hostile |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": "9"}
     code = (
         "import json, os, sys\nfrom fdamed.cli import main\n"
