@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -66,3 +69,19 @@ def test_the_lock_pins_every_dependency_to_what_the_project_allows() -> None:
         for name, requirement in requirements(*group).items():
             pins = [s for s in LOCK[name].specifier if s.operator == "=="]
             assert pins and requirement.specifier.contains(pins[0].version, prereleases=True), name
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ({"dependencies": [{"name": "a", "version": "1", "vulns": []}]}, 0),
+        ({"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "X-1", "fix_versions": ["2"]}]}]}, 1),
+        ({"dependencies": [{"name": "a", "skip_reason": "not found"}]}, 3),
+        ({"dependencies": []}, 3),
+        ({}, 3),
+    ],
+)
+def test_an_audit_that_could_not_ask_does_not_say_that_all_is_well(answer: object, code: int, tmp_path: Path) -> None:
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    command = [sys.executable, str(ROOT / ".ci" / "audited.py"), str(tmp_path / "answer.json")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == code
