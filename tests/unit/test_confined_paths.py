@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fdamed.data import benchmark
 from fdamed.data.image import Unreadable
 from fdamed.data.roots import Roots
+from fdamed.datasets import Domain
+from fdamed.errors import FdamedError
 from tests import raw_trees
 from tests.raw_trees import write_picture
 
@@ -216,6 +219,32 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     for allowed, kept in (((), 0), ((str(store),), 6)):
         data = Midrc.model_validate({"layout": "midrc", "root": str(export), "allowed_roots": allowed})
         assert len(read(data, "midrc", "salt", False, Rejects())) == kept
+
+
+def test_numbers_that_lie_in_another_file_are_not_fetched(tmp_path: Path) -> None:
+    """HDF5 can name any file of the machine as the place of its numbers."""
+    import h5py
+
+    (tmp_path / "secret").write_bytes(bytes(range(256)) * 8)
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["data"], other["target"] = [[0.5] * 256], [1]
+    for trick in ("external", "link", "none"):
+        with h5py.File(tmp_path / f"{trick}.h5", "w") as file:
+            for part in ("train", "test"):
+                file[f"{part}/target"] = [1]
+                if trick == "external":
+                    place = [(str(tmp_path / "secret"), 0, 256)]
+                    file.create_dataset(f"{part}/data", (1, 256), "u1", external=place)
+                elif trick == "link":
+                    file[f"{part}/data"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/data")
+                else:
+                    file[f"{part}/data"] = [[0.5] * 256]
+        domain = Domain(kind="usps", root=str(tmp_path / f"{trick}.h5"))
+        if trick == "none":
+            assert len(benchmark.read(domain, "data")) == 2
+        else:
+            with pytest.raises(FdamedError):
+                benchmark.read(domain, "data")
 
 
 @pytest.fixture(scope="module")
