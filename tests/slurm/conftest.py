@@ -123,7 +123,7 @@ def trained_here(folder: Path, config: Path) -> dict[str, str]:
     return digests(folder)
 
 
-def until(true, what: str, seconds: float = 300) -> None:
+def until(true, what: str, seconds: float = 900) -> None:
     begin = time.monotonic()
     while not true():
         assert time.monotonic() - begin < seconds, f"{what}: not within {seconds:.0f} s"
