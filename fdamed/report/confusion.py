@@ -47,7 +47,7 @@ def confusion_svg(record: Record, smallest: int) -> str | None:
         parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">is {name}</text>')
         for column, (share, count) in enumerate(row):
             x, y = left + column * CELL, top + line * CELL
-            ink = "#ffffff" if share > 0.55 else "#111111"
+            ink = "#ffffff" if share > 0.65 else "#111111"
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{SHADE}" fill-opacity="{share:.2f}" '
                 'stroke="#888888"/>'
