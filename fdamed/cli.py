@@ -14,6 +14,7 @@ from fdamed import __version__
 from fdamed.command_line import Parser, epilog
 from fdamed.errors import FdamedError
 from fdamed.federation.stopping import EXIT, Stopped
+from fdamed.safety import secure
 
 COMMANDS: dict[str, str] = {
     "watch": "run Snakemake on a cluster, again where an outage has left it hanging",
@@ -90,6 +91,7 @@ def add_command(commands: argparse._SubParsersAction[Parser], name: str, with_ar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    secure()
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = parsed(given)
     try:

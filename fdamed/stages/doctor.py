@@ -143,7 +143,8 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
-    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(data.root), rejects)
+    sample = index.iloc[sorted(chosen)].reset_index(drop=True)
+    inspect(sample, Path(data.root), rejects, data.allowed_roots)
     share = rejects.refused() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
     reasons = f": {_listed(rejects.counts())}" if share else ""
