@@ -98,6 +98,7 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
 
 
 def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record]:
+    from fdamed.federation.accounts import note_costs
     from fdamed.federation.loop import run as run_rounds
     from fdamed.seeds import stream
 
@@ -126,6 +127,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record]:
             checkpoints(job, phase),
             phase.train.evaluate_every,
             phase.train.patience,
+            note_costs if config.differential_of(phase.spec) else None,
         )
         if method.keeps:
             for party in config.cut.parties:
