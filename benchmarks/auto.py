@@ -45,7 +45,7 @@ def hospitals(side: int, width: float, images: int, labelled: int) -> tuple[InPr
         n = labelled if name == "target" else images
         data = Labelled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
-        sites[name] = Site(name, data, model, recipe, 0, RELEASE)
+        sites[name] = Site(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
     return InProcess(sites, "target", "auto"), Weights(x=model.read())
 
 

@@ -63,7 +63,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
 
     def hospital(name: str) -> Site:
         data = load(root / name, splits=("train",))
-        site = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release)
+        site = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
         if remember:
             site.memory["own"] = torch.zeros(model.layout.size)
         return site

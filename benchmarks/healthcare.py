@@ -48,6 +48,7 @@ def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> di
             release=frozenset({"weights", "update", "scalar", "count"}),
             auxiliary=Auxiliary(heads=("sex", "age", "view")) if with_heads else None,
             heads=FlatModel(heads.build(config)) if with_heads else None,
+            floor=NO_FLOOR,
         )
     return out
 

@@ -42,7 +42,7 @@ def hospitals(name: str, sets: list[Labelled], model: FlatModel, sgd: bool) -> I
     sites = {}
     for i, data in enumerate(sets):
         party, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
-        sites[party] = Site(party, seen, model, recipe, 0, RELEASE)  # type: ignore[arg-type]
+        sites[party] = Site(party, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
     return InProcess(sites, "target", name)
 
 

@@ -64,7 +64,7 @@ def main() -> None:
     model = FlatModel(fresh())
     names = [f"s{i}" for i in range(SOURCES)] + ["target"]
     sites = {
-        name: Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, frozenset({"weights", "count", "scalar"}))
+        name: Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, RELEASE, floor=NO_FLOOR)
         for name, data in zip(names, sets, strict=True)
     }
     net = InProcess(sites, "target", "fedavg")

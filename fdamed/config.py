@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from fdamed.cuts import Hospitals, Partition
 from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
-from fdamed.guards import NO_FLOOR, Differential, Floor, Privacy
+from fdamed.guards import NO_FLOOR, USUAL, Differential, Floor, Privacy
 from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Config(Strict):
     @property
     def floor(self) -> Floor:
         """What every hospital of the study insists on; public benchmark sets have no patients to protect."""
-        usual = NO_FLOOR if isinstance(self.data, Benchmark) else Floor()
+        usual = NO_FLOOR if isinstance(self.data, Benchmark) else USUAL
         images, steps = self.privacy.smallest_images, self.privacy.smallest_steps
         return Floor(usual.images if images is None else images, usual.steps if steps is None else steps)
 

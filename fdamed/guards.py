@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -68,8 +67,8 @@ class Floor:
                 f"{party} has {vague(images, CELL)} images to compute on, and fewer than {self.images} let nothing out "
                 "(privacy.smallest_images)",
                 f"hospital {party}",
-                f"Give {party} {self.images} images or more, or leave it out; of synthetic or public images, say so with "
-                "a lower privacy.smallest_images.",
+                f"Give {party} {self.images} images or more, or leave it out; of synthetic or public images, say so "
+                "with a lower privacy.smallest_images.",
             )
         if steps is not None and steps < self.steps:
             return FdamedError(
@@ -82,15 +81,10 @@ class Floor:
         return None
 
 
-NO_FLOOR = Floor(1, 1)
+USUAL, NO_FLOOR = Floor(), Floor(1, 1)
 
 
 def local_steps(images: int, batch: int, epochs: int) -> int:
     """Steps of local training: a last batch of one image is left out, as `train.batches` does."""
     whole, rest = divmod(images, batch)
     return epochs * (whole + (rest > 1 or images == 1))
-
-
-def most_images(images: int, share: float) -> int:
-    """At most so many of `images` are left for training when this share is not."""
-    return math.ceil(images * (1.0 - share))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fdamed.config import Config, Recipe
@@ -12,8 +12,9 @@ from fdamed.errors import FdamedError
 from fdamed.guards import local_steps
 from fdamed.runs import Run
 
-NOTHING = "Mend the key and start again; nothing was started."
 Catalogue = Mapping[str, Mapping[str, Any]]
+Images = Mapping[str, Mapping[str, int]]
+"""Hospital -> split -> how many."""
 
 
 def check_guards(name: str, run: Run, config: Config, known: Catalogue, where: str) -> None:
@@ -36,11 +37,11 @@ def _unmasked(name: str, phase: Run, entry: Mapping[str, Any], where: str) -> Fd
             "Choose a method that needs only sums (the table in docs/privacy.md), or drop secure_aggregation.",
         )
     return FdamedError(
-        f"`runs.{name}`: {phase.method} needs only sums, and fdamed itself does not mask: every hospital's answer would "
-        "reach the server as it is",
+        f"`runs.{name}`: {phase.method} needs only sums, and fdamed itself does not mask: every hospital's answer "
+        "would reach the server as it is",
         where,
-        "Set secure_aggregation to false, and where masks are required run the hospitals behind a network that adds them "
-        "(Flower's SecAgg+ for one).",
+        "Set secure_aggregation to false, and where masks are required run the hospitals behind a network that adds "
+        "them (Flower's SecAgg+ for one).",
     )
 
 
@@ -50,16 +51,21 @@ def _check_noise(name: str, phase: Run, config: Config, entry: Mapping[str, Any]
     model, train = config.model, config.train_of(phase)
     fault = None
     if entry.get("classical") or not entry["noised"]:
-        fault = f"the sources of {phase.method} let out more than local training under noise has made", (
-            f"Leave `differential` out of this run (docs/privacy.md lists the methods that go with it), or drop {name}."
+        fault = (
+            f"the sources of {phase.method} let out more than local training under noise has made",
+            (
+                f"Leave `differential` out of this run (docs/privacy.md lists the methods that go with it), or drop {name}."
+            ),
         )
     elif model.backbone.startswith("resnet") and model.norm == "batch":
-        fault = "BatchNorm mixes the images of a batch, so no image has a gradient of its own", (
-            "Set `model.norm: group`."
+        fault = (
+            "BatchNorm mixes the images of a batch, so no image has a gradient of its own",
+            ("Set `model.norm: group`."),
         )
     elif phase.auxiliary:
-        fault = "auxiliary heads are trained without noise at home, and steer the gradients that leave", (
-            "Drop `auxiliary` from this run, or `differential`."
+        fault = (
+            "auxiliary heads are trained without noise at home, and steer the gradients that leave",
+            ("Drop `auxiliary` from this run, or `differential`."),
         )
     elif train.precision != "float32":
         fault = "clipping in bfloat16 is too coarse to prove anything", "Set `train.precision: float32`."
@@ -85,23 +91,21 @@ def _check_phases(name: str, run: Run, config: Config, known: Catalogue, where: 
 
 
 def check_floor(
-    name: str, run: Run, config: Config, known: Catalogue, images: Mapping[str, Mapping[str, int]], where: str
+    name: str, run: Run, config: Config, known: Catalogue, images: Images, where: str, targets: Sequence[str] = ()
 ) -> None:
-    """Raise where a hospital stays below the floor with at most so many `images`: {party: {split: n}}.
-
-    A party that is not among them has an unknown number.
-    """
+    """Raise where a hospital stays below the floor with at most so many `images`; one not among them is not known."""
     for phase in config.phases(run):
-        for target in config.cut.targets:
-            for party, recipe, n in asked(phase, config, known[phase.method], target, images):
-                steps = None if known[phase.method].get("classical") else local_steps(n, recipe.batch, recipe.epochs)
+        entry = known[phase.method]
+        for target in targets or config.cut.targets:
+            for party, recipe, n in asked(phase, config, entry, target, images):
+                steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
                 refused = config.floor.refusal(party, n, steps)
                 if refused:
                     raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, refused.fix)
 
 
 def asked(
-    phase: Run, config: Config, entry: Mapping[str, Any], target: str, images: Mapping[str, Mapping[str, int]]
+    phase: Run, config: Config, entry: Mapping[str, Any], target: str, images: Images
 ) -> list[tuple[str, Recipe, int]]:
     """Hospitals that this phase may ask, with their recipes and their images for training, where these are known."""
     train, out = config.train_of(phase), []
@@ -125,4 +129,5 @@ def most_images(config: Config) -> dict[str, dict[str, int]]:
         return {}
     far = 10**9
     whole = far if cut.per_class == "all" else math.ceil(2 * cut.per_class * (1.0 - cut.val - cut.test))
-    return {p: {"train": max(0, whole - min(cut.labelled, whole)), "adapt": min(cut.labelled, whole)} for p in cut.parties}
+    few = min(cut.labelled, whole)
+    return {party: {"train": whole - few, "adapt": few} for party in cut.parties}

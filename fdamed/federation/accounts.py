@@ -1,8 +1,8 @@
 """What a hospital's training has cost its patients: kept inside, told as one number a round.
 
 Reproducible mode: the account is part of the hospital's memory, and so of the checkpoint: a round that is trained again
-after a kill gives the same bits and costs nothing more. Secure mode: it would give others, so the account is a file that
-is written before the answer leaves and never goes back.
+after a kill gives the same bits and costs nothing more. Secure mode: it would give other bits, so the account is a file
+that is written before the answer leaves and never goes back.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.wire import WireError, decode, encode, kinds
-from fdamed.guards import Floor, local_steps
+from fdamed.guards import USUAL, Floor, local_steps
 from fdamed.models.flat import FlatModel
 from fdamed.runs import Auxiliary
 from fdamed.seeds import Stream, stream
@@ -42,7 +42,7 @@ class Site:
     precision: str = "float32"
     smallest_batch: int = 16
     """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
-    floor: Floor = Floor()
+    floor: Floor = USUAL
     """The hospital's policy: nothing leaves that was computed on fewer images, or made by fewer steps."""
     noise: Mechanism | None = None
     """The hospital's policy: its training is private, and no step looks at its images in another way."""

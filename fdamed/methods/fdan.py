@@ -124,7 +124,9 @@ class FDan(Method[State]):
     title: ClassVar[str] = "f-DAN"
     paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Long et al. 2015"
     target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "with `wire: features` the server sees every batch, and distances to each source are told"
+    needs_each: ClassVar[str] = (
+        "with `wire: features` the server sees every batch, and it tells of each source's distance"
+    )
     steps: ClassVar[tuple[Step, ...]] = (train_locally, approach, portray, *STEPS)
     state: ClassVar[type] = State
 
