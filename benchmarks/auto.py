@@ -20,6 +20,7 @@ from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedgp_auto import FedGPAuto

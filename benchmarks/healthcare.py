@@ -19,6 +19,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.method import Method
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads

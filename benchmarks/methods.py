@@ -26,6 +26,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 

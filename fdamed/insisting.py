@@ -53,19 +53,17 @@ def _check_noise(name: str, phase: Run, config: Config, entry: Mapping[str, Any]
     if entry.get("classical") or not entry["noised"]:
         fault = (
             f"the sources of {phase.method} let out more than local training under noise has made",
-            (
-                f"Leave `differential` out of this run (docs/privacy.md lists the methods that go with it), or drop {name}."
-            ),
+            f"Leave `differential` out of {name} (docs/privacy.md lists the methods that go with it), or drop the run.",
         )
     elif model.backbone.startswith("resnet") and model.norm == "batch":
         fault = (
             "BatchNorm mixes the images of a batch, so no image has a gradient of its own",
-            ("Set `model.norm: group`."),
+            "Set `model.norm: group`.",
         )
     elif phase.auxiliary:
         fault = (
             "auxiliary heads are trained without noise at home, and steer the gradients that leave",
-            ("Drop `auxiliary` from this run, or `differential`."),
+            "Drop `auxiliary` from this run, or `differential`.",
         )
     elif train.precision != "float32":
         fault = "clipping in bfloat16 is too coarse to prove anything", "Set `train.precision: float32`."
