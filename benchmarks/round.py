@@ -64,6 +64,7 @@ def main() -> None:
     ]
     model = FlatModel(fresh())
     names = [f"s{i}" for i in range(SOURCES)] + ["target"]
+    released = frozenset({"weights", "count", "scalar"})
     sites = {
         name: Site(
             name,
@@ -71,7 +72,7 @@ def main() -> None:
             model,
             Recipe(lr=1e-3, batch=BATCH),
             0,
-            frozenset({"weights", "count", "scalar"}),
+            released,
             floor=NO_FLOOR,
         )
         for name, data in zip(names, sets, strict=True)

@@ -67,6 +67,7 @@ def parse(raw: dict[str, Any], where: str) -> Config:
             _check_handover(name, first, phase, where)
         if catalogue()[run.method].get("classical"):
             _check_classical(name, run, config, where)
+    for name, run in config.expanded_runs().items():
         check_guards(name, run, config, catalogue(), where)
     return config
 

@@ -25,7 +25,10 @@ def check_guards(name: str, run: Run, config: Config, known: Catalogue, where: s
             raise _unmasked(name, phase, entry, where)
         _check_noise(name, phase, config, entry, where)
     _check_phases(name, run, config, known, where)
-    check_floor(name, run, config, known, most_images(config), where)
+    try:
+        check_floor(name, run, config, known, most_images(config), where)
+    except FdamedError as error:
+        raise FdamedError(error.what, where, f"{error.fix} For now nothing was started.") from None
 
 
 def _unmasked(name: str, phase: Run, entry: Mapping[str, Any], where: str) -> FdamedError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -131,10 +131,14 @@ def secret_normal(count: int) -> Tensor:
 
 def epsilon(spent: Sequence[Spent], delta: float) -> float:
     """What these steps together cost each patient at this delta; exactly 0 where there are none."""
-    if not spent:
-        return 0.0
+    return _epsilon(tuple((m, q, int(steps)) for m, q, steps in spent), delta) if spent else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(spent: tuple[Spent, ...], delta: float) -> float:
+    """A tenth of a second each time; hospitals of one size ask the same."""
     accountant = accountants()()
-    accountant.history = [(m, q, int(steps)) for m, q, steps in spent]
+    accountant.history = list(spent)
     return float(accountant.get_epsilon(delta))
 
 
