@@ -49,7 +49,7 @@ def mechanism(n: int, multiplier: float = 0.0, clip: float = 1.0, **options: obj
 
 
 def test_the_clipped_mean_of_two_gradients_is_the_number_on_paper() -> None:
-    """At zero weights a row x of class 0 has the gradient ((-x/2), (x/2)): (6, 8) is 5 sqrt 2 long, (0, 1) is sqrt(1/2).
+    """At zero weights a row x of class 0 has the gradient (-x/2, x/2): (6, 8) gives 5 sqrt 2, (0, 1) sqrt(1/2).
 
     Clipped at 1 the first is (6, 8)/(10 sqrt 2) a row, the second stays (0, 1)/2; half of their sum is the mean.
     """
