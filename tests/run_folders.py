@@ -44,6 +44,7 @@ def configuration(folder: Path, **changes: object) -> dict[str, object]:
         "data": {"layout": "chexpert", "root": "/secret/place/of/data", "salt": "a-secret-salt"},
         "phantom": {"patients": 3000},
         "cut": {"by": "condition", "parties": PARTIES, "target": "NC"},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "train": {"rounds": 12},
         "runs": runs,
         "seeds": [0, 1, 2],

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed import records as folders
     from fdamed.evaluate import clock, tables, traffic
     from fdamed.evaluate import cohort as cohorts
-    from fdamed.report import contents, cosines, figures, jacobians, notes, page, pictures, study, written
+    from fdamed.report import contents, cosines, figures, guarded, jacobians, notes, page, pictures, study, written
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -51,7 +51,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     known = study.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):
-        for name, frame in written.files(known, frames).items():
+        private = guarded.costs(records)
+        more = {} if private.empty else {"privacy": private}
+        for name, frame in (written.files(known, frames) | more).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
             write_text(folder / "report" / "tables" / f"{name}.md", tables.to_markdown(frame))
         write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))

@@ -325,7 +325,15 @@ def ordered(cohort: str, **scores: Interval) -> str:
     layouts = {"chexpert": "condition", "mimic": "race", "nih": "condition"}
     cut = {"by": layouts[cohort], "parties": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
     data = {"layout": cohort, "root": "/x"}
-    raw = {"cohort": "c", "data": data, "cut": cut, "runs": runs, "model": {"heads": ["sex", "age"]}}
+    privacy = {"smallest_steps": 7}
+    raw = {
+        "cohort": "c",
+        "data": data,
+        "cut": cut,
+        "privacy": privacy,
+        "runs": runs,
+        "model": {"heads": ["sex", "age"]},
+    }
     config = parse(raw, "test")
     found = {("B", run, "auc"): score for run, score in scores.items()}
     return " ".join(beside.ordering(config, config.expanded_runs(), found, "B", "auc"))
