@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from fdamed.cuts import Hospitals, Partition
 from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
+from fdamed.limits import Guard
 from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
 Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
@@ -109,6 +110,8 @@ class Train(Strict):
     """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
+    guard: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
+    """What an answer must be like to be aggregated (docs/guard.md)."""
     patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
