@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ IMAGES = {"bern": 96, "genoa": 72, "lyon": 120, "mallory": 96, "target": 48}
 ROUNDS = 8
 OPTIONS: dict[str, dict[str, Any]] = {
     "scaffold": {"variate": "I"},
-    "target_only": {"warmup": ROUNDS // 2},
+    "target_only": {"warmup": 2},
     "kd3a": {"gate_begin": 0.6, "gate_end": 0.7, "heads": "average"},
-    "fedrf_tca": {"warmup": ROUNDS // 2, "frequencies": 32, "components": 8, "width": 16},
+    "fedrf_tca": {"warmup": 2, "frequencies": 32, "components": 8, "width": 16},
 }
 """What makes a method listen to its sources, and take so small a federation."""
 
@@ -101,14 +102,17 @@ class Result:
     memories: dict[str, dict[str, Tensor]]
 
 
-def federate(name: str, seed: int, attack: str | None = None, sources: tuple[str, ...] = SOURCES) -> Result:
+@cache
+def federate(
+    name: str, seed: int, attack: str | None = None, sources: tuple[str, ...] = SOURCES, rounds: int = ROUNDS
+) -> Result:
     """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
     resident = model()
     labels = REGISTRY[name].target_labels
     sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
     net = Attacked(sites, attack, seed)
     method = made(name)
-    theta, record = run(method, net, model().read(), ROUNDS, no_judge)
+    theta, record = run(method, net, model().read(), rounds, no_judge)
     judged = judge_model(method, net, theta)
     test = radiographs(TARGET, 400, seed + 1000)
     score = auc(test.y, predict(judged, test)[:, 1].astype(np.float64))
