@@ -29,6 +29,7 @@ rule audit:
 rule track:
     input:
         run_files(),
+        f"{ROOT}/report/index.html",
     output:
         f"{ROOT}/tracked.json",
     log:
