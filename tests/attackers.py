@@ -22,6 +22,7 @@ from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site, Step
 from fdamed.federation.wire import kinds
+from fdamed.limits import Guard
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.seeds import stream
@@ -104,13 +105,19 @@ class Result:
 
 @cache
 def federate(
-    name: str, seed: int, attack: str | None = None, sources: tuple[str, ...] = SOURCES, rounds: int = ROUNDS
+    name: str,
+    seed: int,
+    attack: str | None = None,
+    sources: tuple[str, ...] = SOURCES,
+    rounds: int = ROUNDS,
+    opposed: float | None = None,
 ) -> Result:
     """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
     resident = model()
     labels = REGISTRY[name].target_labels
     sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
     net = Attacked(sites, attack, seed)
+    net.guard = Guard(opposed=opposed)
     method = made(name)
     theta, record = run(method, net, model().read(), rounds, no_judge)
     judged = judge_model(method, net, theta)

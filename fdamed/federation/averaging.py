@@ -83,7 +83,7 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     lengths = distances([r.x for r in kept.values()], x[:cut])
     verdict = sound(net, step, _travels(kept, lengths), length(x[:cut]))
     kept = _left(kept, verdict)
-    kept = _not_opposed(net, step, kept, [r.x for r in kept.values()], x)
+    kept = _unopposed(net, step, kept, [r.x[:cut] for r in kept.values()], x[:cut])
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -111,7 +111,7 @@ def sound_moves(
     own = Travel(length(target.g[:cut]), target.n, target.reach) if target else None
     verdict = sound(net, step, travels, length(x[:cut]), own)
     kept = _left(kept, verdict)
-    kept = _not_opposed(net, step, kept, [r.g for r in kept.values()], None)
+    kept = _unopposed(net, step, kept, [r.g[:cut] for r in kept.values()])
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -142,10 +142,11 @@ def sound_parts(
         negative = [p for p in kept if len(values[p]) and bool((values[p][layout.variances] < 0.0).any())]
         why = f"its part {part} has a negative running variance"
         kept = _left(kept, _named(net, step, Verdict(dict.fromkeys(negative, why))))
-    lengths = [length(values[p] if start is None else values[p] - start) for p in kept]
+    moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
     counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
-    travels = {p: Travel(v, n, n) for p, v, n in zip(kept, lengths, counts, strict=True)}
-    return _left(kept, sound(net, step, travels, size, subject=f"its part {part} is"))
+    travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
+    kept = _left(kept, sound(net, step, travels, size, subject=f"its part {part} is"))
+    return _unopposed(net, step, kept, [moved[p] for p in kept])
 
 
 def sound_norms(net: Network, step: Step, h: Mapping[str, L], name: str) -> dict[str, L]:
@@ -191,14 +192,14 @@ def _left(h: Mapping[str, T], verdict: Verdict) -> dict[str, T]:
     return {k: r for k, r in h.items() if k not in verdict.faults}
 
 
-def _not_opposed(
-    net: Network, step: Step, h: dict[str, T], vectors: Sequence[Tensor], x: Tensor | None
+def _unopposed(
+    net: Network, step: Step, h: dict[str, T], vectors: list[Tensor], x: Tensor | None = None
 ) -> dict[str, T]:
-    """Without those who point against all others, where the study asks for it."""
+    """Without those whose change of the parameters x (None: from zero) points against all others, if the study asks."""
     if net.guard.opposed is None or len(h) < 4:
         return h
     names = list(h)
-    found = opposed(gram(vectors, x, net.layout.trainable), net.guard.opposed)
+    found = opposed(gram(vectors, x), net.guard.opposed)
     return _left(h, _named(net, step, Verdict({names[i]: "it points against all others" for i in found})))
 
 

@@ -191,14 +191,13 @@ def distances(vectors: Sequence[Tensor], x: Tensor) -> list[float]:
 # --- who points against all others (off by default: docs/guard.md says why) -------------------------------------------
 
 
-def gram(vectors: Sequence[Tensor], x: Tensor | None, size: int) -> Tensor:
-    """Cosines (N, N) of the first `size` numbers of each v - x (of v, where x is None); 0 where one has no length."""
+def gram(vectors: Sequence[Tensor], x: Tensor | None = None) -> Tensor:
+    """Cosines (N, N) of the vectors (P,), or of what they are beyond x (P,); 0 where one has no length."""
     total = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
-    for start in range(0, size, BLOCK):
-        stop = min(start + BLOCK, size)
-        rows = torch.stack([v[start:stop] for v in vectors])
+    for start in range(0, len(vectors[0]), BLOCK):
+        rows = torch.stack([v[start : start + BLOCK] for v in vectors])
         if x is not None:
-            rows -= x[start:stop]
+            rows -= x[start : start + BLOCK]
         total += (rows @ rows.t()).double()
     length = total.diagonal().clamp(min=0.0).sqrt()
     unit = torch.where(length > SHORTEST, 1.0 / length.clamp(min=SHORTEST), 0.0)

@@ -17,6 +17,11 @@ from tests import attackers
 from tests.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
 
 WITHIN = 0.02
+ORDINARY = ("sign flip", "replayed")
+"""What has the length of an honest update and points elsewhere. By default it is let in, as honest hospitals with other
+label rates look the same: then the model is finite, and the AUC of plain averages may fall further than WITHIN (fedsr,
+kd3a, scaffold: docs/guard.md). The gate holds where the study sets `guard.opposed`."""
+LIMIT = -0.2
 METHODS = sorted(REGISTRY)
 ALONE = ("finetune_head", "finetune_whole", "oracle")
 """Methods that ask no source: nothing to attack; they are in the matrix all the same."""
@@ -40,7 +45,8 @@ NAMED = {
 
 def hold(name: str, attack: str, seed: int, rounds: int = ROUNDS) -> None:
     """One cell of the matrix."""
-    attacked = federate(name, seed, attack, rounds=rounds)
+    opposed = LIMIT if attack in ORDINARY else None
+    attacked = federate(name, seed, attack, rounds=rounds, opposed=opposed)
     expected = federate(name, seed, None, tuple(s for s in SOURCES if s != ATTACKER), rounds)
     assert torch.isfinite(attacked.theta).all()
     for memory in attacked.memories.values():
@@ -73,6 +79,19 @@ def test_no_rule_is_spoiled_by_a_huge_update(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_no_attack_spoils_any_rule(name: str, attack: str, seed: int) -> None:
     hold(name, attack, seed)
+
+
+@pytest.mark.parametrize("attack", ORDINARY)
+def test_what_looks_like_an_ordinary_update_is_let_in_and_the_model_is_finite(attack: str) -> None:
+    found = federate("fedavg", 0, attack)
+    assert found.record.absences == [] and torch.isfinite(found.theta).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ORDINARY)
+@pytest.mark.parametrize("name", METHODS)
+def test_what_looks_ordinary_leaves_every_rule_with_a_finite_model(name: str, attack: str) -> None:
+    assert torch.isfinite(federate(name, 0, attack).theta).all()
 
 
 @pytest.mark.parametrize("attack", NAMED)
