@@ -2,7 +2,7 @@
 
 At the door (`unusable`), for each answer by itself: names, shapes and dtypes as declared, finite, no negative running
 variance, counts that the hospital can have. Before an aggregation (`judged`), side by side: no update that dwarfs the
-others. Whoever does not pass is left out of the round by name; decisions 0012 and 0021 have the reasons.
+others. Whoever does not pass is left out of the round by name; decisions 0012 and 0026 have the reasons.
 """
 
 from __future__ import annotations
