@@ -20,7 +20,7 @@ WITHIN = 0.02
 ORDINARY = ("sign flip", "replayed")
 """What has the length of an honest update and points elsewhere. By default it is let in, as honest hospitals with other
 label rates look the same: then the model is finite, and the AUC of plain averages may fall further than WITHIN (fedsr,
-kd3a, scaffold: docs/guard.md). The gate holds where the study sets `guard.opposed`."""
+kd3a, scaffold, fedrf_tca, target_only: docs/guard.md). The gate holds where the study sets `guard.opposed`."""
 LIMIT = -0.2
 METHODS = sorted(REGISTRY)
 ALONE = ("finetune_head", "finetune_whole", "oracle")
