@@ -23,6 +23,7 @@ from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
 from fdamed.federation.method import Model
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import FlatModel
 
@@ -52,7 +53,7 @@ def main() -> None:
     sites = {}
     for name in names:
         data = Labelled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
-        sites[name] = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release)
+        sites[name] = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
     net = network.InProcess(sites, "target", "fedavg")
     net.declared = dict.fromkeys(names, IMAGES)
     state, shares, rounds = Model(x=model.read()), [], []

@@ -22,6 +22,7 @@ from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site, Step
 from fdamed.federation.wire import kinds
+from fdamed.guards import NO_FLOOR
 from fdamed.limits import Guard
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel, Layout
@@ -88,6 +89,7 @@ def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, pos
         seed=seed,
         release=RELEASE | {"individual"},
         smallest_batch=2,
+        floor=NO_FLOOR,
     )
 
 
