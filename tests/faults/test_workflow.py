@@ -116,7 +116,7 @@ def made(tmp_path_factory) -> Iterator[Made]:
         yield Made(folder, raw, before, [(job.returncode, text) for job, text in zip(both, said, strict=True)])
     finally:
         if bound:
-            subprocess.run(["umount", str(raw)], check=True)
+            subprocess.run(["umount", "--lazy", str(raw)], check=True)
 
 
 def test_of_two_workflows_one_wins_and_the_other_says_why(made: Made) -> None:
