@@ -51,6 +51,8 @@ def run(
     if found:
         done, state, record = found
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
+    if checkpoints:
+        checkpoints.check_room(state)
     watched, on_disk = sys.stderr.isatty(), done
     ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
+from fdamed.federation.exhausted import telling_batch
 from fdamed.federation.wire import WireError, decode, encode, kinds
 from fdamed.guards import USUAL, Floor, local_steps
 from fdamed.models.flat import FlatModel
@@ -146,7 +147,8 @@ def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     recipe = site.recipe
     site.recipe = recipe.at(round)
     try:
-        return step.run(site, ask)
+        with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
+            return step.run(site, ask)
     finally:
         site.recipe = recipe
 
@@ -157,18 +159,26 @@ def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
     def door(request: bytes) -> bytes:
         try:
             head, body = unpack(request)
-            step = _STEPS[head["step"]]
+            step, round, nth = _question(head)
             refused = refusal(step, site.release, site.name, method)
             if refused:
                 raise refused
             ask: Any = decode(step.question, body, site.model.layout.size)
-            return pack({"ok": True}, encode(answer(site, step, head["round"], head["nth"], ask)))
+            return pack({"ok": True}, encode(answer(site, step, round, nth, ask)))
         except FdamedError as error:
             return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
         except WireError as error:
             return pack({"ok": False, "error": [str(error), f"hospital {site.name}", "Use the same fdamed."]}, b"")
 
     return door
+
+
+def _question(head: dict[str, Any]) -> tuple[Step, int, int]:
+    """Which step is asked for, in which round and for the how many-th time."""
+    name, round, nth = head.get("step"), head.get("round"), head.get("nth")
+    if not isinstance(name, str) or name not in _STEPS or type(round) is not int or type(nth) is not int:
+        raise WireError("not a question that this hospital knows")
+    return _STEPS[name], round, nth
 
 
 def pack(head: dict[str, Any], body: bytes) -> bytes:
@@ -181,6 +191,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
     try:
         (n,) = struct.unpack("<I", view[:4])
         head: dict[str, Any] = json.loads(bytes(view[4 : 4 + n]))
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, RecursionError):
         raise WireError("not a request") from None
+    if not isinstance(head, dict):
+        raise WireError("not a request")
     return head, view[4 + n :]

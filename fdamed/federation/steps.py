@@ -102,10 +102,11 @@ def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correc
 
 
 def finite(site: Site, loss: float) -> float:
-    """The loss, or the reason why this hospital cannot go on."""
-    if loss != loss or abs(loss) == float("inf"):
+    """The loss, or the reason why this hospital cannot go on; a last step may spoil the model after the last loss."""
+    spoilt = "loss" if loss != loss or abs(loss) == float("inf") else "model"
+    if spoilt == "loss" or not torch.isfinite(site.model.theta.sum()):
         raise FdamedError(
-            f"the loss is not finite at learning rate {site.recipe.lr}",
+            f"the {spoilt} is not finite at learning rate {site.recipe.lr}",
             f"hospital {site.name}",
             "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
         )

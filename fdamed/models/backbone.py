@@ -150,6 +150,8 @@ def load_pretrained(net: Net, path: Path) -> list[str]:
             str(path),
             "Give a torchvision state dict of the same ResNet, or set model.width to 1.",
         )
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
+        raise FdamedError("the file holds weights that are no finite numbers", str(path), "Give another file.")
     net.trunk.load_state_dict(found, strict=False)
     return [k for k in wanted if k not in found and not k.endswith("num_batches_tracked")]
 
@@ -166,6 +168,8 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         else:
             given: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             content = given.get("state_dict", given)
+        if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()):
+            raise TypeError("something else than tensors by name")
     except Exception as error:
         raise FdamedError(
             f"not a file of tensors ({type(error).__name__})", str(path), "Give a state dict or a safetensors file."

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -17,9 +16,10 @@ from fdamed.configfile import catalogue
 from fdamed.cuts import Cut
 from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
+from fdamed.files import free, megabytes
 from fdamed.insisting import check_floor
 from fdamed.stages.places import add_config, clinical, read_config
-from fdamed.stages.surroundings import look_around, nearest
+from fdamed.stages.surroundings import look_around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +81,7 @@ def examine(config: Config, cluster: bool = False) -> Report:
     """All checks, in the order in which the stages would fail; of a public set's data there is nothing to ask."""
     report = Report(machine=machine(config))
     look_around(config, report.say, report.machine["gpu"], cluster)
+    _checkpoints(config, report)
     if isinstance(config.data, Benchmark):
         report.say("ok", "tables", "a public set: `fdamed divide` reads and checks it")
         return report
@@ -98,8 +99,19 @@ def machine(config: Config) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(pages / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
-        "free_gb": round(shutil.disk_usage(nearest(Path(config.results))).free / 2**30, 1),
+        "free_gb": round(free(Path(config.results)) / 2**30, 1),
     }
+
+
+def _checkpoints(config: Config, report: Report) -> None:
+    """Room for the final weights of every run, and for the checkpoints of as many trainings as there are cores."""
+    from fdamed.models import backbone
+
+    model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
+    runs = len(config.expanded_runs()) * len(config.cut.targets) * len(config.seeds)
+    needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
+    detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
+    report.say("ok" if left > needed else "fail", "checkpoints", detail)
 
 
 def _tables(config: Config, report: Report) -> pd.DataFrame | None:
@@ -135,7 +147,8 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
-    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(data.root), rejects)
+    sample = index.iloc[sorted(chosen)].reset_index(drop=True)
+    inspect(sample, Path(data.root), rejects, data.allowed_roots)
     share = rejects.refused() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
     reasons = f": {_listed(rejects.counts())}" if share else ""
@@ -240,21 +253,22 @@ def _time(seconds: float) -> str:
 
 
 def show(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    from fdamed.progress import console
+
+    out = console()
     table = Table("", "check", "what was found", title="fdamed doctor")
     marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
     for check in report.checks:
         table.add_row(marks[check["status"]], check["check"], check["detail"].replace("[", r"\["))
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
-    console.print(table)
+    out.print(table)
     if report.parties:
         sizes = Table("hospital", "images", "patients", "positive", "train", "adapt", "val", "test")
         for party, entry in report.parties.items():
             splits = [entry["splits"][s] for s in ("train", "adapt", "val", "test")]
             sizes.add_row(party, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
-        console.print(sizes)
+        out.print(sizes)
     if report.patients_shared:
-        console.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))
+        out.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))

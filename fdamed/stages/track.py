@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from fdamed.files import digest, digest_file, held, write_json
 from fdamed.records import Record, study
 from fdamed.stages.places import add_config, read_config
 from fdamed.tracking.content import NAMED, Entry, run_entry, span, study_entry
+from fdamed.tracking.models import Candidate
 from fdamed.tracking.store import Store
 
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
@@ -32,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.progress import track as progress
     from fdamed.tracking.importing import track
     from fdamed.tracking.store import place
-    from fdamed.tracking.view import link
+    from fdamed.tracking.view import experiment_tags, link
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     with _turn(Path(config.results) / "mlflow"):
         done = track(
             progress([*of_runs(config, records), of_study(config, folder, records)], "runs to MLflow"),
-            (), store, config.cohort, note(config),
+            models_of(config, records), store, config.cohort, experiment_tags(note(config), len(config.cut.targets)),
         )  # fmt: skip
     content = {
         "experiment": config.cohort,
@@ -60,6 +62,20 @@ def run(arguments: argparse.Namespace) -> None:
     write_json(folder / "tracked.json", content)
     counts = f"{done.new} new, {done.replaced} replaced, {done.kept} kept"
     print(f"{len(records)} runs and the report in MLflow: {counts}", file=sys.stderr)
+
+
+def models_of(config: Config, records: list[Record]) -> list[Candidate]:
+    """The models to register; none, and a word why, where ONNX cannot be written or the study wants none."""
+    import importlib.util
+
+    from fdamed.stages.offered import offered
+
+    if not config.tracking.models:
+        return []
+    if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
+        print("no model is registered: pip install 'fdamed[export]' to have them", file=sys.stderr)
+        return []
+    return offered(config, records)
 
 
 def of_runs(config: Config, records: list[Record]) -> list[Entry]:
@@ -105,7 +121,7 @@ def note(config: Config) -> str:
     targets, parties = ", ".join(config.cut.targets), list(config.cut.parties)
     named = ", ".join(parties) if len(parties) <= NAMED else f"{len(parties)}, {parties[0]} to {parties[-1]}"
     return (
-        f"{synthetic}Hospitals cut by {config.cut.by}: {named}; adapted to: {targets}; "
+        f"{synthetic}Hospitals cut by {html.escape(config.cut.by)}: {named}; adapted to: {targets}; "
         f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
         "Rows are grouped by run and target; open a group to see its seeds."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ from typing import Any
 from fdamed.errors import FdamedError
 from fdamed.tracking.content import Entry
 from fdamed.tracking.models import Candidate, register
-from fdamed.tracking.store import FIX, Store, connect, place
-from fdamed.tracking.view import experiment_tags
+from fdamed.tracking.store import FIX, Store, connect, first_answer, place
 
 BATCH = 1000
 """Metrics that MLflow takes in one call."""
@@ -31,9 +30,9 @@ class Tracked:
 
 
 def track(
-    entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, cohort: str, note: str
+    entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, cohort: str, tags: Mapping[str, str]
 ) -> Tracked:  # fmt: skip
-    """Bring everything into the experiment `cohort`; call it from one process at a time."""
+    """Bring everything into the experiment `cohort` with its tags; call it from one process at a time."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -41,7 +40,8 @@ def track(
     runs: dict[str, str] = {}
     try:
         client = connect(store)
-        experiment = _experiment(client, store, cohort, note)
+        first_answer(client, store, cohort)
+        experiment = _experiment(client, store, cohort, tags)
         known = _known(client, experiment)
         for entry in entries:
             what, runs[entry.key] = _bring(client, experiment, entry, known.get(entry.key, []), store, cohort)
@@ -54,7 +54,7 @@ def track(
     return Tracked(experiment, done["new"], done["replaced"], done["kept"], models)
 
 
-def _experiment(client: Any, store: Store, cohort: str, note: str) -> str:
+def _experiment(client: Any, store: Store, cohort: str, tags: Mapping[str, str]) -> str:
     found = client.get_experiment_by_name(cohort)
     if found is None:
         location = f"mlflow-artifacts:/{cohort}" if store.artefacts else None
@@ -64,7 +64,7 @@ def _experiment(client: Any, store: Store, cohort: str, note: str) -> str:
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(identity)
     present = found.tags if found else {}
-    for key, value in experiment_tags(note).items():
+    for key, value in tags.items():
         if present.get(key) != value:
             client.set_experiment_tag(identity, key, value)
     return identity

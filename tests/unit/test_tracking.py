@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from run_folders import edit, write_run, write_study
 
 from fdamed.cli import main
+from fdamed.configfile import load
 from fdamed.errors import FdamedError
 from fdamed.records import read
 from fdamed.report.confusion import confusion
+from fdamed.stages.offered import offered
 from fdamed.stages.track import store_of
 from fdamed.tracking.content import params, points, tags
+from fdamed.tracking.models import Candidate, register
 from fdamed.tracking.store import Store, connect, place
 
-STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}, "seeds": [0, 1]}
+STUDY = {
+    "runs": {"fedavg": {}, "gp": {}},
+    "train": {"rounds": 3},
+    "seeds": [0, 1],
+    "tracking": {"models": False},  # these run folders hold no weights
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +81,7 @@ def test_nothing_in_the_store_names_a_login_a_place_or_a_secret(tracked: Path) -
     assert run.data.tags["mlflow.user"] == "fdamed"
     assert run.info.status == "FINISHED"
     everything = [p.read_bytes() for p in (tracked / "results/mlflow").rglob("*") if p.is_file()]
-    for secret in ("a-secret-salt", "/secret/place", str(tracked)):
+    for secret in ("a-secret-salt", "/secret/place", str(tracked), str(Path.cwd()), str(Path.home()) + "/"):
         assert not any(secret.encode() in content for content in everything), secret
     if getpass.getuser() not in {"root", "fdamed"}:
         assert getpass.getuser() not in json.dumps([run.data.tags, run.data.params])
@@ -142,7 +151,7 @@ def test_a_server_that_is_away_is_an_error_within_ten_seconds(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     uri = f"http://user:password@127.0.0.1:{port}"
-    config = write_study(tmp_path, **STUDY, tracking={"uri": uri})
+    config = write_study(tmp_path, **STUDY | {"tracking": {"uri": uri, "models": False}})
     begin = time.monotonic()
     assert main(["track", "--config", str(config)]) == 2
     assert time.monotonic() - begin < 10
@@ -174,8 +183,6 @@ def test_a_printed_address_has_no_password() -> None:
 
 
 def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
-    from fdamed.configfile import load
-
     store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
     assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
     assert store.artefacts == tmp_path.resolve() / "results/mlflow/artifacts"
@@ -214,3 +221,41 @@ def test_the_report_and_the_matrix_are_kept_as_artefacts(tracked: Path, tmp_path
     drawing = (kept / run.info.run_id / "artifacts/figures/confusion_matrix.svg").read_text()
     assert "<title>gp at NC, seed 0: confusion matrix of the test split</title>" in drawing
     assert ">n = 180</text>" in drawing
+
+
+def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a_test_score(tmp_path: Path) -> None:
+    config = load(write_study(tmp_path, runs={"fedavg": {}, "gp": {}, "oracle": {}}, train={"rounds": 3}, seeds=[0, 1]))
+    told = {"fedavg": (0.7, 0.6), "gp": (0.5, 0.9), "oracle": (0.99, 0.99)}  # means: 0.65, 0.70
+    records = []
+    for run, values in told.items():
+        for seed, value in enumerate(values):
+            folder = tmp_path / f"results/demo/runs/{run}/NC/{seed}"
+            edit(folder / "scores/NC.json", auc=1.0 if run == "fedavg" else 0.1)
+            record = read(folder)
+            assert record is not None
+            records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
+    (model,) = offered(config, records)
+    assert (model.name, model.key) == ("demo-NC", "demo/gp/NC/1")
+    assert "0.900 in this one, chosen on the validation split" in model.why
+
+
+def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: Path, tmp_path: Path) -> None:
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    store = Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db", tmp_path / "results/mlflow/artifacts")
+    client = connect(store)
+    run = runs_of(tmp_path)[0]
+
+    def save(folder: Path, identity: str) -> None:
+        folder.mkdir()
+        (folder / "MLmodel").write_text(identity)
+
+    first = Candidate("demo-NC", run.data.tags["run_key"], "abc", "why", {"run": "gp"}, save)
+    found = [
+        register(client, run.info.experiment_id, candidate, run.info.run_id, store, "demo")
+        for candidate in (first, first, replace(first, digest="def"))
+    ]
+    assert found == [1, 1, 2]
+    assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
+    kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
+    assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)
+    assert len(kept) == 2
