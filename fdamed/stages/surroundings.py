@@ -58,7 +58,7 @@ def _torch_fault() -> str:
 
     if torch.cuda.is_available():
         return ""
-    built = "its driver is not found" if torch.backends.cuda.is_built() else "this torch is built for processors only"
+    built = "its driver is not found" if torch.version.cuda else "this torch is built for processors only"
     return f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
 
 
