@@ -6,7 +6,7 @@ CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: run test test-slurm audit check setup bench mlflow docs clean schema lock
+.PHONY: run test test-faults test-slurm audit check setup bench mlflow docs clean schema lock
 
 run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
@@ -16,6 +16,9 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 
 test: setup  ## all tests but the slow ones
 	$(BIN)/pytest -n $(CORES) --dist loadfile
+
+test-faults: setup  ## kills, full disks, bombs, broken files, two at once (minutes; root for the small disks)
+	$(BIN)/pytest -m faults -n $(CORES) --dist loadfile
 
 test-slurm: setup  ## a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
@@ -42,6 +45,7 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.phantom
 	$(BIN)/python -m benchmarks.dag
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.report
 
 mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \

@@ -21,6 +21,7 @@ from fdamed.config import Config
 from fdamed.cuts import Cut, Partition
 from fdamed.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
 from fdamed.errors import FdamedError
+from fdamed.insisting import check_guards
 from fdamed.runs import Run
 
 VARIANTS: dict[str, type[BaseModel]] = {
@@ -68,6 +69,8 @@ def parse(raw: dict[str, Any], where: str) -> Config:
             _check_handover(name, first, phase, where)
         if catalogue()[run.method].get("classical"):
             _check_classical(name, run, config, where)
+    for name, run in config.expanded_runs().items():
+        check_guards(name, run, config, catalogue(), where)
     return config
 
 

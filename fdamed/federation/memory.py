@@ -16,7 +16,7 @@ def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
 
     from fdamed.files import atomic
 
-    with atomic(path) as draft:
+    with atomic(path, sum(v.nbytes for v in memory.values())) as draft:
         save_file({k: v.contiguous() for k, v in memory.items()}, draft)
 
 
@@ -24,8 +24,11 @@ def put_aside(memory: Mapping[str, Tensor], path: Path) -> None:
     """For this process alone, which reads it again or dies with it: not synced."""
     from safetensors.torch import save_file
 
+    from fdamed.files import room_for
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in memory.items()}, path)
+    with room_for(path, sum(v.nbytes for v in memory.values())):
+        save_file({k: v.contiguous() for k, v in memory.items()}, path)
 
 
 def read_memory(path: Path) -> dict[str, Tensor]:

@@ -111,9 +111,12 @@ def _hospital(line: Connection, build: Callable[[], Site], method: str, threads:
             return
         head, _ = unpack(request)
         if "save" in head:
-            if site.memory:
-                write_memory(site.memory, Path(head["save"]))
-            line.send_bytes(pack({"ok": True}, b"1" if site.memory else b""))
+            try:
+                if site.memory:
+                    write_memory(site.memory, Path(head["save"]))
+                line.send_bytes(pack({"ok": True}, b"1" if site.memory else b""))
+            except FdamedError as error:
+                line.send_bytes(pack({"ok": False, "error": [error.what, error.where, error.fix]}, b""))
         elif "load" in head:
             site.memory = read_memory(Path(head["load"]))
             line.send_bytes(pack({"ok": True}, b""))

@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from torch import Tensor
 
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
+from fdamed.federation.exhausted import telling_batch
 from fdamed.federation.wire import WireError, decode, encode, kinds
+from fdamed.guards import USUAL, Floor, local_steps
 from fdamed.models.flat import FlatModel
 from fdamed.runs import Auxiliary
 from fdamed.seeds import Stream, stream
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labelled, Unlabelled
+    from fdamed.private import Mechanism
+
+TRAINED = frozenset({"weights", "update"})
+"""Kinds that local steps have made."""
 
 
 @dataclass
@@ -36,6 +43,12 @@ class Site:
     precision: str = "float32"
     smallest_batch: int = 16
     """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
+    floor: Floor = USUAL
+    """The hospital's policy: nothing leaves that was computed on fewer images, or made by fewer steps."""
+    noise: Mechanism | None = None
+    """The hospital's policy: its training is private, and no step looks at its images in another way."""
+    account: Path | None = None
+    """Where the cost of the noise is entered where the memory, which a resume sets back, will not do."""
     memory: dict[str, Tensor] = field(default_factory=dict)
     """The only thing that survives between questions."""
     rng: Stream = field(default_factory=lambda: Stream(0))
@@ -52,6 +65,8 @@ class Step:
     answer: type
     draws: str
     """The name in its random streams: its own, or that of the step whose numbers it draws."""
+    noised: bool = False
+    """Whether all that it lets out has been through the noise where a hospital insists on it."""
 
     @property
     def lets_out(self) -> frozenset[str]:
@@ -74,6 +89,12 @@ def at_site_like(other: Step) -> Callable[[Callable[[Site, Any], Any]], Step]:
         return _step(function, other.draws)
 
     return make
+
+
+def under_noise(step: Step) -> Step:
+    """Say of a step that it looks at images only by way of the noise, or not at all."""
+    _STEPS[step.name] = replace(step, noised=True)
+    return _STEPS[step.name]
 
 
 def _step(function: Callable[[Site, Any], Any], draws: str | None) -> Step:
@@ -100,13 +121,34 @@ def refusal(step: Step, release: frozenset[str], party: str, method: str) -> Fda
     )
 
 
+def insist(site: Site, step: Step) -> None:
+    """Raise where the hospital's own policy forbids the answer, before it is computed."""
+    if site.noise is not None and not step.noised:
+        raise FdamedError(
+            f"step {step.name} looks at images without the noise that {site.name} insists on",
+            f"hospital {site.name}",
+            "Choose a method that privacy.differential goes with (docs/privacy.md), or leave `differential` out.",
+        )
+    recipe = site.recipe
+    enough(site, local_steps(len(site.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
+
+
+def enough(site: Site, steps: int | None) -> None:
+    """Raise where the hospital's images, or these local steps, are too few to let anything out."""
+    refused = site.floor.refusal(site.name, len(site.data), steps)
+    if refused:
+        raise refused
+
+
 def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
+    insist(site, step)
     site.rng = stream(site.seed, site.name, round, step.draws, nth)
     recipe = site.recipe
     site.recipe = recipe.at(round)
     try:
-        return step.run(site, ask)
+        with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
+            return step.run(site, ask)
     finally:
         site.recipe = recipe
 

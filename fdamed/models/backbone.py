@@ -21,6 +21,8 @@ LAYERS = {
     "resnet50": ("bottleneck", (3, 4, 6, 3), 4),
 }
 """Backbone -> (block, blocks a stage, expansion of the block)."""
+GROUPS = 8
+"""Of channels, which come in eights."""
 
 
 class Net(nn.Module):
@@ -91,7 +93,18 @@ def _resnet(model: Model) -> Net:
         bias_downsample=False,
         feed_forward=False,
     )
+    if model.norm == "group":
+        _by_image(trunk)
     return Net(trunk, planes[3] * expansion, model.hidden, model.classes)
+
+
+def _by_image(module: nn.Module) -> None:
+    """Put GroupNorm in the place of every BatchNorm; MONAI's own `norm` reaches only the first of them."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(GROUPS, child.num_features))
+        else:
+            _by_image(child)
 
 
 @torch.no_grad()
@@ -106,9 +119,10 @@ def initialise(net: nn.Module, generator: torch.Generator) -> None:
             _draw(module.weight, (2.0 / fan_out) ** 0.5, generator)
         elif isinstance(module, nn.Linear):
             _draw(module.weight, (2.0 / module.in_features) ** 0.5, generator)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.BatchNorm2d | nn.GroupNorm):
             module.weight.fill_(1.0)
-            module.reset_running_stats()
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.zero_()

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from fdamed.config import Config
+from fdamed.files import nearest
 
 Say = Callable[[str, str, str], None]
 """(status, check, what was found)."""
@@ -60,14 +61,6 @@ def _torch_fault() -> str:
         return ""
     built = "its driver is not found" if torch.version.cuda else "this torch is built for processors only"
     return f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
-
-
-def nearest(folder: Path) -> Path:
-    """The folder itself, or the one above it that exists."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _scratch(folder: Path, say: Say) -> None:

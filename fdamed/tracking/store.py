@@ -19,7 +19,7 @@ from fdamed.errors import FdamedError
 from fdamed.safety import secure
 
 PATIENCE = 4.0
-"""Seconds until a silent server counts as away."""
+"""Seconds until a silent server counts as away: for the connection, and again for its first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
 
 
@@ -60,3 +60,15 @@ def _answers(host: str, port: int, where: str) -> None:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError:
         raise FdamedError("the MLflow tracking server does not answer", where, FIX) from None
+
+
+def first_answer(client: Any, store: Store, cohort: str) -> None:
+    """Ask the first question without patience: a port that takes connections and says nothing costs seconds too."""
+    if urlsplit(store.uri).scheme not in {"http", "https"}:
+        return
+    usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}
+    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    try:
+        client.get_experiment_by_name(cohort)
+    finally:
+        os.environ |= usual

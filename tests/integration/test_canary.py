@@ -135,7 +135,7 @@ def configure(folder: Path, tree: Tree, **data: Any) -> Path:
             "balanced": False,
         },
         "image": {"size": 32},
-        "privacy": {"smallest_cell": 1},
+        "privacy": {"smallest_cell": 1, "smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625, "heads": ["sex", "age"]},
         "train": {"rounds": 1, "source": {"lr": 0.001, "batch": 8}, "device": "cpu"},
         "seeds": [0],

@@ -15,6 +15,7 @@ BASE = {
     "cohort": "demo",
     "data": {"layout": "chexpert", "root": "data/x"},
     "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
+    "privacy": {"smallest_steps": 7},
     "runs": {"gp": {"beta": 0.4}, "fedavg": {}},
 }
 
