@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -102,7 +103,9 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
         write_json(draft / ABOUT, about)
         _card(chosen, about, draft)
-        draft.chmod(0o755)
+        umask = os.umask(0)
+        os.umask(umask)
+        draft.chmod(0o777 & ~umask)
         if out.exists():
             out.rmdir()
         draft.rename(out)

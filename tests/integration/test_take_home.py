@@ -173,6 +173,17 @@ def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) 
     assert "<h2>Limits</h2>" in page and "<script" not in page and "http" not in page
 
 
+def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(models) -> None:
+    from fdamed.report.card_limits import noise
+
+    assert "this model is not differentially private" in (models["fedavg"] / "model_card.md").read_text()
+    cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}
+    told = noise({"unit": "patient", "mode": "secure", "sources": {"a": cost, "b": cost | {"epsilon": 7.0}}})
+    assert (
+        "each patient of a source" in told and "b 7.00 (delta 1.0e-04), a 3.21" in told and "nobody can repeat" in told
+    )
+
+
 def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
     study: Path, models, tmp_path: Path, monkeypatch, capsys
 ) -> None:
