@@ -15,8 +15,9 @@ from fdamed.stages.batch import FILES as RUN_FILES
 from fdamed.stages.federate import TRAINING
 
 try:
+    # Snakemake has read them too, but takes a key that stands there twice.
     for path in workflow.configfiles:
-        read_strictly(Path(path))  # Snakemake has read them too, but takes a key that stands there twice
+        read_strictly(Path(path))
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
