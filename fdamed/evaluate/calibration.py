@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fdamed.evaluate.intervals import LEVEL
 from fdamed.evaluate.metrics import checked
+from fdamed.seeds import stream
 
 BINS = 10
+TRIALS = 2000
+"""Samples drawn for the error that true chances would have."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,22 @@ def calibration_error(bins: list[Bin]) -> float | None:
     """Expected calibration error: mean distance of chance and rate, weighted by images; None without images."""
     n = sum(b.n for b in bins)
     return sum(b.n * abs(b.chance - b.rate) for b in bins) / n if n else None
+
+
+def by_chance(y: ArrayLike, p: ArrayLike, bins: int = BINS, level: float = LEVEL) -> float | None:
+    """What the calibration error stays below in `level` of all samples, were the chances true; None without images.
+
+    The error of perfectly calibrated chances is not 0: shares of positives scatter in every bin, the more the fewer its
+    images. The sum over a bin of y - p has variance sum p (1 - p); bins are taken as normal and images as independent.
+    """
+    labels, chances = checked(y, p)
+    if not len(labels):
+        return None
+    order = np.argsort(chances, kind="stable")
+    ends = np.cumsum([b.n for b in reliability(labels, chances, bins)])[:-1]
+    spread = np.sqrt([(part * (1 - part)).sum() for part in np.split(chances[order], ends)])
+    drawn = stream(0, "calibration").numpy.standard_normal((TRIALS, len(spread)))
+    return float(np.quantile((np.abs(drawn) @ spread) / len(labels), level))
 
 
 def joined(bins: list[Bin], smallest: int) -> list[Bin]:

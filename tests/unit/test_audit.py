@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fdamed.cli import main
-from fdamed.evaluate.paired import Estimate
+from fdamed.evaluate.paired import Influence, auc_influence, auc_of, contrast, difference
 from fdamed.evaluate.subgroups import banded, gap, groups, standings
 
 SMALLEST = 11
@@ -80,25 +80,51 @@ def test_a_group_of_one_class_is_not_shown() -> None:
 def test_standings_are_the_groups_own_scores(frame) -> None:
     chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
     women = next(g for g in groups(frame, SMALLEST) if g.are == ("Female",))
-    found = standings(women, frame, chances, {"fedavg": [0], "gp": [1]}, "fedavg")
+    found = standings(women, frame, chances, {"fedavg": [0], "gp": [1]})
     y = frame["y"].to_numpy()[women.rows]
     p = chances[:, women.rows]
-    assert found["fedavg"].auc.value == pytest.approx(roc_auc_score(y, p[0]))
-    assert found["gp"].gain.value == pytest.approx(roc_auc_score(y, p[1]) - roc_auc_score(y, p[0]))
-    assert found["gp"].gain.low > 0.1 and found["fedavg"].gain is None
-    assert found["gp"].sensitivity.value == pytest.approx((p[1][y == 1] >= 0.5).mean())
-    assert found["gp"].false_alarms.value == pytest.approx((p[1][y == 0] >= 0.5).mean())
-    assert found["gp"].brier == pytest.approx(((p[1] - y) ** 2).mean())
+    assert found["fedavg"].told("auc").value == pytest.approx(roc_auc_score(y, p[0]))
+    gain = found["gp"].gain("auc", found["fedavg"])
+    assert gain.value == pytest.approx(roc_auc_score(y, p[1]) - roc_auc_score(y, p[0])) and gain.low > 0.1
+    assert found["gp"].told("sensitivity").value == pytest.approx((p[1][y == 1] >= 0.5).mean())
+    assert found["gp"].told("false_alarms").value == pytest.approx((p[1][y == 0] >= 0.5).mean())
+    assert found["gp"].told("brier").value == pytest.approx(((p[1] - y) ** 2).mean())
+    assert found["gp"].told("bias").value == pytest.approx(p[1].mean() - y.mean())
+
+
+def test_influences_give_the_variance_of_delong_and_obuchowski(frame) -> None:
+    """Only the correction for few patients is simpler: one K / (K - 1) for all parts."""
+    chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
+    names, owner = np.unique(frame["patient"], return_inverse=True)
+    full = auc_of(frame["y"], chances, frame["patient"])
+    one = contrast([(1, auc_influence(frame["y"], chances, owner, len(names)).rows([0]))])
+    assert (one.value, one.patients) == pytest.approx((full.value[0], np.sqrt(full.covariance[0, 0])), rel=5e-3)
+    both = auc_influence(frame["y"], chances, owner, len(names))
+    apart, known = contrast([(1, both.rows([0])), (-1, both.rows([1]))]), difference(full, [0], [1])
+    assert (apart.value, apart.patients) == pytest.approx((known.value, known.patients), rel=5e-3)
 
 
 def test_a_gap_by_hand() -> None:
-    def told(value: float, error: float) -> Estimate:
-        return Estimate(value, error, None, 0, 0, 0, 1)
+    """Groups of two patients each, values 0.9 and 0.7: variances 2 x 0.02^2 and 2 x 0.01^2, times 4 / 3."""
+    a = Influence(np.array([0.9]), np.array([[0.02, -0.02, 0, 0]]))
+    b = Influence(np.array([0.7]), np.array([[0, 0, 0.01, -0.01]]))
+    found = gap({"a": a, "b": b, "c": Influence(np.array([0.8]), a.of)}, None)
+    half = 1.959964 * np.sqrt(4 / 3 * (0.0008 + 0.0002))
+    assert (found.best, found.worst, found.change) == ("a", "b", None)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half), rel=1e-5)
+    assert gap({"a": a, "b": b}, None, lower=True).best == "b"
+    assert gap({"a": a}, None) is None
 
-    found = gap({"a": told(0.9, 0.03), "b": told(0.7, 0.04), "c": told(0.8, 0.1)})
-    assert (found.best, found.worst) == ("a", "b")
-    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.2 - 0.0979982, 0.2 + 0.0979982))
-    assert gap({"a": told(0.9, 0.1)}) is None
+
+def test_a_patient_in_both_groups_moves_both_and_a_gap_says_how_it_changed() -> None:
+    """The same patients stand in both views and move both scores alike: the gap is sure, whoever comes."""
+    same = np.array([[0.05, -0.05, 0.02, -0.02]])
+    views = {"AP": Influence(np.array([0.6]), same), "PA": Influence(np.array([0.8]), same)}
+    before = {"AP": Influence(np.array([0.75]), same), "PA": Influence(np.array([0.8]), 3 * same)}
+    found = gap(views, before)
+    assert (found.low, found.value, found.high) == pytest.approx((0.2, 0.2, 0.2))
+    assert found.change.value == pytest.approx(0.15)
+    assert found.change.patients == pytest.approx(np.sqrt(4 / 3 * 4 * (same**2).sum()))
 
 
 @pytest.fixture

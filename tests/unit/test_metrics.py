@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.evaluate.intervals import Interval, bootstrap, over_seeds
+from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.evaluate.metrics import (
     OF_TWO,
     accuracy,
@@ -25,6 +25,7 @@ from fdamed.evaluate.metrics import (
     scores,
     sensitivity_at,
 )
+from fdamed.evaluate.resampling import TWO, bootstrap, scored
 from fdamed.seeds import stream
 
 
