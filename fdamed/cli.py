@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
     "audit": "compare methods on the same patients and by subgroup, inside the target hospital",
+    "probe": "tell how well sex, age and race can be read from the models' features, inside the target hospital",
     "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
     "align": "run one classical row on the features that hospitals release",
     "track": "import finished runs into MLflow",
@@ -40,7 +41,7 @@ COMMANDS: dict[str, str] = {
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
-AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit"}
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe"}
 """Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
 
 

@@ -70,7 +70,7 @@ def pairs(
             if not seeds:
                 continue
             first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
-            row = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
+            row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
             row |= told(difference(values, first, second)) | _effects(metric, values, first, second)
             if metric == "acc":
                 row["mcnemar"] = _mcnemar(hits, first, second)

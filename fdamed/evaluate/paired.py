@@ -4,8 +4,8 @@ Images of one patient are not independent, so variances are of sums over patient
 form for clusters (Biometrics 1997; with one image a patient it is DeLong, DeLong and Clarke-Pearson 1988), and the
 ratio estimator's for accuracy (with one image a patient and no correction for the mean it is McNemar's).
 Groups of patients share patients (views do), so what each patient adds to a score is kept where groups are compared:
-`Influence`. Runs are repeated with several seeds. The spread of a difference over seeds comes from training, the rest from patients:
-the two variances are added, and degrees of freedom are Satterthwaite's.
+`Influence`. Runs are repeated with several seeds. The spread of a difference over seeds comes from training, the rest
+from patients: the two variances are added, and degrees of freedom are Satterthwaite's.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Influence:
 
 
 def auc_influence(y: ArrayLike, chances: ArrayLike, owner: Ints, patients: int) -> Influence | None:
-    """AUCs with the patients' influences; `owner` counts among all `patients`. None where a class has fewer than two."""
+    """AUCs and the patients' influences; `owner` counts among all `patients`. None where a class has fewer than two."""
     labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(chances, dtype=np.float64))
     positive, negative = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
     if min(len(np.unique(owner[positive])), len(np.unique(owner[negative]))) < 2:

@@ -6,7 +6,6 @@ of weights (how often each patient came up), and every score is a sum of weights
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -153,7 +153,9 @@ class Gap:
     """How much wider the same two groups lie apart than with the reference run; None for that run itself."""
 
 
-def gap(by_group: Mapping[str, Influence], reference: Mapping[str, Influence] | None, lower: bool = False) -> Gap | None:
+def gap(
+    by_group: Mapping[str, Influence], reference: Mapping[str, Influence] | None, lower: bool = False
+) -> Gap | None:
     """From group -> score; None with fewer than two groups. Patients in both groups are counted as such.
 
     `lower`: the smaller score is the better one.

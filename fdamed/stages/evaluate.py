@@ -54,26 +54,11 @@ def _score(
 ) -> None:
     from fdamed.evaluate.metrics import scores
     from fdamed.seeds import stream
-    from fdamed.stages.own_models import kept_model, own_path, shared_model
-    from fdamed.stages.phases import phases
     from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
-    method = phases(config, spec)[-1].method
-    if method.keeps:
-        path = needed(own_path(places, party, name, target, seed), "federate")
-        kept = kept_model(config, method, path)
-        if kept is None:
-            fix = "Choose the target; a hospital that never took part has no model."
-            if party == target:
-                fix = "Look into the run's log for the messages that it missed; more rounds may help."
-            raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
-        model = kept
-    elif method.parts:
-        model = shared_model(config, method, folder / "theta.safetensors")
-    else:
-        model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
+    model = trained(config, spec, name, target, seed, party, model)
     p = predict(model, data, rng=stream(seed, party, "test", "noise"))
     patient = keep_predictions(places, party, name, target, seed, data.y, p)
     record: dict[str, Any] = {
@@ -91,7 +76,32 @@ def _score(
     write_json(folder / "scores" / f"{party}.json", record)
 
 
-def over_patients(config: Config, party: str, y: NDArray[Any], p: NDArray[Any], patient: NDArray[Any]) -> dict[str, Any]:
+def trained(config: Config, spec: Run, name: str, target: str, seed: int, party: str, model: FlatModel) -> FlatModel:
+    """The model with which a run predicts at a hospital: `model`, filled, or the hospital's own."""
+    from fdamed.stages.own_models import kept_model, own_path, shared_model
+    from fdamed.stages.phases import phases
+
+    places = Places.of(config)
+    folder = places.run(name, target, seed)
+    method = phases(config, spec)[-1].method
+    if method.keeps:
+        path = needed(own_path(places, party, name, target, seed), "federate")
+        kept = kept_model(config, method, path)
+        if kept is None:
+            fix = "Choose the target; a hospital that never took part has no model."
+            if party == target:
+                fix = "Look into the run's log for the messages that it missed; more rounds may help."
+            raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
+        return kept
+    if method.parts:
+        return shared_model(config, method, folder / "theta.safetensors")
+    model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
+    return model
+
+
+def over_patients(
+    config: Config, party: str, y: NDArray[Any], p: NDArray[Any], patient: NDArray[Any]
+) -> dict[str, Any]:
     """Score -> 95 % interval when other patients of this hospital had come; the same draws for every run."""
     from fdamed.evaluate.resampling import bootstrap
     from fdamed.seeds import stream
