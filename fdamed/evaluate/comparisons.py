@@ -53,7 +53,7 @@ def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) ->
 
 def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """Score -> run -> its mean over seeds."""
-    return {m: {run: told(mean_of(s, list(rows.values()))) for run, rows in runs.items()} for m, s in found.items()}
+    return {m: {run: score(mean_of(s, list(rows.values()))) for run, rows in runs.items()} for m, s in found.items()}
 
 
 def pairs(
@@ -107,6 +107,11 @@ def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence
     if metric == "auc":
         out["separation"] = separation(float(a.mean()), float(b.mean()))
     return out
+
+
+def score(estimate: Estimate) -> dict[str, Any]:
+    """A score, whose p-value would be about its being 0."""
+    return {key: value for key, value in told(estimate).items() if key != "p"}
 
 
 def told(estimate: Estimate) -> dict[str, Any]:

@@ -24,8 +24,8 @@ FOLDS = 5
 SHUFFLES = 3
 """Times that attributes are dealt out at random."""
 WIDER = (1 + FOLDS / (FOLDS - 1)) ** 0.5
-"""Errors count 1.5 times: probes of different folds share patients, which a variance over judged patients alone does not
-see (Nadeau and Bengio, Machine Learning 52, 2003: the ratio of judged to learned patients is added to 1 / FOLDS)."""
+"""Errors count 1.5 times: the folds' probes learned from the same patients, which a variance over judged patients alone
+does not see (Nadeau and Bengio, Machine Learning 52, 2003: judged to learned patients are added to 1 / FOLDS)."""
 PENALTIES = np.logspace(-1, 6, 15)
 
 
@@ -164,6 +164,10 @@ def _within_folds(question: Question, side: NDArray[np.bool_], said: Floats) -> 
 
 
 def explained(question: Question, said: Floats) -> Floats:
-    """R2 of the years, (R,): 0 for who guesses the mean age, 1 for who knows every age; below 0: worse than that."""
+    """R2 of the years, (R,): 0 for who guesses the mean age, 1 for who knows every age; below 0: worse than a guess.
+
+    No answer lies outside the ages that there are: one odd image would otherwise outweigh all others.
+    """
     years = question.answers[0, :, 0]
-    return np.asarray(1 - ((said[:, :, 0] - years) ** 2).sum(axis=1) / ((years - years.mean()) ** 2).sum())
+    read = np.clip(said[:, :, 0], years.min(), years.max())
+    return np.asarray(1 - ((read - years) ** 2).sum(axis=1) / ((years - years.mean()) ** 2).sum())

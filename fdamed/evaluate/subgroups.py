@@ -83,15 +83,14 @@ def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
     """Every group with images enough, of one attribute and then of two; `frame` has patient, y and the attributes."""
     words = banded(frame).reset_index(drop=True)
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
-    singles = [(name,) for name in words.columns]
-    for by in (*singles, *combinations(words.columns, 2)):
+    telling = [name for name in words.columns if words[name].nunique() > 1]
+    singles = [(name,) for name in telling]
+    for by in (*singles, *combinations(telling, 2)):
         known = words[list(by)].notna().all(axis=1)
         cells = {
             key if isinstance(key, tuple) else (key,): rows.index.to_numpy()
             for key, rows in words[known].groupby(list(by), sort=True)
         }
-        if len(cells) < 2:
-            continue
         shown = {k: rows for k, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
         shown = dict(sorted(shown.items(), key=lambda cell: [_place(word) for word in cell[0]]))
         told = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))

@@ -147,12 +147,12 @@ def _entry(
     smallest: int,
 ) -> dict[str, Any]:
     """What is told of one group: its runs' scores, what they gain on the reference, and calibration in large bins."""
-    from fdamed.evaluate.comparisons import told
+    from fdamed.evaluate.comparisons import score, told
     from fdamed.evaluate.subgroups import SCORES
 
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in found.items():
-        values = {k: told(v) for k in SCORES if (v := standing.told(k))}
+        values = {k: score(v) for k in SCORES if (v := standing.told(k))}
         brier = values.pop("brier", None)
         gains = {
             k: told(v) for k in SCORES if name != reference and (v := standing.gain(k, found[reference])) is not None

@@ -166,7 +166,7 @@ def _told(config: Config, question: Question, place: int, read: Read) -> dict[st
     """Run -> how well the attribute is read, with an interval over patients and seeds; and what auxiliary heads do."""
     import numpy as np
 
-    from fdamed.evaluate.comparisons import told
+    from fdamed.evaluate.comparisons import score, told
     from fdamed.evaluate.gains import without_heads
     from fdamed.evaluate.paired import contrast
     from fdamed.evaluate.probe import SHUFFLES, area, explained
@@ -180,7 +180,7 @@ def _told(config: Config, question: Question, place: int, read: Read) -> dict[st
             continue
         areas[name] = found
         nothing = [a.value for i in range(1, SHUFFLES + 1) if (a := area(question, said[:, i], i)) is not None]
-        runs[name] = told(contrast([(1, found)])) | {"shuffled": float(np.mean(nothing)) if nothing else None}
+        runs[name] = score(contrast([(1, found)])) | {"shuffled": float(np.mean(nothing)) if nothing else None}
         if question.name == "age":
             runs[name]["r2"] = float(explained(question, said[:, 0]).mean())
     specs = config.expanded_runs()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from fdamed.evaluate.calibration import Bin, calibration_error, joined, reliability
+from fdamed.evaluate.calibration import Bin, by_chance, calibration_error, joined, reliability
 from fdamed.evaluate.ranking import ranking
 
 # Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
@@ -25,8 +26,17 @@ def test_mean_ranks_the_test_and_the_critical_difference_are_the_printed_ones() 
     by_name = dict(zip(found.names, found.ranks, strict=True))
     assert [by_name[n] for n in NAMES] == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
     assert found.apart == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=1e-3)
-    assert 0.01 < found.p < 0.05  # F = 3.69 with 3 and 39 degrees of freedom; 2.85 is the critical value at 5 %
+    assert found.p == pytest.approx(stats.f.sf(3.69, 3, 39), abs=2e-4)  # F as printed; 2.85 is critical at 5 %
     assert found.cliques == [(0, 3)]  # at 5 % the best and the worst are 1.179 apart, 1.25 is needed
+
+
+def test_friedmans_statistic_is_scipys() -> None:
+    table = np.random.default_rng(0).normal(size=(9, 5)) + np.arange(5) / 2
+    found = ranking([*"abcde"], table)
+    chi2 = stats.friedmanchisquare(*table.T).statistic
+    assert found is not None
+    assert found.p == pytest.approx(stats.f.sf(8 * chi2 / (9 * 4 - chi2), 4, 32), rel=1e-9)
+    assert found.apart == pytest.approx(stats.studentized_range.ppf(0.95, 5, np.inf) / np.sqrt(2) * np.sqrt(30 / 54))
 
 
 def test_methods_that_are_far_apart_are_in_no_clique_together() -> None:
@@ -63,3 +73,14 @@ def test_bins_are_joined_until_no_class_in_them_is_small() -> None:
     assert [(b.n, b.positives) for b in shown] == [(20, 0), (60, 33)]
     assert sum(b.n * b.chance for b in shown) == pytest.approx(sum(b.n * b.chance for b in given))
     assert joined([Bin(9, 4, 0.5)], 5) == []
+
+
+def test_true_chances_have_the_error_that_chance_makes() -> None:
+    """Of 400 samples of true chances, 5 in 100 have a larger error than the limit; it falls with the root of images."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 2, 300)
+    errors = [calibration_error(reliability(rng.random(300) < p, p)) for _ in range(400)]
+    limit = by_chance(np.zeros(300), p)
+    assert np.mean(np.array(errors) > limit) == pytest.approx(0.05, abs=0.03)
+    assert by_chance(np.zeros(1200), np.repeat(p, 4)) == pytest.approx(limit / 2, rel=0.05)
+    assert by_chance([], []) is None

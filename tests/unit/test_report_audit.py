@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fdamed.evaluate.ranking import ranking
-from fdamed.report import audited
+from fdamed.report import audited, leaks, subgroups
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict:
@@ -87,7 +87,7 @@ def test_the_best_run_that_could_be_had_is_open(audit) -> None:
 
 
 def test_names_of_groups_are_text_and_not_markup(audit) -> None:
-    drawn = audited.forest(audit, "gp", 1)
+    drawn = subgroups.forest(audit, "gp", 1)
     assert "&lt;b&gt;Female" in drawn and "<b>Female" not in drawn
     assert "1,200 images" in drawn and "sex: &lt;b&gt;Female: +10.0 points, +5.0 to +15.0" in drawn
 
