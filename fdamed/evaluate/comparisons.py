@@ -110,8 +110,9 @@ def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence
 
 
 def score(estimate: Estimate) -> dict[str, Any]:
-    """A score, whose p-value would be about its being 0."""
-    return {key: value for key, value in told(estimate).items() if key != "p"}
+    """A score between 0 and 1, as its interval is then; a p-value would be about its being 0."""
+    out = {key: value for key, value in told(estimate).items() if key != "p"}
+    return out | {"low": max(0.0, estimate.low), "high": min(1.0, estimate.high)}
 
 
 def told(estimate: Estimate) -> dict[str, Any]:

@@ -136,7 +136,9 @@ def read(question: Question, z: Floats) -> Floats:
         spread[spread < 1e-12] = 1.0  # a dead unit says nothing, and must not be divided by its zero spread
         probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~judged] - centre) / spread, targets[~judged])
         out[judged] = probe.predict((x[judged] - centre) / spread).reshape(judged.sum(), -1)
-    return out.reshape(n, trials, columns).transpose(1, 0, 2)
+    return np.ascontiguousarray(
+        out.reshape(n, trials, columns).transpose(1, 0, 2)
+    )  # safetensors writes memory as it lies
 
 
 def area(question: Question, said: Floats, trial: int = 0) -> Influence | None:

@@ -149,7 +149,8 @@ class Gap:
     low: float
     high: float
     change: Estimate | None
-    """How much wider the same two groups lie apart than with the reference run; None for that run itself."""
+    """How much wider the same two groups lie apart than with the reference run, whichever was the better one there;
+    None for that run itself."""
 
 
 def gap(
@@ -167,7 +168,8 @@ def gap(
     here = [(sign, by_group[best]), (-sign, by_group[worst])]
     apart, change = contrast(here), None
     if reference and all(g in reference and _same(by_group[g], reference[g]) for g in (best, worst)):
-        change = contrast([*here, (-sign, reference[best]), (sign, reference[worst])])
+        before = -1 if sign * float((reference[best].value - reference[worst].value).mean()) < 0 else 1
+        change = contrast([*here, (-before * sign, reference[best]), (before * sign, reference[worst])])
     return Gap(best, worst, apart.value, apart.low, apart.high, change)
 
 

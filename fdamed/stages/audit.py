@@ -152,7 +152,7 @@ def _entry(
 
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in found.items():
-        values = {k: score(v) for k in SCORES if (v := standing.told(k))}
+        values = {k: (told if k == "bias" else score)(v) for k in SCORES if (v := standing.told(k))}
         brier = values.pop("brier", None)
         gains = {
             k: told(v) for k in SCORES if name != reference and (v := standing.gain(k, found[reference])) is not None
