@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "align": "run one classical row on the features that hospitals release",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
+    "rank": "rank the runs over the targets of one or several finished studies",
     "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
     "methods": "list the methods, their papers and what crosses the wire",
     "figure2": "which rule wins on synthetic data: the theory beside training",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from fdamed.cli import main
 from fdamed.evaluate.calibration import Bin, by_chance, calibration_error, joined, reliability
 from fdamed.evaluate.ranking import ranking
+from fdamed.files import read_json, write_json
 
 # Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
 # the two values printed as 0.975 are not equal, so one has a digit more here.
@@ -52,6 +56,29 @@ def test_one_data_set_or_one_method_ranks_nothing() -> None:
     assert ranking(["a"], [[1], [2]]) is None
     with pytest.raises(ValueError, match="finite"):
         ranking(["a", "b"], [[1, np.nan], [1, 2]])
+
+
+def audit(values: dict[str, float], p: float) -> dict:
+    pair = {"metric": "auc", "first": "a", "second": "b", "value": values["a"] - values["b"], "p_holm": p}
+    return {"scores": {"auc": {run: {"value": v} for run, v in values.items()}}, "pairs": [pair]}
+
+
+def test_runs_are_ranked_over_the_targets_of_several_studies(tmp_path: Path, capsys) -> None:
+    write_json(tmp_path / "one/audit/T.json", audit({"a": 0.9, "b": 0.8, "only_here": 0.99}, 0.01))
+    write_json(tmp_path / "two/audit/T.json", audit({"a": 0.7, "b": 0.6}, 0.5))
+    write_json(tmp_path / "two/audit/U.json", audit({"a": 0.6, "b": 0.7}, 0.001))
+    studies = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert main(["rank", *studies, "--out", str(tmp_path / "out")]) == 0
+    told = read_json(tmp_path / "out/ranks.json")
+    assert told["targets"] == ["one/T", "two/T", "two/U"]
+    assert told["runs"] == [
+        {"run": "a", "rank": pytest.approx(4 / 3), "better": 1, "equal": 1, "worse": 1},
+        {"run": "b", "rank": pytest.approx(5 / 3), "better": 1, "equal": 1, "worse": 1},
+    ]
+    assert (tmp_path / "out/ranks.svg").read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert "1.33" in capsys.readouterr().out
+    assert main(["rank", str(tmp_path / "one")]) == 2
+    assert "ranks need two" in capsys.readouterr().err
 
 
 def test_reliability_by_hand() -> None:
