@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fdamed.evaluate.intervals import LEVEL
 from fdamed.evaluate.metrics import checked
@@ -37,13 +38,21 @@ def reliability(y: ArrayLike, p: ArrayLike, bins: int = BINS) -> list[Bin]:
     if not len(labels):
         return []
     order = np.argsort(chances, kind="stable")
-    begins = [0]
+    begins = _begins(chances[order], bins)
+    sizes = np.diff([*begins, len(order)])
+    positives = np.add.reduceat(labels[order], begins)
+    said = np.add.reduceat(chances[order], begins) / sizes
+    return [Bin(int(n), int(k), float(c)) for n, k, c in zip(sizes, positives, said, strict=True)]
+
+
+def _begins(ordered: NDArray[np.float64], bins: int) -> list[int]:
+    """Where the bins begin among rising chances."""
+    out = [0]
     for k in range(1, bins):
-        at = int(np.searchsorted(chances[order], chances[order][min(k * len(order) // bins, len(order) - 1)], "left"))
-        if at > begins[-1]:
-            begins.append(at)
-    pieces = np.split(order, begins[1:])
-    return [Bin(len(rows), int(labels[rows].sum()), float(chances[rows].mean())) for rows in pieces]
+        at = int(np.searchsorted(ordered, ordered[min(k * len(ordered) // bins, len(ordered) - 1)], "left"))
+        if at > out[-1]:
+            out.append(at)
+    return out
 
 
 def calibration_error(bins: list[Bin]) -> float | None:
@@ -61,11 +70,15 @@ def by_chance(y: ArrayLike, p: ArrayLike, bins: int = BINS, level: float = LEVEL
     labels, chances = checked(y, p)
     if not len(labels):
         return None
-    order = np.argsort(chances, kind="stable")
-    ends = np.cumsum([b.n for b in reliability(labels, chances, bins)])[:-1]
-    spread = np.sqrt([(part * (1 - part)).sum() for part in np.split(chances[order], ends)])
-    drawn = stream(0, "calibration").numpy.standard_normal((TRIALS, len(spread)))
-    return float(np.quantile((np.abs(drawn) @ spread) / len(labels), level))
+    ordered = np.sort(chances)
+    spread = np.sqrt(np.add.reduceat(ordered * (1 - ordered), _begins(ordered, bins)))
+    return float(np.quantile((_scatter(len(spread)) @ spread) / len(labels), level))
+
+
+@cache
+def _scatter(bins: int) -> NDArray[np.float64]:
+    """(TRIALS, bins): sizes of standard normal numbers."""
+    return np.abs(stream(0, "calibration").numpy.standard_normal((TRIALS, bins)))
 
 
 def joined(bins: list[Bin], smallest: int) -> list[Bin]:
