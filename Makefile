@@ -6,7 +6,7 @@ CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: run test test-slurm check setup bench mlflow clean schema lock
+.PHONY: run test test-slurm check setup bench mlflow docs clean schema lock
 
 run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
@@ -44,6 +44,11 @@ bench: setup  ## one JSON line a benchmark
 mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
 		--backend-store-uri sqlite:///results/mlflow/mlflow.db --artifacts-destination results/mlflow/artifacts
+
+docs: setup  ## the documentation as pages that open offline: site/index.html
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r envs/docs.lock
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 schema: setup  ## regenerate config/schema.json and the catalogue of methods
 	$(BIN)/fdamed schema

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from fdamed import __version__
+from fdamed.command_line import Parser, epilog
 from fdamed.errors import FdamedError
 from fdamed.federation.stopping import EXIT, Stopped
 
@@ -30,39 +31,68 @@ COMMANDS: dict[str, str] = {
     "probe": "tell how well sex, age and race can be read from the models' features, inside the target hospital",
     "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
     "align": "run one classical row on the features that hospitals release",
+    "status": "tell what of a study is done, running, stopped, failed or left",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
     "rank": "rank the runs over the targets of one or several finished studies",
+    "export": "one run's adapted model as ONNX and safetensors, with its pre-processing and a model card",
+    "predict": "scores for new DICOM, JPEG and PNG files from an exported model",
     "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
     "methods": "list the methods, their papers and what crosses the wire",
     "figure2": "which rule wins on synthetic data: the theory beside training",
     "params": "count the parameters of a configuration",
+    "completion": "print what makes bash, zsh or fish complete commands and options",
     "schema": "write config/schema.json and the catalogue of methods",
 }
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
-AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe"}
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe", "predict"}
 """Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="fdamed",
-        description="Federated domain adaptation for chest radiographs.",
-        epilog="`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step.",
-    )
+def parsed(given: Sequence[str]) -> argparse.Namespace:
+    """The command line, if it is one; only the stage that is asked for is imported."""
+    parser = Parser(prog="fdamed", description="Federated domain adaptation for chest radiographs.")
+    parser.words, parser.commands = given, COMMANDS
     parser.add_argument("-V", "--version", action="version", version=f"fdamed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    given = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in given if word in COMMANDS), None)
-    for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        if name == chosen:
-            stage = importlib.import_module(f"fdamed.stages.{name}")
-            stage.add_arguments(sub)
-            sub.set_defaults(run=stage.run)
-    arguments = parser.parse_args(given)
+    for name in COMMANDS:
+        sub = add_command(commands, name, with_arguments=name == chosen)
+        sub.words = given
+    arguments, rest = parser.parse_known_args(given)
+    if rest:
+        commands.choices[arguments.command].error(f"unknown: {' '.join(rest)}")
+    arguments.parsers = parsers
+    return arguments
+
+
+def parsers() -> dict[str, Parser]:
+    """The parser of every command, for those who write about them: this imports all stages."""
+    commands = Parser(prog="fdamed").add_subparsers()
+    return {name: add_command(commands, name, with_arguments=True) for name in COMMANDS}
+
+
+def add_command(commands: argparse._SubParsersAction[Parser], name: str, with_arguments: bool) -> Parser:
+    """The parser of one command; its stage is imported only for its arguments."""
+    summary = COMMANDS[name]
+    sub = commands.add_parser(
+        name,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if with_arguments:
+        stage = importlib.import_module(f"fdamed.stages.{name}")
+        stage.add_arguments(sub)
+        sub.set_defaults(run=stage.run)
+    return sub
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = parsed(given)
     try:
         arguments.run(arguments)
     except FdamedError as error:

@@ -125,6 +125,8 @@ class Audit(Strict):
 class Tracking(Strict):
     uri: str | None = None
     """MLflow tracking URI; default: a SQLite file below results/."""
+    models: bool = True
+    """Register for each target the model that validation labels choose, as ONNX with its card."""
 
 
 class Published(Strict):

@@ -5,11 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 EVERY = 10.0
 """Seconds between two plain lines."""
+
+
+PIPED = 140
+"""Columns of a table where standard output is no terminal."""
+
+
+def console() -> Console:
+    """Standard output for tables: colours on a terminal alone, and none where NO_COLOR is set."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED)
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from fdamed.data.decode import Refusal, guarded
-from fdamed.data.image import Unreadable, read_grey
+from fdamed.data.image import VERSION, Unreadable, read_grey
 from fdamed.data.manifest import SPLITS
 from fdamed.data.store import (
     HEADER,
@@ -36,8 +36,6 @@ from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, held
 from fdamed.progress import track
 
-VERSION = 1
-"""Part of the cache key: raise it when the same file would give other bytes."""
 NOTED = 32
 """Files between two flushes of the journal."""
 PRELOAD = ("fdamed.data.transforms", "fdamed.data.dicom", "pydicom.pixels", "PIL.JpegImagePlugin", "PIL.PngImagePlugin")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from fdamed.data.pixels import Grey
 
+VERSION = 1
+"""Part of the cache key and of exported models: raise it when the same file would give other bytes."""
 MAX_PIXELS = 50_000_000
 """The largest detectors have about 20 megapixels; a header that claims more is a bomb or damaged."""
 MAX_BYTES = 400_000_000
@@ -33,6 +35,7 @@ REASONS: dict[str, str] = {
     "NOT_AN_IMAGE": "the file is neither DICOM, JPEG nor PNG",
     "NOT_A_RADIOGRAPH": "the modality is not one of those asked for",
     "NOT_CHEST": "the header names another part of the body",
+    "OTHER_VIEW": "the header names a view that the model was not trained on",
     "TOO_LARGE": "more pixels or bytes than any radiograph has",
     "TRUNCATED": "the file ends before the image does",
     "WRONG_LENGTH": "the pixel data do not have the length that the header says",

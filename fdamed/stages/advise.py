@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,17 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="PARTY", help="default: every target of the study")
     parser.add_argument("--seed", type=int, help="starting weights and labelled images (default: the first seed)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--json", action="store_true", help="print {target: advice} as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     targets = config.cut.targets if arguments.target is None else (arguments.target,)
+    found = {}
     for target in targets:
         if target not in config.cut.parties:
             fix = f"Choose one of: {', '.join(config.cut.parties)}."
             raise FdamedError(f"the configuration has no party {target!r}", "command line", fix)
-        print(told(advise(config, target, seed, arguments.threads)), file=sys.stderr)
+        found[target] = advise(config, target, seed, arguments.threads)
+        print(told(found[target]), file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
 
 
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ enough, and calibration in bins that are large enough.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ Runs = dict[str, dict[int, int]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--target", required=True, metavar="PARTY", help="the hospital whose predictions are compared")
+    parser.add_argument("--json", action="store_true", help="print the audit too, as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,6 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     content = audited(config, arguments.target)
     path = Places.of(config).root / "audit" / f"{arguments.target}.json"
     write_json(path, content)
+    if arguments.json:
+        print(json.dumps(content, indent=1, ensure_ascii=False))
     print(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}", file=sys.stderr)
 
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -217,21 +216,22 @@ def _time(seconds: float) -> str:
 
 
 def show(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    from fdamed.progress import console
+
+    out = console()
     table = Table("", "check", "what was found", title="fdamed doctor")
     marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
     for check in report.checks:
         table.add_row(marks[check["status"]], check["check"], check["detail"].replace("[", r"\["))
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
-    console.print(table)
+    out.print(table)
     if report.parties:
         sizes = Table("hospital", "images", "patients", "positive", "train", "adapt", "val", "test")
         for party, entry in report.parties.items():
             splits = [entry["splits"][s] for s in ("train", "adapt", "val", "test")]
             sizes.add_row(party, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
-        console.print(sizes)
+        out.print(sizes)
     if report.patients_shared:
-        console.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))
+        out.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))

@@ -135,6 +135,7 @@ def fingerprint(
 def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """run.json: what this run was."""
     from fdamed.models.backbone import feature_size
+    from fdamed.provenance import commit
 
     config, first = job.config, plan[0]
     facts = {
@@ -156,7 +157,7 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
         "extra_parameters": first.method.extra_parameters(
             len(config.cut.parties) - 1, feature_size(config.model), config.model.classes
         ),
-        "versions": {"fdamed": __version__, "torch": job.fingerprint["torch"]},
+        "versions": {"fdamed": __version__, "torch": job.fingerprint["torch"], "commit": commit() or "unknown"},
         "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }

@@ -17,8 +17,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps([{"name": name, **entry} for name, entry in known.items()], indent=1))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from fdamed.progress import console
 
     table = Table("method", "paper", "target labels", "leaves a hospital", "options (default)")
     for name, entry in known.items():
@@ -26,4 +27,4 @@ def run(arguments: argparse.Namespace) -> None:
         leaves = sorted({kind for step in entry["wire"] for kind in step["from_hospital"].values()})
         options = ", ".join(f"{k} ({v['default']})" for k, v in entry["options"].items())
         table.add_row(name, entry["paper"], labels, ", ".join(leaves), options or "-")
-    Console().print(table)
+    console().print(table)

@@ -65,14 +65,14 @@ class Places:
         return self.party(party) / "predictions" / run / target / f"{seed}.parquet"
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
+def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
     set_by_workflow = os.environ.get("FDAMED_CONFIG")
     parser.add_argument(
         "--config",
         nargs="+",
         metavar="FILE",
         default=[set_by_workflow] if set_by_workflow else None,
-        required=not set_by_workflow,
+        required=required and not set_by_workflow,
         help="configuration; later files win (default: the file named by FDAMED_CONFIG)",
     )
 

@@ -12,11 +12,15 @@ from pathlib import Path
 
 from fdamed.config import Config
 from fdamed.errors import FdamedError
-from fdamed.files import held, write_json
+from fdamed.files import digest, digest_file, held, write_json
 from fdamed.records import Record, study
 from fdamed.stages.places import add_config, read_config
-from fdamed.tracking import NAMED, Store
+from fdamed.tracking.content import NAMED, Entry, run_entry, span, study_entry
+from fdamed.tracking.models import Candidate
+from fdamed.tracking.store import Store
 
+OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
+"""Files that are kept with the study as a whole, where they are there."""
 WAIT = 300.0
 """Seconds that an import waits for another study's import into the same database."""
 
@@ -26,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed import tracking
-    from fdamed.disclosure import shareable
     from fdamed.progress import track as progress
-    from fdamed.report.svg import run_curve
+    from fdamed.tracking.importing import track
+    from fdamed.tracking.store import place
+    from fdamed.tracking.view import experiment_tags, link
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -38,26 +42,68 @@ def run(arguments: argparse.Namespace) -> None:
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     store = store_of(config)
-    text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
-
-    def artefacts(record: Record) -> dict[str, str]:
-        return {"config.json": text, "figures/rounds.svg": run_curve(record, config.privacy.smallest_cell)}
-
     with _turn(Path(config.results) / "mlflow"):
-        done = tracking.track(
-            progress(records, "runs to MLflow"), store, config.cohort, note(config), artefacts,
-            config.privacy.smallest_cell,
+        done = track(
+            progress([*of_runs(config, records), of_study(config, folder, records)], "runs to MLflow"),
+            models_of(config, records), store, config.cohort, experiment_tags(note(config), len(config.cut.targets)),
         )  # fmt: skip
     content = {
-        "experiment": done.experiment,
+        "experiment": config.cohort,
         "experiment_id": done.experiment_id,
         "runs": len(records),
         "missing": len(missing),
-        "store": "a local SQLite file" if store.artefacts else tracking.place(store.uri),
-        "open": f"make mlflow, then http://127.0.0.1:5000{done.link}" if store.artefacts else done.link,
+        "models": done.models,
+        "store": "a local SQLite file" if store.artefacts else place(store.uri),
+        "open": f"make mlflow, then http://127.0.0.1:5000{link(done.experiment_id)}"
+        if store.artefacts
+        else link(done.experiment_id),
     }
     write_json(folder / "tracked.json", content)
-    print(f"{len(records)} runs in MLflow: {done.new} new, {done.replaced} replaced, {done.kept} kept", file=sys.stderr)
+    counts = f"{done.new} new, {done.replaced} replaced, {done.kept} kept"
+    print(f"{len(records)} runs and the report in MLflow: {counts}", file=sys.stderr)
+
+
+def models_of(config: Config, records: list[Record]) -> list[Candidate]:
+    """The models to register; none, and a word why, where ONNX cannot be written or the study wants none."""
+    import importlib.util
+
+    from fdamed.stages.offered import offered
+
+    if not config.tracking.models:
+        return []
+    if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
+        print("no model is registered: pip install 'fdamed[export]' to have them", file=sys.stderr)
+        return []
+    return offered(config, records)
+
+
+def of_runs(config: Config, records: list[Record]) -> list[Entry]:
+    """Every finished run with its configuration, its curve and its confusion matrix."""
+    from fdamed.disclosure import shareable
+    from fdamed.report.confusion import confusion_svg
+    from fdamed.report.svg import run_curve
+
+    smallest = config.privacy.smallest_cell
+    text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
+
+    def files(record: Record) -> dict[str, str]:
+        kept = {"config.json": text, "figures/rounds.svg": run_curve(record, smallest)}
+        matrix = confusion_svg(record, smallest)
+        return kept | ({"figures/confusion_matrix.svg": matrix} if matrix else {})
+
+    return [run_entry(record, smallest, files) for record in records]
+
+
+def of_study(config: Config, folder: Path, records: list[Record]) -> Entry:
+    """The report and what goes with it, as far as they are written."""
+    there = [name for name in OF_THE_STUDY if (folder / name).is_file()]
+    spans = [span(record) for record in records]
+    return study_entry(
+        config.cohort,
+        digest([digest_file(folder / name) for name in there]),
+        (min(begin for begin, _ in spans), max(end for _, end in spans)),
+        lambda: {name: (folder / name).read_text(encoding="utf-8") for name in there},
+    )
 
 
 def store_of(config: Config) -> Store:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from run_folders import edit, write_run, write_study
 
 from fdamed.cli import main
+from fdamed.configfile import load
 from fdamed.errors import FdamedError
 from fdamed.records import read
+from fdamed.report.confusion import confusion
+from fdamed.stages.offered import offered
 from fdamed.stages.track import store_of
-from fdamed.tracking import Store, connect, params, place, points, tags
+from fdamed.tracking.content import params, points, tags
+from fdamed.tracking.models import Candidate, register
+from fdamed.tracking.store import Store, connect, place
 
-STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}, "seeds": [0, 1]}
+STUDY = {
+    "runs": {"fedavg": {}, "gp": {}},
+    "train": {"rounds": 3},
+    "seeds": [0, 1],
+    "tracking": {"models": False},  # these run folders hold no weights
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +48,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs_of(folder: Path) -> list[Any]:
     client = connect(Store(f"sqlite:///{folder}/results/mlflow/mlflow.db"))
     experiment = client.get_experiment_by_name("demo")
-    return list(client.search_runs([experiment.experiment_id]))
+    return list(client.search_runs([experiment.experiment_id], "tags.level = 'run'"))
 
 
 def test_tracking_twice_changes_nothing_and_a_retrained_run_is_replaced(
@@ -49,16 +60,16 @@ def test_tracking_twice_changes_nothing_and_a_retrained_run_is_replaced(
     first = runs_of(tmp_path)
     assert len(first) == 4
     assert main(["track", "--config", str(config)]) == 0
-    assert "0 new, 0 replaced, 4 kept" in capsys.readouterr().err
+    assert "0 new, 0 replaced, 5 kept" in capsys.readouterr().err
     assert {r.info.run_id for r in runs_of(tmp_path)} == {r.info.run_id for r in first}
 
     write_run(config.parent, "gp", "gp", "NC", 1, ["LO", "CO", "ED", "AT", "NC"], 3, nudge=0.05)
     assert main(["track", "--config", str(config)]) == 0
-    assert "0 new, 1 replaced, 3 kept" in capsys.readouterr().err
+    assert "0 new, 1 replaced, 4 kept" in capsys.readouterr().err
     second = runs_of(tmp_path)
     assert sorted(r.info.run_name for r in second) == ["fedavg-NC-s0", "fedavg-NC-s1", "gp-NC-s0", "gp-NC-s1"]
     assert len({r.info.run_id for r in second} & {r.info.run_id for r in first}) == 3
-    assert len(list((tmp_path / "results/mlflow/artifacts/demo").iterdir())) == 4
+    assert len(list((tmp_path / "results/mlflow/artifacts/demo").iterdir())) == 5
     summary = json.loads((config.parent / "tracked.json").read_text())
     assert (summary["experiment"], summary["runs"], summary["missing"]) == ("demo", 4, 0)
     assert "viewStateShareKey" in summary["open"]
@@ -100,7 +111,8 @@ def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None
         "0.0002",
         "LO,CO,ED,AT",
     )
-    assert tags(record)["run_key"] == "demo/gp/NC/0"
+    assert record.key == "demo/gp/NC/0"
+    assert tags(record)["level"] == "run"
     values = points(record, 11)
     auc = [(step, value) for key, value, _, step in values if key == "test/auc"]
     assert [step for step, _ in auc] == [1, 2, 3]
@@ -139,7 +151,7 @@ def test_a_server_that_is_away_is_an_error_within_ten_seconds(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     uri = f"http://user:password@127.0.0.1:{port}"
-    config = write_study(tmp_path, **STUDY, tracking={"uri": uri})
+    config = write_study(tmp_path, **STUDY | {"tracking": {"uri": uri, "models": False}})
     begin = time.monotonic()
     assert main(["track", "--config", str(config)]) == 2
     assert time.monotonic() - begin < 10
@@ -171,8 +183,6 @@ def test_a_printed_address_has_no_password() -> None:
 
 
 def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
-    from fdamed.configfile import load
-
     store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
     assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
     assert store.artefacts == tmp_path.resolve() / "results/mlflow/artifacts"
@@ -181,3 +191,71 @@ def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
 def test_errors_of_the_store_are_the_users_to_mend() -> None:
     with pytest.raises(FdamedError):
         connect(Store("http://127.0.0.1:9"))
+
+
+def test_a_confusion_matrix_is_the_rates_times_the_classes_and_hides_rows_with_few_images() -> None:
+    score = {"n": 100, "positives": 40, "sensitivity": 0.75, "specificity": 0.9}
+    # 54 of 60 negatives and 30 of 40 positives are right: 6 false alarms are fewer than 11, 10 misses likewise.
+    assert confusion(score, 6) == [[(0.9, 54), (0.1, 6)], [(0.25, 10), (0.75, 30)]]
+    assert confusion(score, 10) == [[(0.9, None), (0.1, None)], [(0.25, 10), (0.75, 30)]]
+    assert confusion(score | {"positives": None}, 11) is None  # several classes
+    assert confusion(score | {"sensitivity": None, "positives": 0}, 11) is None
+    assert confusion(score | {"positives": 4}, 11) is None
+
+
+def test_the_report_and_the_matrix_are_kept_as_artefacts(tracked: Path, tmp_path: Path) -> None:
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "results/demo/config.json"
+    edit(config, results=str(tmp_path / "results"))
+    edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=400, positives=200, sensitivity=0.75, specificity=0.9)
+    page = config.parent / "report/index.html"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("<!doctype html><title>the report</title>")
+    assert main(["track", "--config", str(config)]) == 0
+    client = connect(Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db"))
+    experiment = client.get_experiment_by_name("demo").experiment_id
+    (study,) = client.search_runs([experiment], "tags.level = 'study'")
+    kept = tmp_path / "results/mlflow/artifacts/demo"
+    assert (kept / study.info.run_id / "artifacts/report/index.html").read_text() == page.read_text()
+    run = next(r for r in runs_of(tmp_path) if r.info.run_name == "gp-NC-s0")
+    drawing = (kept / run.info.run_id / "artifacts/figures/confusion_matrix.svg").read_text()
+    assert "<title>gp at NC, seed 0: confusion matrix of the test split</title>" in drawing
+    assert ">n = 180</text>" in drawing
+
+
+def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a_test_score(tmp_path: Path) -> None:
+    config = load(write_study(tmp_path, runs={"fedavg": {}, "gp": {}, "oracle": {}}, train={"rounds": 3}, seeds=[0, 1]))
+    told = {"fedavg": (0.7, 0.6), "gp": (0.5, 0.9), "oracle": (0.99, 0.99)}  # means: 0.65, 0.70
+    records = []
+    for run, values in told.items():
+        for seed, value in enumerate(values):
+            folder = tmp_path / f"results/demo/runs/{run}/NC/{seed}"
+            edit(folder / "scores/NC.json", auc=1.0 if run == "fedavg" else 0.1)
+            record = read(folder)
+            assert record is not None
+            records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
+    (model,) = offered(config, records)
+    assert (model.name, model.key) == ("demo-NC", "demo/gp/NC/1")
+    assert "0.900 in this one, chosen on the validation split" in model.why
+
+
+def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: Path, tmp_path: Path) -> None:
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    store = Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db", tmp_path / "results/mlflow/artifacts")
+    client = connect(store)
+    run = runs_of(tmp_path)[0]
+
+    def save(folder: Path, identity: str) -> None:
+        folder.mkdir()
+        (folder / "MLmodel").write_text(identity)
+
+    first = Candidate("demo-NC", run.data.tags["run_key"], "abc", "why", {"run": "gp"}, save)
+    found = [
+        register(client, run.info.experiment_id, candidate, run.info.run_id, store, "demo")
+        for candidate in (first, first, replace(first, digest="def"))
+    ]
+    assert found == [1, 1, 2]
+    assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
+    kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
+    assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)
+    assert len(kept) == 2

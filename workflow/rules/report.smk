@@ -57,6 +57,7 @@ rule probe:
 rule track:
     input:
         run_files(),
+        f"{ROOT}/report/index.html",
     output:
         f"{ROOT}/tracked.json",
     log:

@@ -1,0 +1,64 @@
+"""Where runs are tracked: a server, or a SQLite file with a folder of artefacts beside it.
+
+Artefacts of a local store: MLflow would write the absolute path of this machine into the experiment. Instead the
+experiment's location is `mlflow-artifacts:/COHORT` and the files are put where a server started with
+`--artifacts-destination {results}/mlflow/artifacts` looks for it, so results/ can be moved or copied as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fdamed.errors import FdamedError
+
+PATIENCE = 4.0
+"""Seconds until a silent server counts as away."""
+FIX = "The runs are safe in files; run the same command again when the tracking server answers."
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where to track: an MLflow URI, and for a local store the folder of its artefacts."""
+
+    uri: str
+    artefacts: Path | None = None
+
+
+def place(uri: str) -> str:
+    """A tracking URI as it may be printed: without user, password and query."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+def connect(store: Store) -> Any:
+    """A client of the store, whose database is made if absent; an unreachable server is an error within seconds."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "1"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    parts = urlsplit(store.uri)
+    if parts.scheme in {"http", "https"}:
+        _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))
+    elif parts.scheme == "sqlite":
+        Path(parts.path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+    import mlflow
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    mlflow.set_tracking_uri(store.uri)  # the registry looks here for a model's files, whatever its client was given
+    return mlflow.MlflowClient(tracking_uri=store.uri)
+
+
+def _answers(host: str, port: int, where: str) -> None:
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except OSError:
+        raise FdamedError("the MLflow tracking server does not answer", where, FIX) from None

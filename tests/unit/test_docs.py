@@ -1,0 +1,168 @@
+"""The documentation: every command in it can be typed, and every page can be reached.
+
+Commands are checked against the real parsers and configurations; the dry runs of all studies are marked slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fdamed.configfile import catalogue, load
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OTHER_PROGRAMS = {
+    "source",
+    "cp",
+    "sed",
+    "pip",
+    "apt",
+    "apt-get",
+    "scancel",
+    "eval",
+    "git",
+    "$EDITOR",
+    "chmod",
+    "export",
+    "mlflow",
+    "npm",
+}
+MADE_BY_READER = {"mine.yaml", "ours.yaml"}
+"""Configurations that a page tells its reader to write."""
+
+
+def commands() -> list[tuple[str, str]]:
+    """(page, line) of every command in a shell block."""
+    out = []
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text()):
+            lines = block.replace("\\\n", " ").splitlines()
+            out += [(str(page.relative_to(ROOT)), line.strip()) for line in lines if line.split("#")[0].strip()]
+    return out
+
+
+def words_of(line: str) -> list[str]:
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    cut = [i for i, w in enumerate(words) if w in ("&&", "|", ">", "2>", ";")]
+    return words[: cut[0]] if cut else words
+
+
+def values(words: list[str], option: str) -> list[str]:
+    """What stands behind an option that takes several."""
+    if option not in words:
+        return []
+    rest = words[words.index(option) + 1 :]
+    end = next((i for i, w in enumerate(rest) if w.startswith("-")), len(rest))
+    return rest[:end]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command of fdamed as the program would; SystemExit: it would be refused."""
+    if words[0] in ("--help", "--version", "-V", "-h"):
+        return
+    parser = argparse.ArgumentParser(prog=f"fdamed {words[0]}")
+    importlib.import_module(f"fdamed.stages.{words[0]}").add_arguments(parser)
+    if words[1:] != ["--help"]:
+        parser.parse_args(words[1:])
+
+
+def check(words: list[str]) -> None:
+    program = words[0].removeprefix(".venv/bin/")
+    if program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert [w for w in words[1:] if "=" not in w and w not in targets] == []
+    elif program == "fdamed":
+        parse(words[1:])
+        check_configurations(words, "--config")
+    elif program == "snakemake":
+        check_configurations(words, "--configfile")
+        for profile in values(words, "--workflow-profile"):
+            assert (ROOT / "profiles" / profile.removeprefix("profiles/") / "config.yaml").exists()
+    elif program == "python" and words[1] == "-m":
+        assert words[2].split(".")[0] in ("pytest", "benchmarks"), words
+        assert (ROOT / (words[2].replace(".", "/") + ".py")).exists() or words[2] == "pytest"
+    elif program.startswith(".ci/"):
+        assert (ROOT / program).exists()
+    elif program == "pytest":
+        assert all((ROOT / w).exists() for w in words[1:] if w.startswith("tests/"))
+    else:
+        assert program in OTHER_PROGRAMS, f"a command that no test knows: {program}"
+
+
+def check_configurations(words: list[str], option: str) -> None:
+    given = [w for w in values(words, option) if w not in MADE_BY_READER and "{" not in w and w != "C"]
+    if given:
+        load(*(ROOT / w for w in given))
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_every_command_in_the_documentation_can_be_typed(
+    page: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        check(words_of(line))
+    except SystemExit:
+        pytest.fail(f"{page}: {line}\n{capsys.readouterr().err}")
+
+
+@pytest.mark.slow
+def test_every_study_in_the_documentation_can_be_planned(tmp_path: Path) -> None:
+    """`snakemake -n` of each configuration that a page names; data need not be there to plan."""
+    planned = {tuple(values(words_of(line), "--configfile")) for _, line in commands() if "snakemake" in line}
+    planned = {p for p in planned if p and not MADE_BY_READER & set(p)}
+    assert len(planned) > 10
+    for configurations in sorted(planned):
+        paths = [str(ROOT / c) for c in configurations]
+        line = ["snakemake", "-n", "--cores", "1", "--quiet", "all", "--directory", str(tmp_path)]
+        words = [sys.executable, "-m", *line, "--snakefile", str(ROOT / "Snakefile"), "--configfile", *paths]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or "MissingInputException" in done.stderr, (configurations, done.stderr[-2000:])
+
+
+def navigation(entries: object) -> set[str]:
+    """Every page that the navigation names."""
+    if isinstance(entries, str):
+        return {entries}
+    parts = entries.values() if isinstance(entries, dict) else entries
+    assert isinstance(parts, list | type({}.values()))
+    return set().union(*(navigation(part) for part in parts))
+
+
+def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
+    named = navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md") if "decisions" not in p.parts}
+    assert named - {"decisions/index.md"} == there
+
+
+def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:
+    words = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
+    federated = {name for name in catalogue() if (ROOT / f"fdamed/methods/{name}.py").exists()}
+    assert set(words) == federated
+    assert all(said["when"].endswith(".") for said in words.values())
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    generated = {ROOT / f"docs/methods/{name}.md" for name in catalogue()}
+    broken = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if (
+                "://" not in link
+                and not (page.parent / link).exists()
+                and (page.parent / link).resolve() not in generated
+            ):
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
