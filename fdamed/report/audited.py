@@ -25,7 +25,7 @@ NAMES = {
     "balanced_acc": "Balanced accuracy",
     "sensitivity": "Sensitivity",
     "specificity": "Specificity",
-    "sens_at_spec90": "Sensitivity at 90 % specificity",
+    "sens_at_spec90": "Sens. at spec. 0.9",
     "f1": "F1",
     "ap": "Average precision",
     "brier": "Brier score",

@@ -38,7 +38,8 @@ def oriented(pair: Told, run: str) -> dict[str, Any]:
 
 
 def label(group: Audit) -> str:
-    return ", ".join(f"{by}: {are}" for by, are in zip(group["by"], group["are"], strict=True))
+    """`sex: Female`, or of two attributes `Female, under 40`."""
+    return f"{group['by'][0]}: {group['are'][0]}" if len(group["by"]) == 1 else ", ".join(group["are"])
 
 
 def rows(audit: Audit, run: str, attributes: int) -> list[dict[str, Any]]:
@@ -99,8 +100,8 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
         body += _span(g, 100 * gain["value"], (100 * gain["low"], 100 * gain["high"]), y, index, words)
         told = f"{100 * gain['value']:+.1f} ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
         body.append(f'<text class="name" x="{right}" y="{y + 4}">{told}</text>')
-        body.append(f'<text class="tick" x="{right + 122}" y="{y + 4}">{counted}</text>')
-    return drawing(784, bottom + 22, f"AUC of {run} and gain over {reference} by group", body)
+        body.append(f'<text class="tick" x="{right + 140}" y="{y + 4}">{counted}</text>')
+    return drawing(800, bottom + 22, f"AUC of {run} and gain over {reference} by group", body)
 
 
 def _lines(audit: Audit, run: str, reference: str) -> list[tuple[str, str, Told | None, Told | None, Told]]:
