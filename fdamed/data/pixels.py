@@ -18,6 +18,8 @@ Integers = NDArray[Any]
 SAMPLES = 65_536
 TAILS = (0.1, 99.9)
 """Percentiles that become black and white where no window is given: hot pixels and markers do not set the scale."""
+FAINTEST = 1 / 255
+"""An image that shows less than this, one grey level of the cache, is as good as black."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,8 @@ def to_grey(pixels: Integers, display: Display) -> Grey:
         if display.invert:
             scale, offset = -scale, 1 - offset
         low, high = sorted((-offset / scale, (1 - offset) / scale))
-        if low >= highest or high <= lowest:
+        shown = (min(high, highest) - max(low, lowest)) * abs(scale)
+        if low >= highest or high <= lowest or shown < FAINTEST:
             raise Unreadable("CONSTANT")
         values = pixels.astype(np.float32)
         if low > lowest or high < highest:
@@ -149,7 +152,7 @@ def to_grey(pixels: Integers, display: Display) -> Grey:
     domain = np.arange(lowest, highest + 1, dtype=np.float64)
     table = curve(domain, pixels, display).astype(np.float32)
     values = np.take(table, pixels if lowest == 0 else pixels.astype(np.int32) - lowest)
-    if values.min() == values.max():
+    if values.max() - values.min() < FAINTEST:
         raise Unreadable("CONSTANT")
     return Grey(values)
 

@@ -2,7 +2,7 @@
 
 A checkpoint costs what is new: the record grows in a log of its own, and only hospitals that were asked since the last
 checkpoint write their memory again. Two generations are kept: one that was cut short or changed is passed over for the
-one before. A checkpoint names how long the log was, with its checksum, and which file holds each hospital's memory.
+one before. A checkpoint names how long the log was, which file holds each hospital's memory, and the checksums of both.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fdamed.errors import FdamedError
 from fdamed.federation.method import Method
 from fdamed.federation.network import Network
-from fdamed.federation.wire import decode, encode
-from fdamed.files import atomic
+from fdamed.federation.wire import decode, encode, sizes
+from fdamed.files import atomic, free, megabytes, room_for, sweep
 
 MemoryPath = Callable[[str, int], Path]
 """(party, round) -> the hospital's own file for its memory."""
@@ -37,6 +37,14 @@ class Record:
     absences: list[dict[str, Any]] = field(default_factory=list)
     timing: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a hospital's memory is, and what it must be."""
+
+    round: int
+    sha256: str
 
 
 @dataclass
@@ -54,7 +62,10 @@ class Log:
         news = {name: part[self.lines.get(name, 0) :] for name, part in vars(record).items()}
         content = json.dumps(news).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "r+b" if self.path.exists() else "w+b") as file:
+        with (
+            room_for(self.path, len(content)),
+            open(self.path, "r+b" if self.path.exists() else "w+b") as file,
+        ):
             file.truncate(self.size)
             file.seek(self.size)
             file.write(content)
@@ -86,19 +97,35 @@ class Checkpoints:
     def __init__(self, folder: Path, memory: MemoryPath, fingerprint: dict[str, Any], every: int = 1) -> None:
         self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
         self._log = Log(folder / "record.jsonl")
-        self._memories: dict[str, int] = {}
-        """Hospital -> round of the file that holds its memory."""
+        self._memories: dict[str, Memory] = {}
         self._last = 0
+        self._whole = False
+        """Whether the newest file is known to be sound: a damaged one must not take the place of the one before."""
 
     @property
     def _files(self) -> tuple[Path, Path]:
         return self.folder / "checkpoint.bin", self.folder / "checkpoint.previous.bin"
 
+    def check_room(self, state: Any) -> None:
+        """Refuse to begin where the files of this run will not fit; other jobs may still fill the disk later."""
+        size = sum(sizes(state).values())
+        there = [p.stat().st_size for p in self._files if p.exists()]
+        memories = sum(self.memory(p, m.round).stat().st_size for p, m in self._memories.items())
+        needed = 4 * size + memories - sum(there)  # two generations, the draft of a third, the final weights
+        left = free(self.folder)
+        if left < needed:
+            raise FdamedError(
+                f"this run needs about {megabytes(needed)} for its checkpoints, and {megabytes(left)} are free",
+                str(self.folder),
+                "Make room and start again; a checkpoint that is there is kept.",
+            )
+
     def save(self, round: int, state: Any, net: Network, record: Record) -> None:
         asked = sorted(net.touched)
         for party in asked:
-            if net.save_memory(party, self.memory(party, round)):
-                self._memories[party] = round
+            file = self.memory(party, round)
+            if net.save_memory(party, file):
+                self._memories[party] = Memory(round, _sha256(file))
             else:
                 self._memories.pop(party, None)
         head = json.dumps(
@@ -106,18 +133,22 @@ class Checkpoints:
                 "fingerprint": self.fingerprint,
                 "round": round,
                 "log": self._log.append(record),
-                "memories": self._memories,
+                "memories": {party: asdict(memory) for party, memory in self._memories.items()},
             }
         ).encode()
         content = struct.pack("<I", len(head)) + head + encode(state)
         newest, previous = self._files
-        if newest.exists():
-            newest.replace(previous)
-        with atomic(newest) as draft:
-            draft.write_bytes(hashlib.sha256(content).digest() + content)
+        with atomic(newest, len(content)) as draft:
+            with open(draft, "wb") as out:
+                out.write(hashlib.sha256(content).digest())
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            if self._whole and newest.exists():  # only now: a full disk has cost neither generation
+                newest.replace(previous)
         net.touched.clear()
         self._drop(asked)
-        self._last = round
+        self._last, self._whole = round, True
 
     def _drop(self, parties: Iterable[str]) -> None:
         """Remove memories that neither this checkpoint nor the one before names."""
@@ -129,6 +160,8 @@ class Checkpoints:
 
     def load(self, method: Method[Any], net: Network) -> tuple[int, Any, Record] | None:
         """The newest whole checkpoint, or None; one of another study is refused."""
+        for folder in (self.folder, *(self.memory(party, 0).parent for party in (*net.sources, net.target))):
+            sweep(folder)
         for path in self._files:
             if not path.exists():
                 continue
@@ -136,20 +169,34 @@ class Checkpoints:
             if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
                 _pass_over(path, "checksum")
                 continue
-            (n,) = struct.unpack("<I", content[32:36])
-            head = json.loads(content[36 : 36 + n])
-            self._fits(head["fingerprint"])
-            memories = {party: self.memory(party, round) for party, round in head["memories"].items()}
-            record = self._log.read(head["log"])
-            if record is None or not all(p.exists() for p in memories.values()):
-                _pass_over(path, "its record" if record is None else "a hospital's memory")
+            try:
+                (n,) = struct.unpack("<I", content[32:36])
+                head = json.loads(content[36 : 36 + n])
+                self._fits(head["fingerprint"])
+                memories = self._own(head["memories"], net)
+                record = self._log.read(head["log"])
+                if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
+                    _pass_over(path, "its record" if record is None else "a hospital's memory")
+                    continue
+                state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
+                _pass_over(path, f"not a checkpoint: {type(error).__name__}")
                 continue
-            for party, file in memories.items():
-                net.load_memory(party, file)
-            state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
-            self._memories, self._last = head["memories"], head["round"]
+            for party, memory in memories.items():
+                net.load_memory(party, self.memory(party, memory.round))
+            self._memories, self._last = memories, head["round"]
+            self._whole = path == self._files[0]
             return head["round"], state, record
+        self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
         return None
+
+    def _own(self, memories: dict[str, dict[str, Any]], net: Network) -> dict[str, Memory]:
+        """What a checkpoint says of memories, if it names hospitals and rounds of this run: they become a path."""
+        found = {party: Memory(**words) for party, words in sorted(memories.items())}
+        if not set(found) <= {*net.sources, net.target} or not all(type(m.round) is int for m in found.values()):
+            raise ValueError("a memory of nobody")
+        return found
 
     def clear(self, parties: Iterable[str]) -> None:
         """Forget the state of a run that is finished: nothing is left to go on with."""
@@ -166,6 +213,14 @@ class Checkpoints:
                 str(self.folder),
                 "Restore those conditions to go on, or delete the folder to start this run again.",
             )
+
+
+def _sha256(path: Path) -> str:
+    """The checksum of a file; of one that is not there, nothing."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _pass_over(path: Path, what: str) -> None:

@@ -16,7 +16,7 @@ from fdamed.algebra.weights import Estimates, estimates, no_steps, with_step
 from fdamed.federation.averaging import Travel, implausible
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, at_site, under_noise
 from fdamed.federation.steps import Moved, move_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.train import fit
@@ -60,6 +60,7 @@ class Compared:
         return self.steps > 1
 
 
+@under_noise
 @at_site
 def move_paced(site: Site, ask: Paced) -> Moved:
     """Train with the learning rate times `pace`, and send what changed."""

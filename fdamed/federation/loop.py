@@ -35,10 +35,12 @@ def run(
     checkpoints: Checkpoints | None = None,
     judge_every: int = 1,
     patience: int | None = None,
+    after: Callable[[Network], None] | None = None,
 ) -> tuple[Tensor, Record]:
     """Run `method` from `theta` to the end, from the last checkpoint where there is one.
 
-    With `patience` it ends after so many rounds without a new lowest training loss.
+    With `patience` it ends after so many rounds without a new lowest training loss. `after` may ask and note more once
+    a round is done.
     """
     rounds = method.length(rounds)
     for step in method.asks():
@@ -49,6 +51,8 @@ def run(
     if found:
         done, state, record = found
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
+    if checkpoints:
+        checkpoints.check_room(state)
     watched, on_disk = sys.stderr.isatty(), done
     ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
     for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
@@ -64,6 +68,8 @@ def run(
         except DroppedOut as absent:
             net.notes["lost"] = 1.0
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
+        if after:
+            after(net)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
         line: dict[str, Any] = {"round": round, **net.told()}
         last = round == rounds or spent([*record.metrics, line], patience)

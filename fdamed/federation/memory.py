@@ -7,6 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fdamed.errors import FdamedError
+
 
 def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
     """Whole or not at all."""
@@ -14,7 +16,7 @@ def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
 
     from fdamed.files import atomic
 
-    with atomic(path) as draft:
+    with atomic(path, sum(v.nbytes for v in memory.values())) as draft:
         save_file({k: v.contiguous() for k, v in memory.items()}, draft)
 
 
@@ -22,12 +24,21 @@ def put_aside(memory: Mapping[str, Tensor], path: Path) -> None:
     """For this process alone, which reads it again or dies with it: not synced."""
     from safetensors.torch import save_file
 
+    from fdamed.files import room_for
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in memory.items()}, path)
+    with room_for(path, sum(v.nbytes for v in memory.values())):
+        save_file({k: v.contiguous() for k, v in memory.items()}, path)
 
 
 def read_memory(path: Path) -> dict[str, Tensor]:
+    """The tensors of a hospital's own file; anything else than tensors is refused."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    content: dict[str, Tensor] = load_file(path)
+    try:
+        content: dict[str, Tensor] = load_file(path)
+    except SafetensorError:
+        fix = "Remove the run's `state` folder and start it again from its beginning."
+        raise FdamedError("what a hospital remembers is damaged, or not a file of tensors", str(path), fix) from None
     return content

@@ -65,9 +65,12 @@ class Processes(Network):
         line = self._lines[party]
         line.send_bytes(pack(head, body))
         reply, content = unpack(line.recv_bytes())
-        if not reply["ok"]:
-            raise FdamedError(*reply["error"])
-        return content
+        if reply.get("ok") is True:
+            return content
+        told = reply.get("error")
+        if not isinstance(told, list) or len(told) != 3:
+            raise WireError("an answer without a head")
+        raise FdamedError(*map(str, told))
 
     def save_memory(self, party: str, path: Path) -> bool:
         if party in self._gone:
@@ -108,9 +111,12 @@ def _hospital(line: Connection, build: Callable[[], Site], method: str, threads:
             return
         head, _ = unpack(request)
         if "save" in head:
-            if site.memory:
-                write_memory(site.memory, Path(head["save"]))
-            line.send_bytes(pack({"ok": True}, b"1" if site.memory else b""))
+            try:
+                if site.memory:
+                    write_memory(site.memory, Path(head["save"]))
+                line.send_bytes(pack({"ok": True}, b"1" if site.memory else b""))
+            except FdamedError as error:
+                line.send_bytes(pack({"ok": False, "error": [error.what, error.where, error.fix]}, b""))
         elif "load" in head:
             site.memory = read_memory(Path(head["load"]))
             line.send_bytes(pack({"ok": True}, b""))

@@ -52,6 +52,7 @@ class Fada(Method[State]):
     title: ClassVar[str] = "FADA"
     paper: ClassVar[str] = "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "attention weighs each source's update by what it alone does to the target's features"
     steps: ClassVar[tuple[Step, ...]] = (move_locally, adapt, spread_of, settle, *STEPS)
     state: ClassVar[type] = State
 

@@ -124,6 +124,7 @@ class FDan(Method[State]):
     title: ClassVar[str] = "f-DAN"
     paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Long et al. 2015"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "with `wire: features` the server sees every batch, and each source's distance is told"
     steps: ClassVar[tuple[Step, ...]] = (train_locally, approach, portray, *STEPS)
     state: ClassVar[type] = State
 

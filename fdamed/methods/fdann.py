@@ -73,6 +73,7 @@ class FDann(Method[State]):
     title: ClassVar[str] = "f-DANN"
     paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Ganin et al. 2016"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "with `wire: features` the server sees every batch; only `wire: discriminator` sums"
     steps: ClassVar[tuple[Step, ...]] = (train_locally, play, *STEPS)
     state: ClassVar[type] = State
 

@@ -112,6 +112,8 @@ class FedGTST(Method[State]):
     title: ClassVar[str] = "FedGTST"
     paper: ClassVar[str] = "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "its guide is the largest of the sources' norms, and a maximum is not a sum"
+    asks_target: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (train_guided, gradient_at)
     state: ClassVar[type] = State
 

@@ -124,6 +124,8 @@ class FedIIR(Method[State]):
     title: ClassVar[str] = "FedIIR"
     paper: ClassVar[str] = "Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = ""
+    asks_target: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (slope, train_towards, gradient_at)
     state: ClassVar[type] = State
 

@@ -63,6 +63,7 @@ class FedRfTca(Method[State]):
     title: ClassVar[str] = "FedRF-TCA"
     paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "the target aligns itself to each source's mean by itself"
     steps: ClassVar[tuple[Step, ...]] = (train_locally, agree, *STEPS)
     state: ClassVar[type] = State
     keeps: ClassVar[tuple[str, ...]] = KEPT

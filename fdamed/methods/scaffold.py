@@ -142,6 +142,8 @@ class Scaffold(Method[State]):
     title: ClassVar[str] = "SCAFFOLD"
     paper: ClassVar[str] = "SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = ""
+    asks_target: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (train_corrected,)
     state: ClassVar[type] = State
 

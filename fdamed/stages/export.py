@@ -25,7 +25,7 @@ from fdamed.stages.places import add_config, add_run, needed, read_config, tenso
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fdamed.models.portable import Floats
+    from fdamed.models.runtime import Floats
 
 CHECKED, RANDOM = 64, 8
 """Cached images, and random ones, on which the forms of the model are compared."""
@@ -164,7 +164,8 @@ def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[st
 def describe(chosen: Chosen) -> dict[str, Any]:
     """model.json without its `files` and `parity`."""
     from fdamed.evaluate.metrics import THRESHOLD
-    from fdamed.models.portable import INPUT, OPSET, OUTPUT
+    from fdamed.models.portable import OPSET
+    from fdamed.models.runtime import INPUT, OUTPUT
     from fdamed.provenance import commit
     from fdamed.stages.meaning import classes_of, meaning_of, preparation_of
 

@@ -13,12 +13,31 @@ from fdamed.config import Config
 from fdamed.configfile import catalogue
 from fdamed.errors import FdamedError
 from fdamed.federation.stopping import stop
-from fdamed.files import atomic, digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.files import (
+    atomic,
+    digest,
+    digest_file,
+    held,
+    read_json,
+    sweep,
+    write_json,
+    write_lines,
+    write_text,
+)
+from fdamed.insisting import check_floor
+from fdamed.provenance import commit, digest_source
 from fdamed.runs import Run
 from fdamed.stages import batch
 from fdamed.stages.hospitals import device, resident
+from fdamed.stages.own_models import own_path
 from fdamed.stages.phases import Job, Phase, checkpoints, phases, train
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
+
+TRAINING = (
+    "algebra", "federation", "methods", "models", "data/loader.py", "data/samples.py", "distil.py", "seeds.py",
+    "train.py", "stages/hospitals.py", "stages/own_models.py", "stages/phases.py",
+)  # fmt: skip
+"""The part of the package on which the bits of a training depend; the data themselves have digests of their own."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +67,20 @@ def _one(config: Config, threads: int, in_batch: bool, one: batch.Key) -> None:
     folder = places.run(*one)
     conditions = partial(fingerprint, config, one[0], spec, *one[1:], threads, places)
     with held(folder):
+        _sweep(places, config, one)
         if batch.taken_back(folder, conditions):
             return
         federate(config, one[0], spec, *one[1:], threads)
         if in_batch:
             batch.keep(folder, conditions)
+
+
+def _sweep(places: Places, config: Config, one: batch.Key) -> None:
+    """Remove what a killed process left half-written; its checkpoints look after their own folders."""
+    sweep(places.run(*one))
+    for party in config.cut.parties:
+        own = own_path(places, party, *one)
+        sweep(own.parent, own.name)
 
 
 def chosen(config: Config, run: str, target: str, seed: int) -> Run:
@@ -81,6 +109,8 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     import torch
     from safetensors.torch import save_file
 
+    from fdamed.federation.exhausted import telling_batch
+
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     places, model, plan = Places.of(config), resident(config), phases(config, spec)
@@ -88,17 +118,21 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     needed(places.root / "leakage.json", "guard")
+    sizes = {party: entry["images"] for party, entry in cohort["parties"].items()}
+    check_floor(name, spec, config, catalogue(), sizes, "cohort.json", (target,))
     job = Job(
         config, name, target, seed, threads, model, fingerprint(config, name, spec, target, seed, threads, places)
     )
-    final, record, lengths = train(job, plan, theta)
-    write_json(folder / "run.json", describe(job, spec, plan, lengths, cohort["hash"]))
+    with telling_batch("training", f"{name}/{target}/{seed}", _batches(plan)):
+        final, record, lengths, costs = train(job, plan, theta)
+    facts = describe(job, spec, plan, lengths, cohort["hash"])
+    write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     write_lines(folder / "metrics.jsonl", record.metrics)
     write_lines(folder / "timing.jsonl", record.timing)
     write_lines(folder / "ledger.jsonl", record.ledger)
     write_lines(folder / "layers.jsonl", record.layers)
     write_lines(folder / "absences.jsonl", record.absences)
-    with atomic(folder / "theta.safetensors") as draft:
+    with atomic(folder / "theta.safetensors", final.nbytes) as draft:
         save_file(plan[-1].method.named(final, model.layout), draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
     for phase in plan:
@@ -114,6 +148,8 @@ def fingerprint(
     from fdamed.algebra.kernel import BUILD
     from fdamed.models import tiles, trunk
 
+    wanted = config.differential_of(spec)
+    private = {"differential": wanted.model_dump(mode="json")} if wanted else {}
     data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
         "settings": digest(
@@ -126,16 +162,18 @@ def fingerprint(
         "threads": threads,
         "torch": torch.__version__,
         "fdamed": __version__,
+        "source": digest_source(*TRAINING),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
         "device": device(config),
         "sums": BUILD,
         "convolutions": trunk.BUILD if config.model.backbone == "cnn" else tiles.BUILD,
+        **private,
     }
 
 
 def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """run.json: what this run was."""
     from fdamed.models.backbone import feature_size
-    from fdamed.provenance import commit
 
     config, first = job.config, plan[0]
     facts = {
@@ -157,7 +195,12 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
         "extra_parameters": first.method.extra_parameters(
             len(config.cut.parties) - 1, feature_size(config.model), config.model.classes
         ),
-        "versions": {"fdamed": __version__, "torch": job.fingerprint["torch"], "commit": commit() or "unknown"},
+        "versions": {
+            "fdamed": __version__,
+            "torch": job.fingerprint["torch"],
+            "source": job.fingerprint["source"],
+            "commit": commit() or "unknown",
+        },
         "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
@@ -175,6 +218,12 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             for phase, rounds in zip(plan, lengths, strict=True)
         ]
     return facts
+
+
+def _batches(plan: tuple[Phase, ...]) -> str:
+    """The batch sizes as the configuration names them."""
+    sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
+    return ", ".join(sorted(sides))
 
 
 def _options(phase: Phase) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} watch: {text}", file=sys.stderr, flush=True)
 
 
-def newest_run(logs: Path, since: float = 0.0) -> str | None:
-    """The id under which the newest Snakemake that wrote a log after `since` submits its jobs."""
-    found = sorted(p for p in logs.glob("*.log") if p.stat().st_mtime >= since)
+def newest_run(logs: Path, known: frozenset[Path] = frozenset()) -> str | None:
+    """The id under which the newest Snakemake submits its jobs; `known`: logs of earlier ones (clocks may jump)."""
+    found = sorted(set(logs.glob("*.log")) - known)
     if not found:
         return None
     lines = found[-1].read_text(encoding="utf-8", errors="replace").splitlines()
@@ -94,7 +94,7 @@ class Watch:
 
     def once(self) -> int | None:
         """Run Snakemake; its exit code, or None when it must be started again."""
-        started = time.time() - 1
+        earlier = frozenset(self.logs.glob("*.log"))
         hurt = False
         # In a process group of its own: Ctrl-C reaches it once, through us, and lets it cancel its jobs in peace.
         child = subprocess.Popen(["snakemake", *self.arguments], process_group=0)
@@ -109,7 +109,7 @@ class Watch:
                     break
                 except subprocess.TimeoutExpired:
                     pass
-                run_id = newest_run(self.logs, started)
+                run_id = newest_run(self.logs, earlier)
                 left = jobs_left(run_id) if run_id else None
                 if run_id:
                     hurt = self._note_outage(left) or hurt
@@ -127,11 +127,11 @@ class Watch:
                 signal.signal(number, handler)
         if code == -signal.SIGKILL:
             say("Snakemake was killed")
-            self.clear_up(newest_run(self.logs, started))
+            self.clear_up(newest_run(self.logs, earlier))
             return None
         if code and hurt:
             say(f"Snakemake ended with {code} after an outage of SLURM")
-            self._wait_for_slurm(newest_run(self.logs, started))
+            self._wait_for_slurm(newest_run(self.logs, earlier))
             return None
         return code
 

@@ -67,8 +67,12 @@ def study_entry(cohort: str, digest: str, span: tuple[int, int], files: Callable
 
 
 def span(record: Record) -> tuple[int, int]:
-    """Begin and end of the training in milliseconds, from its files: an import tells nothing of its own clock."""
-    return (millis(record.timing[0]), millis(record.timing[-1], end=True)) if record.timing else (0, 0)
+    """Begin and end of the training in milliseconds, from its files: an import tells nothing of its own clock.
+
+    Of all rounds: a clock that was set back between two of them must not make a run end before it began.
+    """
+    begins, ends = [millis(row) for row in record.timing], [millis(row, end=True) for row in record.timing]
+    return (min(begins), max(ends)) if record.timing else (0, 0)
 
 
 def tags(record: Record) -> dict[str, str]:

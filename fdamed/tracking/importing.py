@@ -11,7 +11,7 @@ from typing import Any
 from fdamed.errors import FdamedError
 from fdamed.tracking.content import Entry
 from fdamed.tracking.models import Candidate, register
-from fdamed.tracking.store import FIX, Store, connect, place
+from fdamed.tracking.store import FIX, Store, connect, first_answer, place
 
 BATCH = 1000
 """Metrics that MLflow takes in one call."""
@@ -40,6 +40,7 @@ def track(
     runs: dict[str, str] = {}
     try:
         client = connect(store)
+        first_answer(client, store, cohort)
         experiment = _experiment(client, store, cohort, tags)
         known = _known(client, experiment)
         for entry in entries:

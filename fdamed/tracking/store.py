@@ -16,9 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fdamed.errors import FdamedError
+from fdamed.safety import secure
 
 PATIENCE = 4.0
-"""Seconds until a silent server counts as away."""
+"""Seconds until a silent server counts as away: for the connection, and again for its first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
 
 
@@ -38,17 +39,14 @@ def place(uri: str) -> str:
 
 def connect(store: Store) -> Any:
     """A client of the store, whose database is made if absent; an unreachable server is an error within seconds."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "true"
-    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "1"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    secure()
     parts = urlsplit(store.uri)
     if parts.scheme in {"http", "https"}:
         _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))
     elif parts.scheme == "sqlite":
         Path(parts.path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+        # MLflow makes an experiment `Default` in every new database, with the absolute path of the working folder.
+        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
     import mlflow
 
     for name in ("mlflow", "alembic"):
@@ -62,3 +60,15 @@ def _answers(host: str, port: int, where: str) -> None:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError:
         raise FdamedError("the MLflow tracking server does not answer", where, FIX) from None
+
+
+def first_answer(client: Any, store: Store, cohort: str) -> None:
+    """Ask the first question without patience: a port that takes connections and says nothing costs seconds too."""
+    if urlsplit(store.uri).scheme not in {"http", "https"}:
+        return
+    usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}
+    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    try:
+        client.get_experiment_by_name(cohort)
+    finally:
+        os.environ |= usual

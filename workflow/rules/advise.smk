@@ -13,6 +13,7 @@ rule advise:
             f"{ROOT}/advice/{{target}}.svg",
             caption="../report/advice.rst",
             category="Advice",
+            labels={"result": "the theory's map for {target}"},
         ),
     log:
         f"{ROOT}/logs/advise.{{target}}.log",
@@ -27,7 +28,15 @@ rule advise:
         runtime=60,
     params:
         settings=settings(
-            "phantom", "data", "cut", "image", "model", "train", "privacy", "runs"
+            "phantom",
+            "data",
+            "cut",
+            "image",
+            "model",
+            "train",
+            "privacy",
+            "runs",
+            source="theory",
         ),
         seed=study.seeds[0],
     shell:

@@ -3,17 +3,32 @@ import shlex
 
 from snakemake.exceptions import WorkflowError
 
-from fdamed import __version__
 from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
+from fdamed.configfile import read as read_strictly
 from fdamed.errors import FdamedError
-from fdamed.files import digest, write_json
+from fdamed.files import digest, private, write_json
+from fdamed.provenance import digest_source
 from fdamed.stages.batch import FILES as RUN_FILES
+from fdamed.stages.federate import TRAINING
 
 try:
+    for path in workflow.configfiles:
+        read_strictly(Path(path))  # Snakemake has read them too, but takes a key that stands there twice
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
+
+for place in (
+    study.results,
+    getattr(study.data, "root", ""),
+    study.model.weights or "",
+):
+    if "{" in place or "}" in place:
+        raise WorkflowError(
+            f"Snakemake takes the braces in this path for a wildcard: {place}\n"
+            "  to do: rename the folder, or give the path of a symbolic link without braces"
+        )
 
 ROOT = f"{study.results}/{study.cohort}"
 SECTIONS = study.model_dump(mode="json")
@@ -22,6 +37,20 @@ CONFIG = f"{ROOT}/parties/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
 CLASSICAL = [n for n, run in RUNS.items() if catalogue()[run.method].get("classical")]
 FEDERATED = [n for n in RUNS if n not in CLASSICAL]
+DATA = ["data", "cuts.py", "datasets.py", "seeds.py"]
+DATA += [
+    f"stages/{s}.py" for s in ("phantom", "ingest", "split", "cache", "guard", "divide")
+]
+# Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
+SOURCE = {
+    "data": digest_source(*DATA),
+    "model": digest_source("models"),
+    "training": digest_source(*DATA, *TRAINING),
+    "classical": digest_source(*DATA, *TRAINING, "classical"),
+    "theory": digest_source(*DATA, *TRAINING, "theory"),
+    "scores": digest_source("evaluate", "models", "train.py"),
+    "package": digest_source(),
+}
 
 
 wildcard_constraints:
@@ -36,26 +65,26 @@ def keep_config():
 
     By the environment, not by params: its name changes with every key, and a job must run again only for its own.
     """
+    private(f"{ROOT}/parties")
     if not Path(CONFIG).exists():
         write_json(CONFIG, SECTIONS)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
 
 
-def settings(*sections):
-    """A digest that changes when, and only when, these sections of the configuration do.
+def settings(*sections, source="data"):
+    """A digest that changes when, and only when, these sections of the configuration or this part of the code do.
 
     A job names its own sections and those of all jobs before it: when one of them fails, Snakemake deletes its output,
     and would take what was made from the old one for up to date.
     """
-    return digest([__version__, [SECTIONS[s] for s in sections]])
+    return digest([SOURCE[source], [SECTIONS[s] for s in sections]])
 
 
 def settings_of(run):
+    sections = ("phantom", "data", "cut", "image", "model", "train", "privacy")
+    source = "classical" if run in CLASSICAL else "training"
     return digest(
-        [
-            settings("phantom", "data", "cut", "image", "model", "train", "privacy"),
-            RUNS[run].model_dump(mode="json"),
-        ]
+        [settings(*sections, source=source), RUNS[run].model_dump(mode="json")]
     )
 
 

@@ -17,7 +17,7 @@ rule init:
         mem_mb=growing(1500),
         runtime=10,
     params:
-        settings=settings("model"),
+        settings=settings("model", source="model"),
     shell:
         "fdamed init --seed {wildcards.seed} 2> {log:q}"
 
@@ -109,6 +109,7 @@ rule evaluate:
         runtime=60,
     params:
         seeds=list(study.seeds),
+        source=SOURCE["scores"],
     shell:
         "fdamed evaluate --run {wildcards.run:q} --target {wildcards.target} "
         "--party {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"

@@ -21,7 +21,7 @@ rule audit:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=settings("privacy", "runs", "seeds"),
+        settings=settings("privacy", "runs", "seeds", source="package"),
     shell:
         "fdamed audit --target {wildcards.target} 2> {log:q}"
 
@@ -65,7 +65,7 @@ rule track:
     conda:
         "../../envs/fdamed.yaml"
     params:
-        settings=settings("tracking", "privacy"),
+        settings=settings("tracking", "privacy", source="package"),
     shell:
         "fdamed track 2> {log:q}"
 
@@ -83,22 +83,27 @@ rule report_page:
             f"{ROOT}/report/index.html",
             caption="../report/page.rst",
             category="Study",
+            labels={"result": "page with the whole study"},
         ),
         report(
             f"{ROOT}/report/what_left_each_hospital.csv",
             caption="../report/ledger.rst",
             category="Privacy",
+            labels={"result": "what left each hospital"},
         ),
         report(
             f"{ROOT}/report/tables/headline.csv",
             caption="../report/headline.rst",
             category="Study",
+            labels={"result": "scores of every run, as a table"},
         ),
     log:
         f"{ROOT}/logs/report.log",
     conda:
         "../../envs/fdamed.yaml"
     params:
-        settings=settings("cut", "privacy", "runs", "seeds", "published"),
+        settings=settings(
+            "cut", "privacy", "runs", "seeds", "published", source="package"
+        ),
     shell:
         "fdamed report 2> {log:q}"
