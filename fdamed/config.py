@@ -106,6 +106,15 @@ class Train(Strict):
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
 
+class Audit(Strict):
+    """What the target hospital looks into beyond the scores (docs/statistics.md)."""
+
+    probe: bool = True
+    """Whether sex, age, race and view are read from the models' features, and how well (the leak probe)."""
+    images: Annotated[int, Field(ge=100)] = 2000
+    """Images of the target that the probe looks at, at most: it takes one pass over them in every model."""
+
+
 class Tracking(Strict):
     uri: str | None = None
     """MLflow tracking URI; default: a SQLite file below results/."""
@@ -138,6 +147,7 @@ class Config(Strict):
     """Ask the theory before training which method promises most; the report says afterwards whether it was right."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
     """Runs of one target and seed that a training job takes in turn: for short runs, whose start would cost most."""
+    audit: Audit = Audit()
     tracking: Tracking = Tracking()
     published: Published | None = None
 

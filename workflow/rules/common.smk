@@ -208,4 +208,12 @@ def advice_files():
     return expand(f"{ROOT}/advice/{{target}}.json", target=study.cut.targets)
 
 
+def audit_files():
+    """What every target lets out of its audit and, where the configuration asks for it, of its leak probe."""
+    kinds = ["audit", "probe"] if study.audit.probe and FEDERATED else ["audit"]
+    return expand(
+        f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.cut.targets
+    )
+
+
 keep_config()
