@@ -169,7 +169,7 @@ class Config(Strict):
         if not self.runs:
             raise ValueError("`runs` is empty: name at least one method")
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError("a seed is listed twice")
+            raise ValueError("a seed is listed twice in `seeds`")
         for name, run in self.runs.items():
             for key, values in (run.sweep or {}).items():
                 if key in ("method", "sweep", "auxiliary", "train", "then"):
