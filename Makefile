@@ -6,7 +6,7 @@ CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: run test test-faults test-slurm check setup bench mlflow docs clean schema lock
+.PHONY: run test test-faults test-slurm audit check setup bench mlflow docs clean schema lock
 
 run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
@@ -22,6 +22,9 @@ test-faults: setup  ## kills, full disks, bombs, broken files, two at once (minu
 
 test-slurm: setup  ## a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
+
+audit: setup  ## known holes in the pinned versions: exit 0 none, 1 some, 3 no service to ask (the floors are checked)
+	.ci/audit
 
 check: setup  ## style, types, layers, workflow
 	$(BIN)/ruff check .
@@ -42,6 +45,7 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.phantom
 	$(BIN)/python -m benchmarks.dag
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.report
 
 mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \

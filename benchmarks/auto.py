@@ -20,6 +20,7 @@ from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedgp_auto import FedGPAuto
@@ -45,7 +46,7 @@ def hospitals(side: int, width: float, images: int, labelled: int) -> tuple[InPr
         n = labelled if name == "target" else images
         data = Labelled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
-        sites[name] = Site(name, data, model, recipe, 0, RELEASE)
+        sites[name] = Site(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
     return InProcess(sites, "target", "auto"), Weights(x=model.read())
 
 

@@ -50,6 +50,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.federation.method import Model as Weights
     from fdamed.federation.on_demand import OnDemand
     from fdamed.federation.site import Site
+    from fdamed.guards import NO_FLOOR
     from fdamed.methods.fedavg import FedAvg
     from fdamed.models.backbone import build, initialise
     from fdamed.models.flat import FlatModel
@@ -63,7 +64,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
 
     def hospital(name: str) -> Site:
         data = load(root / name, splits=("train",))
-        site = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release)
+        site = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
         if remember:
             site.memory["own"] = torch.zeros(model.layout.size)
         return site

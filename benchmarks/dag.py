@@ -26,6 +26,7 @@ cut:
   where: view == 'frontal'
   per_class: 16
   labelled: 6
+privacy: {{smallest_images: 1, smallest_steps: 1}}
 seeds: {list(range(15))}
 runs: {{gp: {{sweep: {{beta: {[i / 20 for i in range(20)]}}}}}}}
 """

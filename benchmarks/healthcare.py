@@ -19,6 +19,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.method import Method
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads
@@ -48,6 +49,7 @@ def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> di
             release=frozenset({"weights", "update", "scalar", "count"}),
             auxiliary=Auxiliary(heads=("sex", "age", "view")) if with_heads else None,
             heads=FlatModel(heads.build(config)) if with_heads else None,
+            floor=NO_FLOOR,
         )
     return out
 

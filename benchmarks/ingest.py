@@ -48,7 +48,7 @@ def bare(path: str) -> int:
     else:
         from PIL import Image
 
-        pixels = np.asarray(Image.open(path))
+        pixels = np.asarray(Image.open(path, formats=("JPEG", "PNG")))
     picture = torch.from_numpy(pixels.astype(np.float32))[None]
     small = Resize((SIZE, SIZE), mode="area")(picture)
     top = float(small.max())

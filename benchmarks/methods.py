@@ -26,6 +26,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 
@@ -42,7 +43,7 @@ def hospitals(name: str, sets: list[Labelled], model: FlatModel, sgd: bool) -> I
     sites = {}
     for i, data in enumerate(sets):
         party, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
-        sites[party] = Site(party, seen, model, recipe, 0, RELEASE)  # type: ignore[arg-type]
+        sites[party] = Site(party, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
     return InProcess(sites, "target", name)
 
 

@@ -20,6 +20,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import Net, build, initialise
 from fdamed.models.flat import FlatModel
@@ -63,8 +64,17 @@ def main() -> None:
     ]
     model = FlatModel(fresh())
     names = [f"s{i}" for i in range(SOURCES)] + ["target"]
+    released = frozenset({"weights", "count", "scalar"})
     sites = {
-        name: Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, frozenset({"weights", "count", "scalar"}))
+        name: Site(
+            name,
+            data,
+            model,
+            Recipe(lr=1e-3, batch=BATCH),
+            0,
+            released,
+            floor=NO_FLOOR,
+        )
         for name, data in zip(names, sets, strict=True)
     }
     net = InProcess(sites, "target", "fedavg")

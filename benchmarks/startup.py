@@ -27,7 +27,7 @@ cut:
   val: 0.15
   test: 0.3
 image: {size: 64}
-privacy: {smallest_cell: 1}
+privacy: {smallest_cell: 1, smallest_images: 1, smallest_steps: 1}
 train: {rounds: 1, device: cpu}
 seeds: [0]
 runs: {gp: {}}

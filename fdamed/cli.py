@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from fdamed import __version__
 from fdamed.command_line import Parser, epilog
 from fdamed.errors import FdamedError
 from fdamed.federation.stopping import EXIT, Stopped
+from fdamed.safety import secure
 
 COMMANDS: dict[str, str] = {
     "watch": "run Snakemake on a cluster, again where an outage has left it hanging",
@@ -89,13 +91,19 @@ def add_command(commands: argparse._SubParsersAction[Parser], name: str, with_ar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    secure()
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = parsed(given)
     try:
         arguments.run(arguments)
+        sys.stdout.flush()
     except FdamedError as error:
         print(f"error: {error.what}\nwhere: {error.where}\nto do: {error.fix}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        if not reader_left():
+            raise
+        return 141
     except Exception as error:
         if arguments.command not in AT_HOSPITALS or os.environ.get("FDAMED_SHOW_ERRORS"):
             raise
@@ -110,6 +118,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; what was finished is kept, start again to go on", file=sys.stderr)
         return 130
     return 0
+
+
+def reader_left() -> bool:
+    """Whether who read our standard output has gone, as `head` does; then nothing more is written to it."""
+    asked = select.poll()
+    asked.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in asked.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 if __name__ == "__main__":

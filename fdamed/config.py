@@ -9,28 +9,17 @@ from pydantic import Field, ValidationError, model_validator
 from fdamed.cuts import Hospitals, Partition
 from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
+from fdamed.guards import NO_FLOOR, USUAL, Differential, Floor, Privacy
+from fdamed.limits import Guard
 from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
-Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
-
-
-# --- images and privacy -----------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 class Image(Strict):
     size: Annotated[int, Field(ge=16, le=1024)] = 224
     equalise: bool = False
     """Histogram equalisation, as the reference code of the healthcare paper does for MIDRC."""
-
-
-class Privacy(Strict):
-    release: tuple[Kind, ...] = ("weights", "update", "statistic", "scalar", "count")
-    """Kinds of knowledge that a hospital lets out."""
-    # Left out where it says nothing: a study that never had this key keeps its digests.
-    smallest_batch: Annotated[int, Field(ge=1, exclude_if=lambda n: n == 16)] = 16
-    """No mean over the features of fewer images leaves a hospital: one of a single image can be inverted exactly."""
-    smallest_cell: Annotated[int, Field(ge=1)] = 11
-    """Counts below this are not shown in reports."""
 
 
 # --- model and training ----------------------------------------------------------------------------------------------
@@ -47,6 +36,8 @@ class Model(Strict):
     """Length of the feature vectors that an mlp takes."""
     layers: Annotated[tuple[int, ...], Field(min_length=1)] = (1000, 500, 100)
     """Hidden layers of an mlp."""
+    norm: Annotated[Literal["batch", "group"], Field(exclude_if=lambda norm: norm == "batch")] = "batch"
+    """Normalisation of a ResNet; `group` looks at one image at a time, as differential privacy needs it."""
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Scales the block widths; 1 is the papers' network."""
     hidden: Annotated[int, Field(ge=1)] = 128
@@ -109,6 +100,8 @@ class Train(Strict):
     """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
+    guard: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
+    """What an answer must be like to be aggregated (docs/guard.md)."""
     patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
@@ -216,8 +209,20 @@ class Config(Strict):
             return (first,)
         own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
         differences = laid_over(laid_over(run.train or {}, run.then.train or {}), own)
-        then = Run(method=run.then.method, labelled=run.labelled, noise=run.noise, train=differences)
+        same = {"labelled": run.labelled, "noise": run.noise, "differential": run.differential}
+        then = Run(method=run.then.method, train=differences, **same)
         return first, Run.model_validate(then.model_dump() | run.then.options)
+
+    @property
+    def floor(self) -> Floor:
+        """What every hospital of the study insists on; public benchmark sets have no patients to protect."""
+        usual = NO_FLOOR if isinstance(self.data, Benchmark) else USUAL
+        images, steps = self.privacy.smallest_images, self.privacy.smallest_steps
+        return Floor(usual.images if images is None else images, usual.steps if steps is None else steps)
+
+    def differential_of(self, run: Run) -> Differential | None:
+        """The noise at the sources of this run: its own, or the study's."""
+        return self.privacy.differential if run.differential is None else run.differential
 
     def noise_of(self, run: Run) -> float:
         return self.cut.noise if run.noise is None else run.noise

@@ -14,13 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from fdamed import plain_data
 from fdamed.config import Config
 from fdamed.cuts import Cut, Partition
 from fdamed.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
 from fdamed.errors import FdamedError
+from fdamed.insisting import check_guards
 from fdamed.runs import Run
 
 VARIANTS: dict[str, type[BaseModel]] = {
@@ -34,6 +35,8 @@ VARIANTS: dict[str, type[BaseModel]] = {
     "partition": Partition,
 }
 """Tags that pydantic puts into the place of a fault where a key has several forms."""
+LONGEST = 200
+"""Characters of a wrong value that are shown."""
 CATALOGUE = Path(__file__).parent / "methods" / "catalogue.json"
 
 
@@ -48,7 +51,7 @@ def load(*paths: Path | str) -> Config:
     """Read configuration files, later ones over earlier ones, and check everything."""
     raw: dict[str, Any] = {}
     for path in paths:
-        raw = _merge(raw, _read(Path(path)))
+        raw = _merge(raw, read(Path(path)))
     return parse(raw, where=", ".join(str(p) for p in paths))
 
 
@@ -66,6 +69,8 @@ def parse(raw: dict[str, Any], where: str) -> Config:
             _check_handover(name, first, phase, where)
         if catalogue()[run.method].get("classical"):
             _check_classical(name, run, config, where)
+    for name, run in config.expanded_runs().items():
+        check_guards(name, run, config, catalogue(), where)
     return config
 
 
@@ -78,18 +83,14 @@ def backbones(config: Config) -> list[str]:
     ]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """The keys of one file, not yet checked."""
     if not path.is_file():
         raise FdamedError("there is no such configuration file", str(path), "Check the path; config/ has examples.")
     try:
-        content = (
-            json.loads(path.read_text(encoding="utf-8"))
-            if path.suffix == ".json"
-            else yaml.safe_load(path.read_text(encoding="utf-8"))
-        )
-    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split())
-        raise FdamedError(f"not readable as YAML: {told}", str(path), "Mend the file.") from None
+        content = plain_data.read(path)
+    except plain_data.NotPlain as error:
+        raise FdamedError(f"not readable as YAML: {error}", str(path), "Mend the file.") from None
     if not isinstance(content, dict):
         raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
     return content
@@ -116,9 +117,14 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
             lines.append(f"missing key `{key}`")
         else:
             hidden = isinstance(fault["input"], dict) or path[-1:] == ["salt"]
-            shown = "" if hidden else f" (given: {fault['input']!r})"
+            shown = "" if hidden else f" (given: {_short(fault['input'])})"
             lines.append(f"`{key}`: {fault['msg'].removeprefix('Value error, ')}{shown}")
     return "; ".join(lines)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
@@ -173,7 +179,7 @@ def _check_method(name: str, run: Run, where: str) -> None:
             )
         fault = _misfit(value, options[key])
         if fault:
-            raise FdamedError(f"`runs.{name}.{key}`: {fault} (given: {value!r})", where, fix)
+            raise FdamedError(f"`runs.{name}.{key}`: {fault} (given: {_short(value)})", where, fix)
 
 
 def _check_handover(name: str, first: Run, second: Run, where: str) -> None:

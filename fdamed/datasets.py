@@ -27,6 +27,9 @@ class DataSet(Strict):
     """Secret for the patient pseudonyms; without one a random salt is made once and kept in parties/salt."""
     reject_share: Share = 0.05
     """Stop when more than this share of the rows or files is refused."""
+    # Left out where it says nothing: a study that never had this key keeps its digests.
+    allowed_roots: Annotated[tuple[str, ...], Field(exclude_if=lambda folders: not folders)] = ()
+    """Folders outside the root into which links below it may lead, such as a cluster's store; others are refused."""
 
 
 class Chexpert(DataSet):

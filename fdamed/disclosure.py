@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCAL = "(kept local)"
-SECRET = frozenset({"salt", "root", "uri", "demographics", "mimic_iv", "table", "weights", "results"})
+SECRET = frozenset({"salt", "root", "allowed_roots", "uri", "demographics", "mimic_iv", "table", "weights", "results"})
 """Keys of the configuration whose text names this machine or a secret."""
 PATH = re.compile(r"^(/|~|[A-Za-z]:[\\/]|\\\\|[a-z][a-z0-9+.-]*://)")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
@@ -39,6 +39,11 @@ def vague(count: int, smallest: int) -> str:
 def formula_safe(cell: object) -> object:
     """Text that a spreadsheet would run gets a leading apostrophe; numbers stay numbers."""
     return "'" + cell if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+
+
+def cell_safe(cell: str) -> str:
+    """`formula_safe` for files with a reader of their own: NUL is written out, a lone return starts no row."""
+    return str(formula_safe(cell.replace("\r", " "))).replace("\0", "\\0")
 
 
 def shareable(content: Any, key: str = "") -> Any:

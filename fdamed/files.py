@@ -26,6 +26,13 @@ NO_ROOM = {
 """Numbers of the errors by which a file system says that there is no room."""
 
 
+def private(folder: Path | str) -> Path:
+    """A folder that only its owner can enter; one that is there keeps the rights that its owner gave it."""
+    folder = Path(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
 @contextmanager
 def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
     """Give a temporary name beside `path`; move it there, synced, only if the block ends well.

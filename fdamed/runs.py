@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fdamed.datasets import Strict
+from fdamed.guards import Differential
 
 Head = Literal["sex", "age", "view", "race"]
 
@@ -56,6 +57,8 @@ class Run(BaseModel):
     """What differs from `train` for this run, e.g. {target: {lr: 0.003}}."""
     noise: Annotated[float, Field(ge=0)] | None = None
     """Noise on the target's pixels instead of `cut.noise`."""
+    differential: Annotated[Differential | None, Field(exclude_if=lambda d: d is None)] = None
+    """Noise on the sources' training instead of `privacy.differential`."""
     sweep: dict[str, list[float | int | str | bool]] | None = None
     """Option -> values: one run for each combination."""
     then: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from fdamed.errors import FdamedError
 from fdamed.models.flat import FlatModel
 from fdamed.models.heads import auxiliary_loss
 from fdamed.seeds import Stream
+
+if TYPE_CHECKING:
+    from fdamed.private import Mechanism
 
 Floats = NDArray[np.float32]
 Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
@@ -60,9 +63,15 @@ def fit(
     correct: Correct | None = None,
     auxiliary: AuxiliaryTasks | None = None,
     optimiser: Optimiser | None = None,
+    private: Mechanism | None = None,
     precision: str = "float32",
 ) -> Outcome:
-    """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps."""
+    """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps.
+
+    `private`: patients are drawn for each step, and their gradients clipped and covered with noise.
+    """
+    if private and (loss or task or descend or auxiliary or precision != "float32"):
+        raise TypeError("under noise a hospital trains the main task alone, in float32")
     if not isinstance(data, Labelled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
@@ -74,11 +83,13 @@ def fit(
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
     total, steps = torch.zeros((), device=device), 0
     for epoch in range(recipe.epochs):
-        for number, rows in enumerate(batches(len(data), recipe.batch, rng.child("order", epoch))):
+        order = rng.child("order", epoch)
+        drawn = private.batches(recipe.batch, order) if private else batches(len(data), recipe.batch, order)
+        for number, rows in enumerate(drawn):
             x = as_input(taken(images, rows, device))
             rows = rows.to(device)
             y = labels.index_select(0, rows)
-            if recipe.augment:
+            if recipe.augment and len(x):
                 x = jitter(x, rng.child("augment", epoch, number))
             if data.noise:
                 x = noisy(x, data.noise, rng.child("noise", epoch, number))
@@ -87,7 +98,9 @@ def fit(
                 auxiliary.heads.grad.zero_()
             b = {k: v[rows] for k, v in side.items()}
             objective = partial(local_loss, model, x, y, b, auxiliary, loss, task, precision)
-            if descend:
+            if private:
+                value = private.gradient(model, x, y, recipe.batch, rng.child("private", epoch, number))
+            elif descend:
                 value = descend(objective)
             else:
                 value = objective()

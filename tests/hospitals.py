@@ -14,6 +14,7 @@ from fdamed.data.loader import Labelled
 from fdamed.federation.network import InProcess, Network
 from fdamed.federation.processes import Processes
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel
 from fdamed.runs import Auxiliary
@@ -70,6 +71,7 @@ def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: 
         seed=5,
         release=RELEASE,
         smallest_batch=2,
+        floor=NO_FLOOR,
         auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
         heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
     )

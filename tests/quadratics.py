@@ -10,6 +10,7 @@ from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.models.flat import FlatModel
 from tests import hospitals
 
@@ -32,7 +33,7 @@ class Parabola(nn.Module):
 
 def hospital(name: str, model: FlatModel, recipe: Recipe) -> Site:
     row = np.array([CURVES.get(name, (1.0, 0.0))] * 2, np.float32)
-    return Site(name, Labelled(row, np.zeros(2, np.int64), {}), model, recipe, 0, hospitals.RELEASE)
+    return Site(name, Labelled(row, np.zeros(2, np.int64), {}), model, recipe, 0, hospitals.RELEASE, floor=NO_FLOOR)
 
 
 def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:

@@ -44,6 +44,7 @@ def configuration(folder: Path, **changes: object) -> dict[str, object]:
         "data": {"layout": "chexpert", "root": "/secret/place/of/data", "salt": "a-secret-salt"},
         "phantom": {"patients": 3000},
         "cut": {"by": "condition", "parties": PARTIES, "target": "NC"},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "train": {"rounds": 12},
         "runs": runs,
         "seeds": [0, 1, 2],
@@ -194,6 +195,31 @@ def write_run(
         write_json(folder / "scores" / f"{party}.json", head | {"n": 180, "positives": 90} | numbers)
     write_text(folder / "done", digest([run, target, seed, nudge]) + "\n")
     return folder
+
+
+def write_predictions(root: Path, run: str, target: str, seed: int, images: int = 180) -> None:
+    """A score for each image of the target's test split: the same patients for every run."""
+    import pandas as pd
+
+    same, own = stream(0, target).numpy, stream(seed, run, target).numpy
+    y = same.permutation(np.arange(images) % 2)
+    level = LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random())
+    chance = 1 / (1 + np.exp(-(8 * (level - 0.5) * (y - 0.5) + own.standard_normal(images))))
+    frame = pd.DataFrame(
+        {
+            "patient": [f"{target}{i // 2:04}" for i in range(images)],
+            "y": y.astype("int8"),
+            "score": chance.astype("float32"),
+            "sex": same.choice(["Female", "Male"], images),
+            "age": same.integers(20, 90, images).astype("float64"),
+            "race": same.choice(["White", "Black", "Asian"], images),
+            "view": same.choice(["frontal", "lateral"], images),
+            "scanner": same.choice(["A", "B"], images),
+        }
+    )
+    path = root / "parties" / target / "predictions" / run / target / f"{seed}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_parquet(path)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -28,7 +28,7 @@ ADAPTERS: dict[str, Adapter] = {
 def read(data: DataSet, layout: str, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
     """The index of a data set; unless `tables_only`, every file was looked at."""
     frame = ADAPTERS[layout](data, salt, tables_only, rejects)
-    return frame if tables_only else inspect(frame, Path(data.root), rejects)
+    return frame if tables_only else inspect(frame, Path(data.root), rejects, data.allowed_roots)
 
 
 def check_share(data: DataSet, kept: int, rejects: Rejects, listed: str) -> None:

@@ -133,12 +133,26 @@ def _usps(domain: Domain) -> Samples:
     try:
         with h5py.File(domain.root, "r") as file:
             for part in ("train", "test"):
-                xs.append(np.round(np.asarray(file[part]["data"]) * 255).astype(np.uint8).reshape(-1, 16, 16))
-                ys.append(np.asarray(file[part]["target"]).astype(np.int64))
-    except (OSError, KeyError, ValueError):
+                xs.append(np.round(_own(file, f"{part}/data") * 255).astype(np.uint8).reshape(-1, 16, 16))
+                ys.append(_own(file, f"{part}/target").astype(np.int64))
+    except (OSError, KeyError, ValueError, AttributeError):
         fix = "Give the HDF5 file with train/data, train/target, test/data and test/target. Nothing is downloaded."
         raise FdamedError("there is no USPS file, or it is another one", domain.root, fix) from None
     return Samples(np.concatenate(xs), np.concatenate(ys), np.repeat([False, True], [len(y) for y in ys]))
+
+
+def _own(file: Any, path: str) -> NDArray[Any]:
+    """A data set of an HDF5 file if its numbers are in the file itself: links and external storage name other files."""
+    import h5py
+
+    place = file
+    for step in path.split("/"):
+        if isinstance(place.get(step, getlink=True), h5py.ExternalLink):
+            raise ValueError("a link to another file")
+        place = place[step]
+    if place.external is not None or place.is_virtual:
+        raise ValueError("numbers in another file")
+    return np.asarray(place)
 
 
 def _cifar10(domain: Domain) -> Samples:

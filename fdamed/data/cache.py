@@ -11,6 +11,7 @@ import os
 import stat
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import pandas as pd
 from fdamed.data.decode import Refusal, guarded
 from fdamed.data.image import VERSION, Unreadable, read_grey
 from fdamed.data.manifest import SPLITS
+from fdamed.data.roots import Roots
 from fdamed.data.store import (
     HEADER,
     TRANSIENT,
@@ -32,6 +34,7 @@ from fdamed.data.store import (
     read_earlier,
     reserve,
 )
+from fdamed.disclosure import cell_safe
 from fdamed.errors import FdamedError
 from fdamed.files import atomic, digest, held
 from fdamed.progress import track
@@ -70,6 +73,7 @@ def build(
     reject_share: float,
     seconds: float = 30.0,
     what: str = "cache",
+    allowed: Sequence[str] = (),
 ) -> Report:
     """Decode the images of a manifest's rows into `out_images`; the order is by split, so that a split is one slice."""
     rows = in_order(rows)
@@ -84,11 +88,11 @@ def build(
         reserve(draft, len(rows), size)
         with open(folder / "draft.jsonl", "w", encoding="utf-8") as journal:
             journal.write(json.dumps(settings) + "\n")
-            folders: dict[str, Path] = {}
-            entries = [_look(str(image), root, folders) for image in rows["image"].to_numpy(dtype=object)]
+            roots = Roots.of(root, allowed)
+            entries = [_look(str(image), roots) for image in rows["image"].to_numpy(dtype=object)]
             _reuse(entries, earlier, draft, size, journal)
             fresh = [row for row, e in enumerate(entries) if e.row < 0 and not e.reason]
-            _decode(entries, fresh, root, draft, size, equalise, workers, seconds, journal, what)
+            _decode(entries, fresh, roots, draft, size, equalise, workers, seconds, journal, what)
         _write_rejects(folder / "rejects.csv", rows, entries)
         _check(rows, entries, reject_share, folder / "rejects.csv")
         kept = [row for row, e in enumerate(entries) if not e.reason]
@@ -111,30 +115,11 @@ def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     return out.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
 
 
-def locate(root: Path, image: str, folders: dict[str, Path]) -> Path:
-    """The file that a manifest's path means, if it lies below the root also after all links; `folders` is a memo."""
-    try:
-        base = folders.get("/") or folders.setdefault("/", root.resolve())
-        parent, _, name = image.rpartition("/")
-        if image.startswith("/") or name in ("", ".", "..") or "\0" in image:
-            raise Unreadable("PATH_OUTSIDE_ROOT")
-        if parent not in folders:
-            folders[parent] = (base / parent).resolve()
-        path = folders[parent] / name
-        if path.is_symlink():
-            path = path.resolve()
-    except (OSError, RuntimeError):
-        raise Unreadable("UNREADABLE") from None
-    if not path.is_relative_to(base):
-        raise Unreadable("PATH_OUTSIDE_ROOT")
-    return path
-
-
-def _look(image: str, root: Path, folders: dict[str, Path]) -> Entry:
+def _look(image: str, roots: Roots) -> Entry:
     """The file as it is now, not yet decoded (row -1), or its refusal."""
     try:
         try:
-            found = locate(root, image, folders).stat()
+            found = roots.locate(image).stat()
         except OSError as error:
             gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
             raise Unreadable("MISSING" if gone else "UNREADABLE") from None
@@ -170,7 +155,7 @@ def _reuse(entries: list[Entry], earlier: list[Earlier], draft: Path, size: int,
 def _decode(
     entries: list[Entry],
     fresh: list[int],
-    root: Path,
+    roots: Roots,
     draft: Path,
     size: int,
     equalise: bool,
@@ -180,8 +165,7 @@ def _decode(
     what: str,
 ) -> None:
     """Decode the rows `fresh` into the draft and note each in the journal, so that a killed run loses little."""
-    folders: dict[str, Path] = {}
-    tasks = (Task(row, str(locate(root, entries[row].image, folders))) for row in fresh)
+    tasks = (Task(row, str(roots.locate(entries[row].image))) for row in fresh)
     work = partial(place, draft=str(draft), size=size, equalise=equalise)
     results = guarded(tasks, work, workers, seconds, preload=PRELOAD)
     for done, (task, result) in enumerate(track(results, what, len(fresh)) if fresh else ()):
@@ -213,7 +197,8 @@ def _write_rejects(path: Path, rows: pd.DataFrame, entries: list[Entry]) -> None
     with atomic(path) as part, open(part, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("file", "row", "reason", "detail"))
-        writer.writerows((e.image, n, e.reason, e.detail) for n, e in zip(numbers, entries, strict=True) if e.reason)
+        refused = ((e, n) for n, e in zip(numbers, entries, strict=True) if e.reason)
+        writer.writerows((cell_safe(e.image), n, e.reason, cell_safe(e.detail)) for e, n in refused)
 
 
 def _check(rows: pd.DataFrame, entries: list[Entry], reject_share: float, listed: Path) -> None:

@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fdamed.data.manifest import LABEL, OLDEST
+from fdamed.data.roots import inside, real_roots
 from fdamed.data.tables import age_value, by_value, label_value
+from fdamed.disclosure import cell_safe
 from fdamed.errors import FdamedError
 from fdamed.progress import track
 
@@ -62,13 +64,8 @@ class Rejects:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("file", "row", "reason", "detail"))
-        writer.writerows([_harmless(cell) for cell in line] for line in self.lines)
+        writer.writerows([cell_safe(cell) for cell in line] for line in self.lines)
         return out.getvalue()
-
-
-def _harmless(cell: str) -> str:
-    cell = cell.replace("\x00", "\\0")
-    return "'" + cell if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 WICKED = r"(^|/)\.\.(/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
@@ -157,16 +154,21 @@ FROM_HEADER = ("view", "projection", "sex", "age", "scanner", "burned_in")
 CHUNK = 256
 FEW = 4
 """Up to so many chunks of files a pool of processes costs more than it gives."""
+Chunk = tuple[tuple[str, ...], int, list[str]]
+"""`real_roots`, the place of the first image, paths below the first root."""
 Finding = tuple[int, str, str, tuple[Any, ...] | None]
 
 
-def inspect(frame: pd.DataFrame, root: Path, rejects: Rejects) -> pd.DataFrame:
-    """Keep the rows whose file is there, below the root and readable; fill gaps from DICOM headers."""
+def inspect(frame: pd.DataFrame, root: Path, rejects: Rejects, allowed: Sequence[str] = ()) -> pd.DataFrame:
+    """Keep the rows whose file is there, below the root (or, by a link, in an `allowed` folder) and readable.
+
+    Gaps are filled from DICOM headers.
+    """
     if not len(frame):
         return frame
     images = frame["image"].tolist()
-    base = os.path.realpath(root)
-    chunks = [(base, start, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
+    roots = real_roots(root, allowed)
+    chunks = [(roots, start, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
     findings = [f for found in track(_examined(chunks), "checking files", len(chunks)) for f in found]
     bad = np.zeros(len(frame), dtype=bool)
     filled = {c: frame[c].astype(object).to_numpy(copy=True) for c in FROM_HEADER}
@@ -184,7 +186,7 @@ def inspect(frame: pd.DataFrame, root: Path, rejects: Rejects) -> pd.DataFrame:
     return out[~bad].reset_index(drop=True)
 
 
-def _examined(chunks: list[tuple[str, int, list[str]]]) -> Iterator[list[Finding]]:
+def _examined(chunks: list[Chunk]) -> Iterator[list[Finding]]:
     if len(chunks) <= FEW:
         yield from map(examine, chunks)
         return
@@ -194,27 +196,27 @@ def _examined(chunks: list[tuple[str, int, list[str]]]) -> Iterator[list[Finding
         yield from pool.map(examine, chunks)
 
 
-def examine(chunk: tuple[str, int, list[str]]) -> list[Finding]:
+def examine(chunk: Chunk) -> list[Finding]:
     """(position, reason, detail, header) for the files of one chunk about which there is something to say."""
-    base, start, images = chunk
+    roots, start, images = chunk
     out: list[Finding] = []
     for position, image in enumerate(images, start=start):
-        reason, detail, header = examine_file(base, image)
+        reason, detail, header = examine_file(roots, image)
         if reason or header:
             out.append((position, reason, detail, header))
     return out
 
 
-def examine_file(base: str, image: str) -> tuple[str, str, tuple[Any, ...] | None]:
+def examine_file(roots: tuple[str, ...], image: str) -> tuple[str, str, tuple[Any, ...] | None]:
     """Reason of refusal (empty: none), its detail, and what a DICOM header says."""
     from fdamed.data.image import Unreadable, kind, sniff
 
-    path = os.path.join(base, image)  # noqa: PTH118
+    path = os.path.join(roots[0], image)  # noqa: PTH118
     try:
         mode = os.lstat(path).st_mode
         real = os.path.realpath(path) if stat.S_ISLNK(mode) else os.path.join(_real_folder(os.path.dirname(path)), "x")  # noqa: PTH118, PTH120
-        if not real.startswith(base.rstrip("/") + "/"):
-            return "PATH_OUTSIDE_ROOT", "a link leads out of the data root; point data.root at the real folder", None
+        if not inside(real, roots):
+            return "PATH_OUTSIDE_ROOT", "a link leads out of the data root; see data.allowed_roots", None
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             return "NOT_A_FILE", "this is a folder or a device", None
         if kind(Path(path)) == "dicom":

@@ -22,6 +22,8 @@ MISSING = -1
 DECADES = 10
 COLUMNS = ("y", "split", "crc32", "sex", "age", "view", "race")
 """What training reads of a hospital's rows; who the patients are is not among it."""
+PATIENT = "patient"
+"""The column that only a private training reads (`patients`), and only to count by it."""
 
 
 Images = NDArray[Any]
@@ -79,6 +81,24 @@ def load(
     Runs that share a process share what they read, as long as the files stay the same.
     """
     return _load(folder, _stamp(folder), splits, heads, races, limit, seed, noise)
+
+
+def patients(folder: Path, splits: tuple[str, ...]) -> NDArray[np.int64]:
+    """Whose each image of `load(folder, splits)` is, as numbers from 0; a public sample is its own patient."""
+    import pyarrow.parquet as pq
+
+    _stamp(folder)
+    try:
+        file = pq.ParquetFile(folder / "order.parquet")
+        names = [name for name in ("split", PATIENT) if name in file.schema_arrow.names]
+        order = file.read(columns=names, use_threads=False).to_pydict()
+    except (pa.ArrowInvalid, OSError):
+        raise _damaged(folder, "order.parquet is not readable") from None
+    rows = np.flatnonzero(np.isin(np.array(order["split"], dtype=str), splits))
+    if PATIENT not in order:
+        return np.arange(len(rows), dtype=np.int64)
+    _, whose = np.unique(np.array(order[PATIENT], dtype=str)[rows], return_inverse=True)
+    return whose.astype(np.int64)
 
 
 Stamp = tuple[tuple[int, int, int], ...]

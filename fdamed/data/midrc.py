@@ -13,6 +13,7 @@ from fdamed.data.gen3 import Record, first, nodes, whole_numbers
 from fdamed.data.intake import WICKED, Rejects, capped_age, sex_value, view_of
 from fdamed.data.manifest import OLDEST, as_index, pseudonyms
 from fdamed.data.race import race_of
+from fdamed.data.roots import inside, real_roots
 from fdamed.datasets import Midrc
 from fdamed.errors import FdamedError
 
@@ -36,7 +37,9 @@ def rows(data: Midrc, salt: str, tables_only: bool, rejects: Rejects) -> pd.Data
     cases = {first(c, "submitter_id"): c for c in tables["case"]}
     studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
     zips = _zips(data.states or STATES)
-    files = {} if tables_only else _files(root, {uid for s in tables["series"] for uid in _names(s)})
+    files = (
+        {} if tables_only else _files(root, {uid for s in tables["series"] for uid in _names(s)}, data.allowed_roots)
+    )
     out: list[dict[str, object]] = []
     seen: dict[str, dict[str, object]] = {}
     for series in tables["series"]:
@@ -156,11 +159,21 @@ def _names(series: Record) -> list[str]:
     return [n for n in dict.fromkeys([first(series, "series_uid"), *stems]) if n]
 
 
-def _files(root: Path, wanted: set[str]) -> dict[str, list[str]]:
-    """Series name -> its DICOM files below the root: in a folder of that name at any depth, or a file of that name."""
+def _files(root: Path, wanted: set[str], allowed: tuple[str, ...]) -> dict[str, list[str]]:
+    """Series name -> its DICOM files below the root: in a folder of that name at any depth, or a file of that name.
+
+    Links to folders are followed only where the configuration allows folders outside the root.
+    """
     out: dict[str, list[str]] = {}
-    for folder, below, names in os.walk(root):
+    roots, seen = real_roots(root, allowed), set()
+    for folder, below, names in os.walk(root, followlinks=bool(allowed)):
         below.sort()
+        if allowed:
+            real = os.path.realpath(folder) + "/"
+            if real in seen or not inside(real, roots):
+                below.clear()
+                continue
+            seen.add(real)
         parts = Path(folder).relative_to(root).parts
         owner = next((part for part in reversed(parts) if part in wanted), None)
         for name in sorted(names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -132,8 +133,9 @@ def _extension(data: Mimic, root: Path, below: pd.Series) -> str:
     if data.images != "auto":
         return data.images
     probes = below.iloc[:: max(1, len(below) // PROBES)] if len(below) else below
-    dicom = sum((root / f"{p}.dcm").is_file() for p in probes)
-    return "dcm" if dicom > sum((root / f"{p}.jpg").is_file() for p in probes) else "jpg"
+    # Not Path.is_file, which raises where a cell is too long for a name.
+    there = {kind: sum(os.path.isfile(root / f"{p}.{kind}") for p in probes) for kind in ("dcm", "jpg")}  # noqa: PTH113
+    return "dcm" if there["dcm"] > there["jpg"] else "jpg"
 
 
 def _year(text: str) -> float | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fdamed.data.image import MAX_PIXELS, Unreadable
+from fdamed.data.roots import Roots
 from fdamed.data.samples import Samples
 from fdamed.datasets import Domain
 from fdamed.errors import FdamedError
@@ -47,7 +49,13 @@ def mnist_m(domain: Domain) -> Samples:
         except (OSError, UnicodeDecodeError, ValueError):
             fix = "Unpack mnist_m.tar.gz there: lines such as `00000000.png 5`. Nothing is downloaded."
             raise FdamedError("not MNIST-M's list of labels", str(table), fix) from None
-        files += [root / f"mnist_m_{part}" / name for name, _ in rows]
+        folder = Roots.of(root / f"mnist_m_{part}")
+        try:
+            found = [folder.locate(name) for name, _ in rows]
+        except Unreadable as refused:
+            what = f"a name in the list is no file of mnist_m_{part}/ ({refused.reason})"
+            raise FdamedError(what, str(table), "Unpack mnist_m.tar.gz again.") from None
+        files += found
         counts.append(len(rows))
     x = np.empty((len(files), MNIST_M_SIDE, MNIST_M_SIDE, 3), dtype=np.uint8)
     for row, file in enumerate(files):
@@ -59,7 +67,11 @@ def _picture(file: Path, side: int) -> NDArray[np.uint8]:
     from PIL import Image as Pictures
 
     try:
-        with Pictures.open(file) as picture:
+        if not file.is_file():  # a pipe would be waited for
+            raise FileNotFoundError
+        with Pictures.open(file, formats=("JPEG", "PNG")) as picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise FdamedError("a picture with more pixels than any camera's", str(file), "Remove it.")
             return np.asarray(picture.convert("RGB").resize((side, side), Pictures.Resampling.BILINEAR))
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, Pictures.DecompressionBombError):
         raise FdamedError("not a picture that can be read", str(file), "Copy it again, or remove it.") from None

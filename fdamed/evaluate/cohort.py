@@ -27,12 +27,12 @@ def sizes(cohort: dict[str, Any], smallest: int) -> pd.DataFrame:
 
 def _cells(content: dict[str, Any], split: str, smallest: int) -> tuple[int | str, int | str, int | str, float | str]:
     images, patients = (int(content[k].get(split, 0)) for k in ("images", "patients"))
-    if content["positives"] is None:  # several classes
-        return images, patients, "", ""
-    positives = int(content["positives"].get(split, 0))
     few = f"<{smallest}"
     shown_images: int | str = few if small(images, smallest) else images
     shown_patients: int | str = few if small(patients, smallest) or small(images, smallest) else patients
+    if content["positives"] is None:  # several classes
+        return shown_images, shown_patients, "", ""
+    positives = int(content["positives"].get(split, 0))
     # The negatives are images minus positives: either small count hides the positives.
     bare = small(positives, smallest) or small(images - positives, smallest) or small(images, smallest)
     shown_positives: int | str = HIDDEN if bare else positives

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fdamed.config import Model
 from fdamed.configfile import catalogue
 from fdamed.evaluate.intervals import Interval, over_seeds
+from fdamed.models.head_sizes import CLASSES
 from fdamed.records import SERVER, Record
 from fdamed.runs import Run
 
@@ -46,8 +47,6 @@ def head_parameters(names: Iterable[str], model: Model) -> int:
     chosen = list(names)
     if not chosen:
         return 0
-    from fdamed.models.heads import CLASSES
-
     classes = CLASSES | {"race": len(model.races)}
     return sum((model.hidden + 1) * classes[name] for name in chosen)
 

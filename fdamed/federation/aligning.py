@@ -17,7 +17,7 @@ from fdamed.algebra.random_features import checksum, fourier_features, frequenci
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import Batch, Local, batch_of, shown
 from fdamed.federation.aligned import Alignment, Parts, still
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, at_site, enough
 from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import flat_part, shape_of
@@ -159,6 +159,8 @@ def learn(site: Site, ask: Lesson) -> Learned:
     )
     first = int(site.memory["fedrf.step"])
     steps = ask.steps or _each(site) * site.recipe.epochs
+    if ask.send_w or ask.send_c:
+        enough(site, steps)
     loss = apart = 0.0
     start = site.model.theta[: ask.frozen].clone()  # weight decay would move what has no gradient
     with still(site.model, ask.frozen):

@@ -169,22 +169,34 @@ class Checkpoints:
             if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
                 _pass_over(path, "checksum")
                 continue
-            (n,) = struct.unpack("<I", content[32:36])
-            head = json.loads(content[36 : 36 + n])
-            self._fits(head["fingerprint"])
-            memories = {party: Memory(**words) for party, words in head["memories"].items()}
-            record = self._log.read(head["log"])
-            if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
-                _pass_over(path, "its record" if record is None else "a hospital's memory")
+            try:
+                (n,) = struct.unpack("<I", content[32:36])
+                head = json.loads(content[36 : 36 + n])
+                self._fits(head["fingerprint"])
+                memories = self._own(head["memories"], net)
+                record = self._log.read(head["log"])
+                if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
+                    _pass_over(path, "its record" if record is None else "a hospital's memory")
+                    continue
+                state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
+                _pass_over(path, f"not a checkpoint: {type(error).__name__}")
                 continue
             for party, memory in memories.items():
                 net.load_memory(party, self.memory(party, memory.round))
-            state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
             self._memories, self._last = memories, head["round"]
             self._whole = path == self._files[0]
             return head["round"], state, record
         self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
         return None
+
+    def _own(self, memories: dict[str, dict[str, Any]], net: Network) -> dict[str, Memory]:
+        """What a checkpoint says of memories, if it names hospitals and rounds of this run: they become a path."""
+        found = {party: Memory(**words) for party, words in sorted(memories.items())}
+        if not set(found) <= {*net.sources, net.target} or not all(type(m.round) is int for m in found.values()):
+            raise ValueError("a memory of nobody")
+        return found
 
     def clear(self, parties: Iterable[str]) -> None:
         """Forget the state of a run that is finished: nothing is left to go on with."""

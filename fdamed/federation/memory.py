@@ -7,6 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fdamed.errors import FdamedError
+
 
 def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
     """Whole or not at all."""
@@ -30,7 +32,13 @@ def put_aside(memory: Mapping[str, Tensor], path: Path) -> None:
 
 
 def read_memory(path: Path) -> dict[str, Tensor]:
+    """The tensors of a hospital's own file; anything else than tensors is refused."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    content: dict[str, Tensor] = load_file(path)
+    try:
+        content: dict[str, Tensor] = load_file(path)
+    except SafetensorError:
+        fix = "Remove the run's `state` folder and start it again from its beginning."
+        raise FdamedError("what a hospital remembers is damaged, or not a file of tensors", str(path), fix) from None
     return content

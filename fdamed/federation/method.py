@@ -59,6 +59,15 @@ class Method(Generic[S]):
     parts: ClassVar[bool] = False
     """True: what is learned is more than the network; it is judged with `predictor`, made of theta.safetensors."""
 
+    needs_each: ClassVar[str] = "it does not say that sums over the sources are enough"
+    """Why the server must see each source's answer by itself; empty: sums over the sources would do."""
+    noised: ClassVar[bool] = False
+    """True: its sources let out nothing but what local training under noise has made."""
+    asks_sources: ClassVar[bool] = True
+    """False: nothing is ever asked of the sources."""
+    asks_target: ClassVar[bool] = True
+    """False: nothing is ever asked of the target."""
+
     def length(self, rounds: int) -> int:
         """How many rounds the method runs when the study has `rounds`."""
         return rounds
@@ -150,6 +159,10 @@ def description(cls: Any) -> dict[str, Any]:
         "every_target_label": cls.every_target_label,
         "own_models": bool(getattr(cls, "keeps", ())),
         "parts": bool(getattr(cls, "parts", False)),
+        "needs_each": getattr(cls, "needs_each", "the features of all hospitals meet at one place"),
+        "noised": bool(getattr(cls, "noised", False)),
+        "asks_sources": bool(getattr(cls, "asks_sources", True)),
+        "asks_target": bool(getattr(cls, "asks_target", True)),
         "options": options,
         "wire": [
             {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps

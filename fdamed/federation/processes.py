@@ -65,9 +65,12 @@ class Processes(Network):
         line = self._lines[party]
         line.send_bytes(pack(head, body))
         reply, content = unpack(line.recv_bytes())
-        if not reply["ok"]:
-            raise FdamedError(*reply["error"])
-        return content
+        if reply.get("ok") is True:
+            return content
+        told = reply.get("error")
+        if not isinstance(told, list) or len(told) != 3:
+            raise WireError("an answer without a head")
+        raise FdamedError(*map(str, told))
 
     def save_memory(self, party: str, path: Path) -> bool:
         if party in self._gone:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import torch
 from torch import Tensor
 
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.exhausted import telling_batch
 from fdamed.federation.wire import WireError, decode, encode, kinds
+from fdamed.guards import USUAL, Floor, local_steps
 from fdamed.models.flat import FlatModel
 from fdamed.runs import Auxiliary
 from fdamed.seeds import Stream, stream
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labelled, Unlabelled
+    from fdamed.private import Mechanism
+
+TRAINED = frozenset({"weights", "update"})
+"""Kinds that local steps have made."""
 
 
 @dataclass
@@ -37,6 +44,12 @@ class Site:
     precision: str = "float32"
     smallest_batch: int = 16
     """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
+    floor: Floor = USUAL
+    """The hospital's policy: nothing leaves that was computed on fewer images, or made by fewer steps."""
+    noise: Mechanism | None = None
+    """The hospital's policy: its training is private, and no step looks at its images in another way."""
+    account: Path | None = None
+    """Where the cost of the noise is entered where the memory, which a resume sets back, will not do."""
     memory: dict[str, Tensor] = field(default_factory=dict)
     """The only thing that survives between questions."""
     rng: Stream = field(default_factory=lambda: Stream(0))
@@ -53,6 +66,8 @@ class Step:
     answer: type
     draws: str
     """The name in its random streams: its own, or that of the step whose numbers it draws."""
+    noised: bool = False
+    """Whether all that it lets out has been through the noise where a hospital insists on it."""
 
     @property
     def lets_out(self) -> frozenset[str]:
@@ -75,6 +90,12 @@ def at_site_like(other: Step) -> Callable[[Callable[[Site, Any], Any]], Step]:
         return _step(function, other.draws)
 
     return make
+
+
+def under_noise(step: Step) -> Step:
+    """Say of a step that it looks at images only by way of the noise, or not at all."""
+    _STEPS[step.name] = replace(step, noised=True)
+    return _STEPS[step.name]
 
 
 def _step(function: Callable[[Site, Any], Any], draws: str | None) -> Step:
@@ -101,16 +122,54 @@ def refusal(step: Step, release: frozenset[str], party: str, method: str) -> Fda
     )
 
 
+def insist(site: Site, step: Step) -> None:
+    """Raise where the hospital's own policy forbids the answer, before it is computed."""
+    if site.noise is not None and not step.noised:
+        raise FdamedError(
+            f"step {step.name} looks at images without the noise that {site.name} insists on",
+            f"hospital {site.name}",
+            "Choose a method that privacy.differential goes with (docs/privacy.md), or leave `differential` out.",
+        )
+    recipe = site.recipe
+    enough(site, local_steps(len(site.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
+
+
+def enough(site: Site, steps: int | None) -> None:
+    """Raise where the hospital's images, or these local steps, are too few to let anything out."""
+    refused = site.floor.refusal(site.name, len(site.data), steps)
+    if refused:
+        raise refused
+
+
 def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
+    insist(site, step)
     site.rng = stream(site.seed, site.name, round, step.draws, nth)
-    recipe = site.recipe
+    recipe, before = site.recipe, dict(site.memory)
     site.recipe = recipe.at(round)
     try:
         with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
-            return step.run(site, ask)
+            reply = step.run(site, ask)
+        _keep_finite(site, before)
+    except FdamedError:
+        site.memory = before  # what a training that failed has left there must not be saved
+        raise
     finally:
         site.recipe = recipe
+    return reply
+
+
+def _keep_finite(site: Site, before: dict[str, Tensor]) -> None:
+    """Refuse to remember what is not finite: a loss can still be finite when the numbers behind it are not."""
+    for name, value in site.memory.items():
+        if value is not before.get(name) and value.is_floating_point() and not torch.isfinite(value.sum()):
+            if bool(torch.isfinite(value).all()):
+                continue
+            raise FdamedError(
+                f"what it would remember ({name}) is not finite at learning rate {site.recipe.lr}",
+                f"hospital {site.name}",
+                "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
+            )
 
 
 def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
@@ -119,18 +178,26 @@ def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
     def door(request: bytes) -> bytes:
         try:
             head, body = unpack(request)
-            step = _STEPS[head["step"]]
+            step, round, nth = _question(head)
             refused = refusal(step, site.release, site.name, method)
             if refused:
                 raise refused
             ask: Any = decode(step.question, body, site.model.layout.size)
-            return pack({"ok": True}, encode(answer(site, step, head["round"], head["nth"], ask)))
+            return pack({"ok": True}, encode(answer(site, step, round, nth, ask)))
         except FdamedError as error:
             return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
         except WireError as error:
             return pack({"ok": False, "error": [str(error), f"hospital {site.name}", "Use the same fdamed."]}, b"")
 
     return door
+
+
+def _question(head: dict[str, Any]) -> tuple[Step, int, int]:
+    """Which step is asked for, in which round and for the how many-th time."""
+    name, round, nth = head.get("step"), head.get("round"), head.get("nth")
+    if not isinstance(name, str) or name not in _STEPS or type(round) is not int or type(nth) is not int:
+        raise WireError("not a question that this hospital knows")
+    return _STEPS[name], round, nth
 
 
 def pack(head: dict[str, Any], body: bytes) -> bytes:
@@ -143,6 +210,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
     try:
         (n,) = struct.unpack("<I", view[:4])
         head: dict[str, Any] = json.loads(bytes(view[4 : 4 + n]))
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, RecursionError):
         raise WireError("not a request") from None
+    if not isinstance(head, dict):
+        raise WireError("not a request")
     return head, view[4 + n :]

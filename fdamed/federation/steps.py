@@ -6,8 +6,9 @@ import torch
 
 from fdamed.config import Recipe
 from fdamed.errors import FdamedError
+from fdamed.federation.accounts import WITHHELD, spend
 from fdamed.federation.method import Model
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, at_site, under_noise
 from fdamed.federation.wire import Count, Scalar, Update, Weights, message
 from fdamed.models.backbone import initialise
 from fdamed.seeds import stream
@@ -36,6 +37,7 @@ class Moved:
     loss: Scalar
 
 
+@under_noise
 @at_site
 def train_locally(site: Site, ask: Model) -> Trained:
     """Train for the hospital's epochs and send the model."""
@@ -43,6 +45,7 @@ def train_locally(site: Site, ask: Model) -> Trained:
     return Trained(x=site.model.read(), n=len(site.data), loss=loss)
 
 
+@under_noise
 @at_site
 def move_locally(site: Site, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
@@ -75,22 +78,27 @@ def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
 
 
 def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correct: Correct | None = None) -> Outcome:
-    """Local training from `x`; the auxiliary heads stay in the hospital's memory."""
+    """Local training from `x`; the auxiliary heads stay in the hospital's memory.
+
+    Where the hospital insists on noise its cost is entered, and the loss, which has no noise on it, is withheld.
+    """
     site.model.load(x)
-    auxiliary = auxiliary_tasks(site)
+    auxiliary, recipe = auxiliary_tasks(site), recipe or site.recipe
     outcome = fit(
         site.model,
         site.data,
-        recipe or site.recipe,
+        recipe,
         site.rng,
         correct=correct,
         auxiliary=auxiliary,
+        private=site.noise,
         precision=site.precision,
     )
     if auxiliary:
         site.memory["heads"] = auxiliary.heads.read()
     finite(site, outcome.loss)
-    return outcome
+    spend(site, outcome.steps, recipe.batch)
+    return outcome if site.noise is None else Outcome(WITHHELD, outcome.steps)
 
 
 def finite(site: Site, loss: float) -> float:

@@ -7,9 +7,10 @@ nothing is pickled, and what does not have the declared names, types and shapes 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, TypeGuard, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ _MAGIC = b"FDM1"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "uint8": torch.uint8}
 _WHOLE_MODEL = ("weights", "update")
 _LARGEST_HEADER = 1 << 20
+_MOST_AXES, _LONGEST_AXIS = 8, 1 << 40
 M = TypeVar("M")
 
 
@@ -116,7 +118,7 @@ def decode(cls: type[M], data: bytes | memoryview, size: int) -> M:
         head = json.loads(bytes(view[8 : 8 + length]))
         given = [(f["name"], f["kind"]) for f in head["fields"]]
         name = head["type"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError(f"the header cannot be read ({type(error).__name__})") from None
     if name != cls.__name__ or given != list(kinds(cls).items()):
         raise WireError(f"expected a {cls.__name__}, got something else")
@@ -136,14 +138,23 @@ def _read(view: memoryview, at: int, field: dict[str, Any], size: int) -> tuple[
             raise WireError("the message ends too early")
         return struct.unpack("<d" if kind == "scalar" else "<q", view[at : at + 8])[0], at + 8
     dtype, shape = field.get("dtype"), field.get("shape")
-    if dtype not in _DTYPES or not isinstance(shape, list) or not all(isinstance(s, int) and s >= 0 for s in shape):
+    if not isinstance(dtype, str) or dtype not in _DTYPES or not _is_shape(shape):
         raise WireError(f"{field['name']} has no readable shape")
     if kind in _WHOLE_MODEL and (shape != [size] or dtype != "float32"):
         raise WireError(f"{field['name']} has shape {shape} of {dtype}, not [{size}] of float32")
     if kind == "individual" and (len(shape) != 2 or shape[1] != size or dtype != "float32"):
         raise WireError(f"{field['name']} has shape {shape} of {dtype}, not rows of {size} float32")
-    n = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    n = math.prod(shape) * np.dtype(dtype).itemsize  # Python's integers: a product that overflows would pass for small
     if at + n > len(view):
         raise WireError("the message ends too early")
     array = np.frombuffer(view[at : at + n], dtype=dtype).reshape(shape).copy()
     return torch.from_numpy(array), at + n
+
+
+def _is_shape(given: object) -> TypeGuard[list[int]]:
+    """Few and possible lengths; `true` is no length, though Python counts it among the integers."""
+    return (
+        isinstance(given, list)
+        and len(given) <= _MOST_AXES
+        and all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in given)
+    )

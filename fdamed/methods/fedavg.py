@@ -19,6 +19,9 @@ class FedAvg(OneModel):
     title: ClassVar[str] = "FedAvg"
     paper: ClassVar[str] = "McMahan et al. 2017"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = ""
+    asks_target: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
     def round(self, state: Model, net: Network) -> Model:

@@ -21,6 +21,8 @@ class FedDA(OneModel):
     title: ClassVar[str] = "FedDA"
     paper: ClassVar[str] = "FedGP, Definition 3.2"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
 
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)

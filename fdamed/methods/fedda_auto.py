@@ -28,6 +28,8 @@ class FedDAAuto(OneModel):
     title: ClassVar[str] = "FedDA, auto-weighted"
     paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "the weight of each source comes from its own update's distance to the target's steps"
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
 
     align: bool = option(True, "scale the source updates to the target's nominal reach")

@@ -23,6 +23,8 @@ class FedGP(OneModel):
     title: ClassVar[str] = "FedGP"
     paper: ClassVar[str] = "FedGP, Definition 3.1"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "a projection on each source's update needs each update"
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
 
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)

@@ -29,6 +29,8 @@ class FedGPAuto(OneModel):
     title: ClassVar[str] = "FedGP, auto-weighted"
     paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "a projection on each source's update, with a weight of its own, needs each update"
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
 
     estimator: Literal["paper", "threshold"] = option("paper", "delta = 1, or with the share that the filter keeps")

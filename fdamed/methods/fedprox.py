@@ -16,9 +16,10 @@ from torch import Tensor
 from fdamed.federation.averaging import average_of
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.site import Site, Step, at_site_like, enough, under_noise
 from fdamed.federation.steps import Trained, train_from, train_locally
 from fdamed.federation.wire import Scalar, Weights, message
+from fdamed.guards import local_steps
 from fdamed.models.flat import FlatModel
 from fdamed.train import Correct
 
@@ -32,9 +33,12 @@ class Near:
     stragglers: Scalar
 
 
+@under_noise
 @at_site_like(train_locally)
 def train_near(site: Site, ask: Near) -> Trained:
     """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
+    if ask.stragglers:  # a straggler may take no more than one epoch's steps
+        enough(site, local_steps(len(site.data), site.recipe.batch, epochs=1))
     recipe = site.recipe.model_copy(update={"epochs": epochs(site, ask.stragglers)})
     correct = proximal(site.model, ask.x, ask.mu) if ask.mu else None
     loss = train_from(site, ask.x, recipe, correct).loss
@@ -64,6 +68,9 @@ class FedProx(OneModel):
     title: ClassVar[str] = "FedProx"
     paper: ClassVar[str] = "Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = ""
+    asks_target: ClassVar[bool] = False
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_near,)
 
     mu: float = option(0.01, "weight of the distance to the model of the round; 0: FedAvg", low=0.0)

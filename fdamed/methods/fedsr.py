@@ -21,10 +21,10 @@ from torch.nn import functional as F
 from fdamed.algebra.random_features import checksum
 from fdamed.algebra.vector import mean
 from fdamed.federation.adversaries import Batch, Local, all_batches, batch_of
-from fdamed.federation.averaging import Travel, note_loss, sound, sound_models
+from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.site import Site, Step, at_site_like, enough
 from fdamed.federation.steps import finite, train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import count, flat_part, shape_of
@@ -69,6 +69,8 @@ class State:
 @at_site_like(train_locally)
 def learn(site: Site, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
+    if ask.steps:
+        enough(site, ask.steps)
     site.model.load(ask.x)
     shape, device = shape_of(site.model.layout), site.model.theta.device
     encoder = flat_part(Encoder(shape.d), ask.s, site.rng, device)
@@ -129,6 +131,8 @@ class FedSR(Method[State]):
     title: ClassVar[str] = "FedSR"
     paper: ClassVar[str] = "FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = ""
+    asks_target: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (learn,)
     state: ClassVar[type] = State
     parts: ClassVar[bool] = True
@@ -178,9 +182,7 @@ class FedSR(Method[State]):
             steps=self.local_steps,
         )
         h: dict[str, Answer] = sound_models(net, learn, state.x, net.ask_all(net.sources, learn, ask))
-        travels = {k: Travel(float(torch.linalg.vector_norm(r.s - s)), r.n, r.n) for k, r in h.items()}
-        kept = sound(net, learn, travels, s)
-        h = {k: r for k, r in h.items() if k in kept}
+        h = sound_parts(net, learn, h, "s", like=s, start=s, size=length(s))
         if not h:
             return State(x=state.x, s=s)
         note_loss(net, h)

@@ -19,6 +19,8 @@ class Finetune(OneModel):
     title: ClassVar[str] = "FedAvg_Finetune"
     paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Algorithm 1"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
     def round(self, state: Model, net: Network) -> Model:

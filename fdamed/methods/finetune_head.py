@@ -21,6 +21,9 @@ class FinetuneHead(Method[Tuned]):
     title: ClassVar[str] = "fine-tuned head"
     paper: ClassVar[str] = "FedGTST, section 3"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
+    asks_sources: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (tune_head,)
     state: ClassVar[type] = Tuned
 

@@ -20,6 +20,8 @@ class FinetuneOffline(OneModel):
     title: ClassVar[str] = "Finetune_Offline"
     paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, train_on)
 
     optimiser: Literal["kept", "fresh"] = option("kept", "one Adam for the whole phase, or a new one each round")

@@ -21,6 +21,9 @@ class FinetuneWhole(Method[Tuned]):
     title: ClassVar[str] = "fine-tuned whole"
     paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
+    asks_sources: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (tune_whole,)
     state: ClassVar[type] = Tuned
 

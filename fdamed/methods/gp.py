@@ -25,6 +25,8 @@ class GP(OneModel):
     title: ClassVar[str] = "FedAvg_Finetune_GP"
     paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Algorithm 3"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "a cosine with each source's update needs each update"
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
 
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)

@@ -26,7 +26,7 @@ from fdamed.algebra.vector import stacked
 from fdamed.federation.averaging import sound_models
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site
+from fdamed.federation.site import Site, Step, at_site, under_noise
 from fdamed.federation.steps import Trained, train_locally
 from fdamed.federation.voting import Lesson, Mark, checksum, holds, learn, take
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
@@ -56,6 +56,7 @@ class Consensus:
     alpha: Statistic
 
 
+@under_noise
 @at_site
 def train_source(site: Site, ask: Course) -> Trained:
     """Local training, at the round's pace and with the source's own head where heads are local."""
@@ -95,6 +96,8 @@ class KD3A(Method[Consensus]):
     title: ClassVar[str] = "KD3A"
     paper: ClassVar[str] = "Feng et al. 2021"
     target_labels: ClassVar[bool] = False
+    needs_each: ClassVar[str] = "the sources' models vote at the target one by one"
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_source, holds, take, learn)
     state: ClassVar[type] = Consensus
 

@@ -19,6 +19,9 @@ class Oracle(OneModel):
     paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Table 2"
     target_labels: ClassVar[bool] = True
     every_target_label: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
+    asks_sources: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
     def round(self, state: Model, net: Network) -> Model:

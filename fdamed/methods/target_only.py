@@ -22,6 +22,8 @@ class TargetOnly(OneModel):
     title: ClassVar[str] = "Target Only"
     paper: ClassVar[str] = "FedGP, section 5"
     target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, move_locally)
 
     server_step: float = option(1.0, "share of the target's update that is taken", low=0.0, high=1.0)

@@ -21,6 +21,8 @@ LAYERS = {
     "resnet50": ("bottleneck", (3, 4, 6, 3), 4),
 }
 """Backbone -> (block, blocks a stage, expansion of the block)."""
+GROUPS = 8
+"""Of channels, which come in eights."""
 
 
 class Net(nn.Module):
@@ -91,7 +93,18 @@ def _resnet(model: Model) -> Net:
         bias_downsample=False,
         feed_forward=False,
     )
+    if model.norm == "group":
+        _by_image(trunk)
     return Net(trunk, planes[3] * expansion, model.hidden, model.classes)
+
+
+def _by_image(module: nn.Module) -> None:
+    """Put GroupNorm in the place of every BatchNorm; MONAI's own `norm` reaches only the first of them."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(GROUPS, child.num_features))
+        else:
+            _by_image(child)
 
 
 @torch.no_grad()
@@ -106,9 +119,10 @@ def initialise(net: nn.Module, generator: torch.Generator) -> None:
             _draw(module.weight, (2.0 / fan_out) ** 0.5, generator)
         elif isinstance(module, nn.Linear):
             _draw(module.weight, (2.0 / module.in_features) ** 0.5, generator)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.BatchNorm2d | nn.GroupNorm):
             module.weight.fill_(1.0)
-            module.reset_running_stats()
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.zero_()
@@ -136,6 +150,8 @@ def load_pretrained(net: Net, path: Path) -> list[str]:
             str(path),
             "Give a torchvision state dict of the same ResNet, or set model.width to 1.",
         )
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
+        raise FdamedError("the file holds weights that are no finite numbers", str(path), "Give another file.")
     net.trunk.load_state_dict(found, strict=False)
     return [k for k in wanted if k not in found and not k.endswith("num_batches_tracked")]
 
@@ -152,6 +168,8 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         else:
             given: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             content = given.get("state_dict", given)
+        if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()):
+            raise TypeError("something else than tensors by name")
     except Exception as error:
         raise FdamedError(
             f"not a file of tensors ({type(error).__name__})", str(path), "Give a state dict or a safetensors file."

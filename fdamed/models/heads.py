@@ -8,9 +8,7 @@ from torch.nn import functional as F
 
 from fdamed.config import Model
 from fdamed.models.backbone import feature_size
-
-CLASSES = {"sex": 2, "age": 10, "view": 2}
-"""Head -> classes (age in decades); race has as many as the configuration names."""
+from fdamed.models.head_sizes import CLASSES
 
 
 def build(model: Model) -> nn.ModuleDict:

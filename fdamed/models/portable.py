@@ -5,26 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fdamed.errors import FdamedError
 from fdamed.models.cnn import twice_differentiable
+from fdamed.models.runtime import INPUT, OUTPUT, Floats, Scorer
 
-INPUT, OUTPUT = "image", "probability"
 OPSET = 18
 LIMIT = 1e-4
 """Probabilities further apart than this are not those of the same model."""
-Floats = NDArray[np.float32]
-Scorer = Callable[[Floats], Floats]
-"""Input (B, ...) float32 -> probabilities (B, C)."""
 
 
 class Chances(nn.Module):
@@ -45,21 +41,6 @@ def in_torch(network: nn.Module) -> Scorer:
     @torch.inference_mode()
     def score(x: Floats) -> Floats:
         out: Floats = module(torch.from_numpy(x)).numpy()
-        return out
-
-    return score
-
-
-def in_onnxruntime(path: Path, threads: int = 1) -> Scorer:
-    """Probabilities by onnxruntime; torch is not asked."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def score(x: Floats) -> Floats:
-        out: Floats = session.run([OUTPUT], {INPUT: x})[0]
         return out
 
     return score

@@ -66,7 +66,11 @@ def _alone(best: str, known: Mapping[str, Interval], methods: Mapping[str, str])
         return ["Training on the target’s own few labels was best: the other hospitals did not help here."]
     gain = _mean(known[best]) - _mean(known[alone])
     overlap = known[best].overlaps(known[alone])
-    doubt = {True: "but the intervals overlap", False: "and the intervals do not overlap", None: "without intervals"}
+    doubt = {
+        True: "but the intervals over seeds overlap",
+        False: "and the intervals over seeds do not overlap",
+        None: "without intervals",
+    }
     return [f"{best} is {gain:.3f} above training on the target’s own labels alone ({alone}), {doubt[overlap]}."]
 
 

@@ -43,7 +43,8 @@ def bars(table: pd.DataFrame, kinds: Sequence[str]) -> Markup:
             begin += size
         body.append(f'<text class="tick" x="{x(begin) + 6:.1f}" y="{y + 14}">{number(round(begin, 2))}</text>')
     body.append(f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 34}" text-anchor="middle">MB a round</text>')
-    return drawing(720, bottom + 42, "Megabytes a round that left the hospitals, by run and kind", body)
+    told = "; ".join(f"{name} {total:.4g} MB a round" for name, total in table.sum(axis=1).items()) + "."
+    return drawing(720, bottom + 42, "Megabytes a round that left the hospitals, by run and kind", body, told=told)
 
 
 def gains(rows: Sequence[tuple[str, Interval]], title: str, name: str) -> Markup:
@@ -77,7 +78,8 @@ def gains(rows: Sequence[tuple[str, Interval]], title: str, name: str) -> Markup
     body.append(
         f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">{escape(name)}</text>'
     )
-    return drawing(680, bottom + 44, title, body)
+    told = "; ".join(f"{label} {mean:+.3f}" for label, _, mean in known) + "."
+    return drawing(680, bottom + 44, title, body, told=told)
 
 
 def heat(frame: pd.DataFrame, title: str) -> Markup:
@@ -117,4 +119,7 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
         foot = 24 + rows * high + 14
         body.append(f'<text class="tick" x="{begin}" y="{foot:.0f}">{rounds[0]}</text>')
         body.append(f'<text class="tick" x="{begin + panel}" y="{foot:.0f}" text-anchor="end">{rounds[-1]}</text>')
-    return drawing(left + len(sources) * (panel + gap), 24 + rows * high + 24, title, body, "chart heat")
+    overall = frame.groupby("source", sort=False)["cos"].mean()
+    told = "Mean cosine: " + "; ".join(f"{source} {value:.2f}" for source, value in overall.items()) + "."
+    name = f"Cosines by layer and round: {title}"
+    return drawing(left + len(sources) * (panel + gap), 24 + rows * high + 24, name, body, "chart heat", told)

@@ -13,19 +13,13 @@ import pandas as pd
 
 from fdamed.config import Config
 from fdamed.cuts import Cut
-from fdamed.datasets import Benchmark
 from fdamed.disclosure import vague
 from fdamed.evaluate.cohort import SPLITS
 from fdamed.evaluate.intervals import Interval
-from fdamed.report.card_scores import calibration, scores, subgroups
+from fdamed.report.card_limits import MANY, limits, privacy
+from fdamed.report.card_scores import NOT_MEASURED, calibration, scores, subgroups
 from fdamed.report.words import count, megabytes
 from fdamed.report.written_blocks import Block, Heading, Items, Table, Text
-
-NOT_MEASURED = "not measured"
-MANY = 20
-"""Hospitals that a table of the card shows at most."""
-FROM_REPORTS = {"chexpert", "mimic", "nih"}
-"""Data sets whose labels a program read out of radiologists' reports."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,8 @@ class Facts:
     audit: Mapping[str, Any] | None
     sent: pd.DataFrame
     noise: float
+    private: Mapping[str, Any] | None
+    """`privacy` of run.json: what noise at the sources cost."""
     kept: bool
     """Whether the model never left its hospital in the study."""
 
@@ -80,8 +76,8 @@ def blocks(facts: Facts) -> list[Block]:
         *scores(facts),
         *subgroups(facts),
         *calibration(facts),
-        *_privacy(facts),
-        *_limits(facts),
+        *privacy(facts),
+        *limits(facts),
         *_provenance(facts),
     ]
 
@@ -204,53 +200,6 @@ def _few(names: Sequence[str], target: str) -> list[str]:
 
 def _rest(there: int, shown: int) -> list[str]:
     return [f"{there - shown} more hospitals are not shown here."] if there > shown else []
-
-
-def _privacy(facts: Facts) -> list[Block]:
-    kept = "This model was kept inside the hospital during the study; passing this folder on lets it out."
-    return [
-        Heading("Privacy"),
-        Items(
-            [
-                f"Kinds of knowledge that the hospitals allowed out: {', '.join(facts.config.privacy.release)}.",
-                *([kept] if facts.kept else []),
-                "Weights are not anonymous by themselves: a trained network can give away facts about its training "
-                "images. The export adds no noise of its own.",
-                f"Membership inference and reconstruction from this model: {NOT_MEASURED}.",
-                f"Counts from 1 to {facts.smallest - 1} and scores of groups that small are not shown."
-                if facts.smallest > 1
-                else "Small counts are shown: `privacy.smallest_cell` of the study is 1.",
-                "This folder holds no image, no patient identifier and no path of the machine that made it.",
-            ]
-        ),
-    ]
-
-
-def _limits(facts: Facts) -> list[Block]:
-    config, study = facts.config, facts.study
-    out = [f"One seed of {len(facts.seeds)} is exported; the spread over seeds stands with the scores above."]
-    if study["synthetic"]:
-        out.append("Phantoms are simpler than patients: every figure here says that the software works, no more.")
-    elif config.data.layout in FROM_REPORTS:
-        out.append(
-            "The labels were read out of reports by a program; its errors are in the training and in the scores."
-        )
-    if isinstance(config.cut, Cut) and (config.cut.per_class != "all" or config.cut.balanced):
-        out.append("The study drew its images class by class: at another prevalence the probabilities are off.")
-    if not isinstance(config.data, Benchmark):
-        out.append(f"The threshold of {facts.about['output']['threshold']} was not tuned for any use.")
-    if facts.noise:
-        out.append(
-            f"The study added Gaussian noise ({facts.noise:g}) to the target's pixels, also when it was judged; "
-            "`fdamed predict` adds none."
-        )
-    if not facts.elsewhere:
-        out.append(f"Scores at hospitals other than the target: {NOT_MEASURED}.")
-    out += [
-        f"Other scanners, hospitals, years and age groups than those of the target's test split: {NOT_MEASURED}.",
-        f"Comparison with radiologists, benefit to patients, drift over time: {NOT_MEASURED}.",
-    ]
-    return [Heading("Limits"), Items(out)]
 
 
 def _provenance(facts: Facts) -> list[Block]:

@@ -14,11 +14,11 @@ def confusion(score: Row, smallest: int) -> list[list[tuple[float, int | None]]]
     """Rows negative, positive; columns said negative, said positive: share of the row, and the count where it may be
     shown. None where there is no such matrix (several classes, a class that is absent, too few images)."""
     positives = score.get("positives")
-    rates = (score.get("specificity"), score.get("sensitivity"))
-    if positives is None or None in rates or hides(score["n"], positives, smallest):
+    specificity, sensitivity = score.get("specificity"), score.get("sensitivity")
+    if positives is None or specificity is None or sensitivity is None or hides(score["n"], positives, smallest):
         return None
     out = []
-    for truth, (total, right) in enumerate(zip((score["n"] - positives, positives), rates, strict=True)):
+    for truth, (total, right) in enumerate(((score["n"] - positives, specificity), (positives, sensitivity))):
         hit = round(total * float(right))
         cells = [(hit / total, hit), ((total - hit) / total, total - hit)]
         shown = not any(small(count, smallest) for _, count in cells)

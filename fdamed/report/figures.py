@@ -11,12 +11,15 @@ import pandas as pd
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import clipped
 from fdamed.files import atomic
+from fdamed.report import svg
 from fdamed.report.plane import logarithmic
 from fdamed.report.repeated import Row
 from fdamed.report.svg import DASHES, Line, number
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
 """Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "h")
+"""A mark for each colour, in the order of the page's."""
 MOST = 12
 """Runs in one drawing; with more, the best of them are drawn and the title says so."""
 
@@ -28,17 +31,24 @@ def style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": (0, pattern) if pattern else "-"}
 
 
+def shape(index: int) -> str:
+    """The mark of a run, as on the page."""
+    return SHAPES[svg.shape(index)]
+
+
 def save(figure: Any, folder: Path, name: str) -> None:
     """Write svg and png, the same bytes each time."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "fdamed", "svg.fonttype": "none"}):
+        # Measured once: asked for "tight", each format would draw everything twice.
+        room = figure.get_tightbbox().padded(0.1)
         for kind, options in (
             ("svg", {"metadata": {"Date": None}}),
             ("png", {"dpi": 150, "metadata": {"Software": None}}),
         ):
             with atomic(folder / f"{name}.{kind}") as draft:
-                figure.savefig(draft, format=kind, bbox_inches="tight", **options)
+                figure.savefig(draft, format=kind, bbox_inches=room, **options)
 
 
 def _plot(width: float, height: float, across: str, up: str) -> tuple[Any, Any]:
@@ -60,7 +70,8 @@ def rounds(frame: pd.DataFrame, index: Mapping[str, int], runs: Sequence[str], n
     figure, axes = _plot(7, 4, "round", name)
     for run in runs[:MOST]:
         part = frame[frame["run"] == run].sort_values("round")
-        axes.plot(part["round"], part["mean"], label=_label(run), linewidth=1.6, **style(index[run]))
+        marks = {"marker": shape(index[run]), "markersize": 4, "markevery": max(1, len(part) // 6)}
+        axes.plot(part["round"], part["mean"], label=_label(run), linewidth=1.6, **marks, **style(index[run]))
         axes.fill_between(
             part["round"], part["low"], part["high"], color=style(index[run])["color"], alpha=0.14, linewidth=0
         )
@@ -80,7 +91,9 @@ def headline(
     figure, axes = _plot(6, 0.8 + 0.32 * len(known), f"{name}, 95 % interval over seeds", "")
     for place, run in enumerate(reversed(known)):
         score = scores[run]
-        axes.errorbar(score.mean, place, xerr=_reach(score), fmt="o", color=style(index[run])["color"], capsize=3)
+        axes.errorbar(
+            score.mean, place, xerr=_reach(score), fmt=shape(index[run]), color=style(index[run])["color"], capsize=3
+        )
     axes.set_yticks(range(len(known)), [_label(run) for run in reversed(known)])
     axes.set_title(_label(target), loc="left", fontsize=11)
     return figure
@@ -102,8 +115,8 @@ def cost(
         score, look = scores[run], style(index[run])
         if ways[run][0][0] < ways[run][-1][0]:
             axes.plot(*zip(*ways[run], strict=True), linewidth=1, alpha=0.45, **look)
-        shape = {"color": look["color"], "capsize": 3, "label": _label(run)}
-        axes.errorbar(ways[run][-1][0], score.mean, yerr=_reach(score), fmt="o", **shape)
+        more = {"color": look["color"], "capsize": 3, "label": _label(run)}
+        axes.errorbar(ways[run][-1][0], score.mean, yerr=_reach(score), fmt=shape(index[run]), **more)
     amounts = [mb for run in known for mb, _ in ways[run]]
     _, marks = logarithmic(amounts, 0.0, 1.0)
     if min(amounts) > 0:
@@ -147,7 +160,14 @@ def curves(
     for line in lines:
         known = [i for i, m in enumerate(line.mean) if m is not None]
         x, mean = [line.x[i] for i in known], [line.mean[i] for i in known]
-        axes.plot(x, mean, label=_label(line.name), marker="o" if ticks else "", markersize=4, **style(line.index))
+        axes.plot(
+            x,
+            mean,
+            label=_label(line.name),
+            marker=shape(line.index) if ticks else "",
+            markersize=4,
+            **style(line.index),
+        )
         if all(line.low[i] is not None and line.high[i] is not None for i in known):
             low, high = [line.low[i] for i in known], [line.high[i] for i in known]
             axes.fill_between(x, low, high, color=style(line.index)["color"], alpha=0.14, linewidth=0)

@@ -1,198 +1,63 @@
-"""Everything a reader sees, gathered from frames into one self-contained HTML page."""
+"""The page as one file: templates, style and script put together, and the policy that lets nothing else in."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import ALL_TARGETS, at_target
-from fdamed.report.answer import CEILING, answer
-from fdamed.report.plane import Point, plane
-from fdamed.report.svg import Line, curves, dash, dot, limits
-from fdamed.report.swept import NAMES
+from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.report.sections import shown
+from fdamed.report.svg import key, spot
 from fdamed.report.words import count, interval, megabytes, millions, points, seconds
 
 HERE = Path(__file__).parent
-POINTS = 120
-"""Rounds drawn in a curve at most."""
-ALL_BYTES = "MB sent in a run, by hospitals and server"
-SHOWN = 8
-"""Runs switched on at first; with more, the best of them."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the headline table."""
-
-    index: int
-    run: str
-    method: str
-    scores: Mapping[str, Interval]
-    why: Mapping[str, str]
-    graphic: Markup
-    chosen: Interval
-    """Main score at the round that validation chooses."""
-    chosen_round: float | None
-    mb: float | None
-    ceiling: bool
-    remark: str
-    """Hospitals left out and rounds lost, in words."""
-
-
-@dataclass(frozen=True)
-class View:
-    """All that is shown about one target (or the mean of all)."""
-
-    name: str
-    plain: Sequence[Row]
-    swept: Sequence[Row]
-    drawings: Sequence[Markup]
-    plane: Markup
-    sentences: Sequence[str]
-
-    @property
-    def rows(self) -> list[Row]:
-        return [*self.plain, *self.swept]
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What every view is cut out of; keys are (target, run) or (target, run, metric)."""
-
-    runs: Mapping[str, str]
-    """Run -> method, swept runs last."""
-    swept: frozenset[str]
-    main: str
-    chance: float | None
-    """What guessing scores by the main score, where that is known."""
-    summary: Mapping[tuple[str, str, str], Interval]
-    chosen: Mapping[tuple[str, str, str], Interval]
-    why: Mapping[tuple[str, str, str], str]
-    rounds: pd.DataFrame
-    megabytes: Mapping[tuple[str, str], float]
-    """MB out of all hospitals."""
-    by_bytes: pd.DataFrame
-    """Score of each judged round against all MB sent until then."""
-    remarks: Mapping[tuple[str, str], str]
-
-
-def view(target: str, found: Findings) -> View:
-    """The view of `target`."""
-    none = Interval(None, None, 0)
-    index = {run: i for i, run in enumerate(found.runs)}
-    scores = {m: {run: found.summary.get((target, run, m), none) for run in found.runs} for m in ("auc", "acc")}
-    span = _span(list(scores[found.main].values()), found.chance)
-    rows = [
-        Row(
-            index=index[run],
-            run=run,
-            method=method,
-            scores={m: scores[m][run] for m in scores},
-            why={m: found.why.get((target, run, m), "not run") for m in scores},
-            graphic=dot(scores[found.main][run], index[run], *span, found.chance),
-            chosen=found.chosen.get((target, run, found.main), none),
-            chosen_round=found.chosen.get((target, run, "round"), none).mean,
-            mb=found.megabytes.get((target, run)),
-            ceiling=method == CEILING,
-            remark=found.remarks.get((target, run), ""),
-        )
-        for run, method in found.runs.items()
-    ]
-    rows.sort(key=lambda row: -_height(row.scores[found.main]))
-    plain, swept = [r for r in rows if r.run not in found.swept], [r for r in rows if r.run in found.swept]
-    judged = plain or swept
-    ways = trails(found.by_bytes[found.by_bytes["target"] == target])
-    points = [Point(r.index, r.run, r.scores[found.main], ways[r.run]) for r in judged if r.run in ways]
-    here = found.rounds[found.rounds["target"] == target]
-    name = NAMES[found.main]
-    pictures = [curves(lines(here, f"test/{m}", index), f"{n} at {target} by round", n) for m, n in NAMES.items()]
-    contest = {r.run: r.scores[found.main] for r in judged}
-    return View(
-        name=target,
-        plain=plain,
-        swept=swept,
-        drawings=[p for p in pictures if p],
-        plane=plane(points, f"{name} at {target} against bytes", (f"{ALL_BYTES} (log scale)", name)),
-        sentences=answer(target, contest, found.runs, name, tuned=not plain),
-    )
-
-
-def _height(score: Interval) -> float:
-    return -1.0 if score.mean is None else score.mean
-
-
-def _span(scores: Sequence[Interval], chance: float | None) -> tuple[float, float]:
-    ends = [v for s in scores for v in (s.mean, s.low, s.high) if v is not None]
-    return limits([*ends, *([] if chance is None else [chance])]) if ends else (0.0, 1.0)
-
-
-def lines(frame: pd.DataFrame, metric: str, index: Mapping[str, int]) -> list[Line]:
-    """The curves of one metric, thinned to what a screen can show; the last round is always kept."""
-    out = []
-    for run, group in frame[frame["metric"] == metric].groupby("run", sort=False):
-        ordered = group.sort_values("round")
-        step = -(-len(ordered) // POINTS)
-        thin = ordered.iloc[::-1].iloc[::step].iloc[::-1]
-        parts = {c: [None if v != v else float(v) for v in thin[c]] for c in ("mean", "low", "high")}
-        name = str(run)
-        out.append(Line(index[name], name, [int(r) for r in thin["round"]], parts["mean"], parts["low"], parts["high"]))
-    return out
-
-
-def trails(by_bytes: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
-    """Run -> MB sent and score after each judged round, thinned like the curves."""
-    out = {}
-    for run, group in by_bytes.dropna(subset=["mean"]).groupby("run", sort=False):
-        ordered = group.sort_values("round")
-        thin = ordered.iloc[::-1].iloc[:: -(-len(ordered) // POINTS)].iloc[::-1]
-        out[str(run)] = [(float(mb), float(score)) for mb, score in zip(thin["mb_sent"], thin["mean"], strict=True)]
-    return out
-
-
-def reasons(scores: pd.DataFrame) -> dict[tuple[str, str, str], str]:
-    """(target, run, metric) -> why a score is undefined."""
-    bad = at_target(scores)
-    bad = bad[bad["why"] != ""]
-    return {
-        (str(t), str(r), str(m)): str(w)
-        for t, r, m, w in zip(bad["target"], bad["run"], bad["metric"], bad["why"], strict=True)
-    }
-
-
-def legend(views: Sequence[View]) -> list[dict[str, Any]]:
-    """Every run, best first and swept ones last, with its dash; on at first are the best few."""
-    rows = views[0].rows
-    best = [row.index for row in views[0].plain or rows][:SHOWN]
-    folded = {row.index for row in views[0].swept} if views[0].plain else set()
-    if folded:
-        # Values of a sweep in the order of the configuration, not by score.
-        rows = [*views[0].plain, *sorted(views[0].swept, key=lambda row: row.index)]
-    return [
-        {"index": r.index, "run": r.run, "dash": dash(r.index), "on": r.index in best, "folded": r.index in folded}
-        for r in rows
-    ]
+LATER = "policy-follows"
+"""Stands for the policy until the rest of the page is known."""
+PAINT = re.compile(r' style="((?:(?:--)?[a-z-]+:[-\w#.,%() ]+;?)+)"')
+"""Style attributes of drawings: colours and widths, nothing that could fetch."""
 
 
 def render(content: Mapping[str, Any]) -> str:
     """The page as one file: style, script and drawings inside, nothing fetched, nothing else allowed to run."""
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([HERE, HERE / "sections"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"interval": interval, "count": count, "megabytes": megabytes, "seconds": seconds}
     environment.filters |= {"millions": millions, "points": points}
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
+    environment.globals |= {"key": key, "spot": spot, "all_targets": ALL_TARGETS}
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = (HERE / "style.css").read_text(encoding="utf-8")
-    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = environment.get_template("page.html")
-    own = {"script": Markup(script), "style": Markup(style), "script_hash": mark, "all_targets": ALL_TARGETS}  # noqa: S704
-    return page.render(dict(content), **own)
+    own = {"script": Markup(script), "style": Markup(style), "policy": LATER, "sections": shown(content)}  # noqa: S704
+    page = environment.get_template("page.html").render(dict(content), **own)
+    return page.replace(LATER, policy(script, style, page), 1)
+
+
+def policy(script: str, style: str, page: str) -> str:
+    """What the browser may do: run this script, use this style and the paint of drawings; fetch nothing, go nowhere."""
+    paints = sorted(set(PAINT.findall(page)))
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src-elem {_hash(style)}",
+            " ".join(["style-src-attr 'unsafe-hashes'", *(_hash(paint) for paint in paints)]),
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

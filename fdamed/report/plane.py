@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.intervals import Interval
-from fdamed.report.svg import Scale, around, colour, dash, drawing, frame, number, scale, ticks
+from fdamed.report.svg import Scale, around, colour, dash, drawing, frame, mark, number, scale, ticks
 
 ASIDE = 545.0
 """Where the names begin."""
@@ -31,14 +31,14 @@ class Point:
         return self.trail[-1][0]
 
 
-def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup:
+def plane(points: Sequence[Point], title: str, names: tuple[str, str], unit: str = "MB") -> Markup:
     """Score against cost on a logarithmic axis; names stand beside the plane and give way to each other."""
     known = [(p, p.score.mean) for p in points if p.score.mean is not None]
     if not known:
         return Markup("")
     means = [mean for _, mean in known]
-    ends = [v for p, _ in known for v in (p.score.low, p.score.high) if v is not None]
-    low, high = around([*means, *(v for p, _ in known for _, v in p.trail)], ends or means)
+    reach = [v for p, _ in known for v in (p.score.low, p.score.high) if v is not None]
+    low, high = around([*means, *(v for p, _ in known for _, v in p.trail)], reach or means)
     height = max(330.0, 70.0 + 15 * len(known))
     box = (52.0, 520.0, 28.0, height - 45)
     costs = [mb for p, _ in known for mb, _ in p.trail]
@@ -51,7 +51,7 @@ def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup
     for i, (point, mean) in enumerate(known):
         across, up, level = x(point.x), y(mean), labels[i]
         line = f'style="stroke:{colour(point.index)}"'
-        told = f"{point.name}: {number(float(f'{point.x:.3g}'))} MB"
+        told = f"{point.name}: {number(float(f'{point.x:.3g}'))} {unit}"
         body.append(f'<g data-run="{point.index}"><title>{escape(told)}</title>')
         if point.trail[0][0] < point.x:  # who sends nothing goes no way
             way = " ".join(f"{x(mb):.1f},{y(score):.1f}" for mb, score in point.trail)
@@ -60,9 +60,10 @@ def plane(points: Sequence[Point], title: str, names: tuple[str, str]) -> Markup
             top, bottom = y(min(point.score.high, high)), y(max(point.score.low, low))
             body.append(f'<path class="span" {line} d="M{across:.1f},{top:.1f}V{bottom:.1f}"/>')
         body.append(f'<path class="leader" {line} d="M{across + 7:.1f},{up:.1f}L{ASIDE - 14},{level:.1f}h10"/>')
-        body.append(f'<circle style="fill:{colour(point.index)}" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
+        body.append(mark(point.index, across, up, 5))
         body.append(f'<text class="name" x="{ASIDE}" y="{level + 4:.1f}">{escape(point.name)}</text></g>')
-    return drawing(720, height, title, body)
+    ends = [f"{p.name} {mean:.3f} at {number(float(f'{p.x:.3g}'))} {unit}" for p, mean in known]
+    return drawing(720, height, title, body, told="; ".join(ends) + ".")
 
 
 def logarithmic(values: Sequence[float], begin: float, end: float) -> tuple[Scale, list[float]]:

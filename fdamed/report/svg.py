@@ -14,6 +14,19 @@ from fdamed.records import Record
 
 COLOURS = 8
 """Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for yellow, lost on white."""
+MARKS = (
+    "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0z",
+    "M-.9-.9h1.8v1.8h-1.8z",
+    "M0-1.2L1.1,.8H-1.1z",
+    "M0-1.3L1.1,0 0,1.3-1.1,0z",
+    "M0,1.2L-1.1-.8H1.1z",
+    "M-.4-1.2h.8v.8h.8v.8h-.8v.8h-.8v-.8h-.8v-.8h.8z",
+    "M-1.2-1.2l1.2,.6 1.2-.6-.6,1.2 .6,1.2-1.2-.6-1.2,.6 .6-1.2z",
+    "M-.6-1.1h1.2l.6,1.1-.6,1.1h-1.2l-.6-1.1z",
+)
+"""A shape for each colour, so that nobody has to tell colours apart: outlines around 0 with radius 1."""
+MARKED = 6
+"""Marks along a curve, about."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
 """After the colours are used up, the next eight runs get the next dash."""
 
@@ -38,6 +51,28 @@ def colour(index: int) -> str:
 
 def dash(index: int) -> str:
     return DASHES[index // COLOURS % len(DASHES)]
+
+
+def shape(index: int) -> int:
+    """Which of the shapes a run has: another one when its colour comes again."""
+    return (index + index // COLOURS) % len(MARKS)
+
+
+def mark(index: int, x: float, y: float, size: float = 3.5) -> str:
+    """The shape of a run at a place."""
+    place = f'transform="translate({x:.1f},{y:.1f}) scale({size:g})"'
+    return f'<path class="mark" style="fill:{colour(index)}" {place} d="{MARKS[shape(index)]}"/>'
+
+
+def key(index: int) -> Markup:
+    """Line and shape of a run, for a legend."""
+    line = f'<line x1="0" x2="30" y1="6" y2="6" style="stroke:{colour(index)}" stroke-dasharray="{dash(index)}"/>'
+    return Markup(f'<svg class="key" viewBox="0 0 30 12" aria-hidden="true">{line}{mark(index, 15, 6)}</svg>')  # noqa: S704 - numbers alone
+
+
+def spot(index: int) -> Markup:
+    """Shape of a run, for a line of a table."""
+    return Markup(f'<svg class="spot" viewBox="0 0 12 12" aria-hidden="true">{mark(index, 6, 6, 4)}</svg>')  # noqa: S704 - numbers alone
 
 
 def scale(low: float, high: float, begin: float, end: float) -> Scale:
@@ -75,9 +110,13 @@ def around(means: Sequence[float], ends: Sequence[float], reach: float = 0.1) ->
     return limits([*means, max(min(ends), min(means) - reach), min(max(ends), max(means) + reach)])
 
 
-def drawing(width: float, height: float, title: str, body: Sequence[str], kind: str = "chart") -> Markup:
+def drawing(
+    width: float, height: float, title: str, body: Sequence[str], kind: str = "chart", told: str = ""
+) -> Markup:
+    """An SVG with its name and, for those who do not see it, `told`: what it shows, in words."""
     head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
-    return Markup(head + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
+    words = f"<desc>{escape(told)}</desc>" if told else ""
+    return Markup(head + words + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
 
 
 def dot(score: Interval, index: int, low: float, high: float, chance: float | None = 0.5, width: int = 135) -> Markup:
@@ -93,7 +132,7 @@ def dot(score: Interval, index: int, low: float, high: float, chance: float | No
         body.append(
             f'<line class="span" style="stroke:{colour(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>'
         )
-    body.append(f'<circle style="fill:{colour(index)}" cx="{x(score.mean):.1f}" cy="10" r="4.5"/>')
+    body.append(mark(index, x(score.mean), 10, 4.5))
     return drawing(width, 20, f"{score.mean:.3f}", body, "dot")
 
 
@@ -139,7 +178,14 @@ def curves(lines: Sequence[Line], title: str, name: str, share: bool = True) -> 
         body.append(f'<g data-run="{line.index}"><title>{escape(line.name)}</title>')
         body += stroke(line, x, y, low, high)
         body.append("</g>")
-    return drawing(560, 345, title, body)
+    return drawing(560, 345, title, body, told=_ends(lines))
+
+
+def _ends(lines: Sequence[Line]) -> str:
+    """Where each curve ends, highest first."""
+    known = [(line.name, [m for m in line.mean if m is not None]) for line in lines]
+    ends = sorted(((means[-1], name) for name, means in known if means), reverse=True)
+    return "At the last round: " + "; ".join(f"{name} {end:.3g}" for end, name in ends) + "."
 
 
 def stroke(line: Line, x: Scale, y: Scale, low: float, high: float) -> list[str]:
@@ -153,10 +199,11 @@ def stroke(line: Line, x: Scale, y: Scale, low: float, high: float) -> list[str]
             out.append(f'<polygon class="band" style="fill:{colour(line.index)}" points="{points}"/>')
         path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
         shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
-        if len(part) == 1:
-            here = f'cx="{x(part[0][0]):.1f}" cy="{y(part[0][1]):.1f}"'
-            out.append(f'<circle style="fill:{colour(line.index)}" r="3" {here}/>')
         out.append(f'<polyline class="line" {shape} points="{path}"/>')
+        # From the end, which is what counts; each run a little further along, so that shapes do not hide each other.
+        every = max(1, round(len(part) / MARKED))
+        first = (len(part) - 1 - line.index) % every if len(part) > 1 else 0
+        out += [mark(line.index, x(r), y(m), 3.2) for r, m, _, _ in part[first::every]]
     return out
 
 

@@ -12,7 +12,7 @@ from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.sweeps import Sweep, Value, number
 from fdamed.evaluate.tables import clipped
 from fdamed.report.plane import apart
-from fdamed.report.svg import Line, around, colour, drawing, frame, scale, stroke, ticks
+from fdamed.report.svg import Line, around, colour, drawing, frame, mark, scale, stroke, ticks
 
 Summary = Mapping[tuple[str, str, str], Interval]
 NAMES = {"auc": "AUC", "acc": "accuracy"}
@@ -83,9 +83,7 @@ def chart(sweep: Sweep, lines: Sequence[Line], beyond: Mapping[str, float], titl
     for line in lines:
         body.append(f"<g><title>{escape(line.name)}</title>{''.join(stroke(line, x, y, low, high))}")
         shown = [(a, m) for a, m in zip(line.x, line.mean, strict=True) if m is not None]
-        body += [
-            f'<circle style="fill:{colour(line.index)}" r="3.5" cx="{x(a):.1f}" cy="{y(m):.1f}"/>' for a, m in shown
-        ]
+        body += [mark(line.index, x(a), y(m)) for a, m in shown]
         body.append("</g>")
         if shown:
             wishes.append((y(shown[-1][1]), line.name, colour(line.index)))
@@ -98,7 +96,16 @@ def chart(sweep: Sweep, lines: Sequence[Line], beyond: Mapping[str, float], titl
             f'<text class="{kind}" x="{box[1] + 19}" y="{heights[i] + 4:.1f}">{escape(short)}'
             f"<title>{escape(text)}</title></text>"
         )
-    return drawing(560, 345, title, body)
+    told = [f"{line.name}: {_steps(sweep, line, at)}" for line in lines]
+    told += [f"{name}, not swept: {level:.3f}" for name, level in beyond.items()]
+    return drawing(560, 345, title, body, told="; ".join(told) + ".")
+
+
+def _steps(sweep: Sweep, line: Line, at: Sequence[float]) -> str:
+    """A curve in words: the value of the option and the score there."""
+    values = dict(zip(at, sweep.axis(), strict=True))
+    known = [(values[x], m) for x, m in zip(line.x, line.mean, strict=True) if m is not None]
+    return ", ".join(f"{m:.3f} at {value}" for value, m in known)
 
 
 def _text(value: Value) -> str:

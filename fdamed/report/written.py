@@ -10,7 +10,7 @@ from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
 from fdamed.report import advice, hindsight
-from fdamed.report.contents import Frames, Known
+from fdamed.report.study import Frames, Known
 
 
 def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
@@ -23,6 +23,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "rounds": frames.rounds,
         "bytes": frames.traffic,
         "score_by_bytes": study.found.by_bytes,
+        "score_by_seconds": study.found.by_seconds,
         "cohort": frames.sizes,
         "budget": protocol.table(study.budgets),
         "costs": _costs(study.costs),

@@ -138,6 +138,7 @@ def site(config: Config, row: Row, party: str, target: str, seed: int, model: Fl
         recipe=config.train.target if party == target else config.train.source,
         seed=seed,
         release=frozenset(config.privacy.release),
+        floor=config.floor,
         memory=memory,
     )
 

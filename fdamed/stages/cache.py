@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         workers,
         data.reject_share,
         what=f"cache {arguments.party}",
+        allowed=data.allowed_roots,
     )
     refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
     print(f"{arguments.party}: {report.images} images, {report.decoded} decoded now, refused: {refused}")

@@ -56,6 +56,7 @@ def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) 
         audit=_optional(root / "audit" / f"{record.target}.json"),
         sent=sent([record]),
         noise=float(record.facts.get("noise") or 0.0),
+        private=record.facts.get("privacy"),
         kept=kept,
     )
 

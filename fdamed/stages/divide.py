@@ -11,7 +11,7 @@ from fdamed.config import Config
 from fdamed.cuts import Partition
 from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
-from fdamed.files import atomic, digest, write_json
+from fdamed.files import atomic, digest, private, write_json
 from fdamed.stages.places import Places, add_config, read_config
 
 MANY, FEW = 50, 5
@@ -57,6 +57,7 @@ def write(config: Config, places: Places) -> None:
             f"Set it to {classes}.",
         )
     parts = partition(sets, config.cut)
+    private(places.parties)
     for party, part in parts.items():
         folder = places.party(party)
         with atomic(folder / "images.npy") as draft, draft.open("wb") as file:

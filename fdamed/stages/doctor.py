@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
+from fdamed.configfile import catalogue
 from fdamed.cuts import Cut
 from fdamed.datasets import Benchmark
 from fdamed.errors import FdamedError
 from fdamed.files import free, megabytes
+from fdamed.insisting import check_floor
 from fdamed.stages.places import add_config, clinical, read_config
 from fdamed.stages.surroundings import look_around
 
@@ -30,6 +32,8 @@ TRAINED = 25.0
 """Images a second and core on which a full ResNet-18 trains at 64 pixels, roughly; a GPU does the work of 60 cores."""
 GPU = 60.0
 CLASSES = {"positive": 1, "negative": 0}
+FAULTS = 3
+"""Runs below the floor that are told one by one."""
 SALT = "doctor"
 """Pseudonyms here never leave this process."""
 
@@ -143,7 +147,8 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
-    inspect(index.iloc[sorted(chosen)].reset_index(drop=True), Path(data.root), rejects)
+    sample = index.iloc[sorted(chosen)].reset_index(drop=True)
+    inspect(sample, Path(data.root), rejects, data.allowed_roots)
     share = rejects.refused() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
     reasons = f": {_listed(rejects.counts())}" if share else ""
@@ -185,7 +190,26 @@ def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
     for note in cohort.notes[1:]:
         report.say("warn", "hospitals", note)
     report.say("ok", "hospitals", f"{len(cohort.manifests)} hospitals can be cut by {config.cut.by}")
+    _floor(config, cohort.manifests, report)
     _costs(config, cohort.manifests, report)
+
+
+def _floor(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
+    """Whether every hospital has the images and steps without which nothing leaves it."""
+    sizes = {p: {s: int((f["split"] == s).sum()) for s in ("train", "adapt")} for p, f in manifests.items()}
+    faults = []
+    for name, run in config.expanded_runs().items():
+        try:
+            check_floor(name, run, config, catalogue(), sizes, "privacy")
+        except FdamedError as error:
+            faults.append(f"{error.what}. {error.fix}")
+    for fault in faults[:FAULTS]:
+        report.say("fail", "floor", fault)
+    if len(faults) > FAULTS:
+        report.say("fail", "floor", f"the same holds for {len(faults) - FAULTS} more runs")
+    if not faults:
+        images, steps = config.floor.images, config.floor.steps
+        report.say("ok", "floor", f"every hospital has {images} images and {steps} steps a round, or more")
 
 
 def _shown(count: int, cell: int) -> str:

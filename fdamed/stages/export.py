@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from fdamed.stages.places import add_config, add_run, needed, read_config, tenso
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fdamed.models.portable import Floats
+    from fdamed.models.runtime import Floats
 
 CHECKED, RANDOM = 64, 8
 """Cached images, and random ones, on which the forms of the model are compared."""
@@ -102,7 +103,9 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
         write_json(draft / ABOUT, about)
         _card(chosen, about, draft)
-        draft.chmod(0o755)
+        umask = os.umask(0)
+        os.umask(umask)
+        draft.chmod(0o777 & ~umask)
         if out.exists():
             out.rmdir()
         draft.rename(out)
@@ -164,7 +167,8 @@ def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[st
 def describe(chosen: Chosen) -> dict[str, Any]:
     """model.json without its `files` and `parity`."""
     from fdamed.evaluate.metrics import THRESHOLD
-    from fdamed.models.portable import INPUT, OPSET, OUTPUT
+    from fdamed.models.portable import OPSET
+    from fdamed.models.runtime import INPUT, OUTPUT
     from fdamed.provenance import commit
     from fdamed.stages.meaning import classes_of, meaning_of, preparation_of
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fdamed.data.incoming import Preparation
     from fdamed.federation.method import Method
-    from fdamed.models.portable import Scorer
+    from fdamed.models.runtime import Scorer
 
 FORMAT = "fdamed model 1"
 ABOUT, ONNX, WEIGHTS = "model.json", "model.onnx", "model.safetensors"
@@ -53,13 +53,12 @@ class Exported:
     def scorer(self, runtime: str = "auto", threads: int = 1) -> tuple[str, Scorer]:
         """What computes the probabilities, by its name and as a function: onnxruntime where there is one, or torch."""
         if runtime == "auto":
-            there = importlib.util.find_spec("onnxruntime") is not None and ONNX in self.about["files"]
-            runtime = "onnxruntime" if there else "torch"
+            runtime = "onnxruntime" if ONNX in self.about["files"] and has_onnxruntime() else "torch"
         if runtime == "onnxruntime":
-            if importlib.util.find_spec("onnxruntime") is None:
+            if not has_onnxruntime():
                 fix = "pip install 'fdamed[export]', or use --runtime torch."
                 raise FdamedError("onnxruntime is not installed", "--runtime", fix)
-            from fdamed.models.portable import in_onnxruntime
+            from fdamed.models.runtime import in_onnxruntime
 
             return runtime, in_onnxruntime(self._whole(ONNX), threads)
         import torch
@@ -78,6 +77,10 @@ class Exported:
             fix = "Copy the folder again or export again: scores of a changed file mean nothing."
             raise FdamedError(f"{name} is not the file that was exported", str(path), fix)
         return path
+
+
+def has_onnxruntime() -> bool:
+    return importlib.util.find_spec("onnxruntime") is not None
 
 
 def read_exported(folder: Path) -> Exported:

@@ -24,6 +24,7 @@ from fdamed.files import (
     write_lines,
     write_text,
 )
+from fdamed.insisting import check_floor
 from fdamed.provenance import commit, digest_source
 from fdamed.runs import Run
 from fdamed.stages import batch
@@ -117,12 +118,15 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     needed(places.root / "leakage.json", "guard")
+    sizes = {party: entry["images"] for party, entry in cohort["parties"].items()}
+    check_floor(name, spec, config, catalogue(), sizes, "cohort.json", (target,))
     job = Job(
         config, name, target, seed, threads, model, fingerprint(config, name, spec, target, seed, threads, places)
     )
     with telling_batch("training", f"{name}/{target}/{seed}", _batches(plan)):
-        final, record, lengths = train(job, plan, theta)
-    write_json(folder / "run.json", describe(job, spec, plan, lengths, cohort["hash"]))
+        final, record, lengths, costs = train(job, plan, theta)
+    facts = describe(job, spec, plan, lengths, cohort["hash"])
+    write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     write_lines(folder / "metrics.jsonl", record.metrics)
     write_lines(folder / "timing.jsonl", record.timing)
     write_lines(folder / "ledger.jsonl", record.ledger)
@@ -144,6 +148,8 @@ def fingerprint(
     from fdamed.algebra.kernel import BUILD
     from fdamed.models import tiles, trunk
 
+    wanted = config.differential_of(spec)
+    private = {"differential": wanted.model_dump(mode="json")} if wanted else {}
     data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
     return {
         "settings": digest(
@@ -161,6 +167,7 @@ def fingerprint(
         "device": device(config),
         "sums": BUILD,
         "convolutions": trunk.BUILD if config.model.backbone == "cnn" else tiles.BUILD,
+        **private,
     }
 
 

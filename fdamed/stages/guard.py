@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.config import Config
+from fdamed.disclosure import cell_safe
 from fdamed.files import atomic, write_json
 from fdamed.stages.places import Places, add_config, clinical, read_config, rows_in
 
@@ -65,4 +66,4 @@ def _list(path: Path, pairs: list[tuple[str, str, float]]) -> None:
     with atomic(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["first", "second", "likeness"])
-        writer.writerows((a, b, f"{c:.3f}") for a, b, c in pairs)
+        writer.writerows((cell_safe(a), cell_safe(b), f"{c:.3f}") for a, b, c in pairs)

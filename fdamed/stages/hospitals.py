@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.config import Config
 from fdamed.cuts import Cut
 from fdamed.errors import FdamedError
+from fdamed.files import read_json
 from fdamed.runs import Run
 from fdamed.stages.places import Places, needed
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fdamed.federation.network import Network
     from fdamed.federation.site import Site
     from fdamed.models.flat import FlatModel
+    from fdamed.private import Mechanism
     from fdamed.stages.own_models import Own
 
 
@@ -50,10 +52,12 @@ def hospital(
     every: bool,
     model: FlatModel | None = None,
     stream_seed: int | None = None,
+    account: Path | None = None,
 ) -> Site:
     """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all.
 
     `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labelled goes by `seed`.
+    `account`: where a source enters what secure noise has cost.
     """
     import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
     from fdamed.data.loader import load
@@ -66,8 +70,8 @@ def hospital(
     source = party != target
     auxiliary = spec.auxiliary if source else None
     train = config.train_of(spec)
-    noise = 0.0 if source else config.noise_of(spec)
-    read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=noise)
+    pixels = 0.0 if source else config.noise_of(spec)
+    read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
     if source or every:
         data: Any = read(splits=("train", "adapt"))
     elif labels:
@@ -77,6 +81,7 @@ def hospital(
     if isinstance(config.cut, Cut) and data.images.shape[1] != config.image.size:
         what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
         raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
+    noise = _mechanism(config, spec, folder) if source else None
     return Site(
         name=party,
         data=data,
@@ -88,7 +93,23 @@ def hospital(
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
         precision=train.precision,
         smallest_batch=config.privacy.smallest_batch,
+        floor=config.floor,
+        noise=noise,
+        account=account if noise and noise.secure else None,
     )
+
+
+def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:
+    """How a source's training is made private, where the study wants it."""
+    wanted = config.differential_of(spec)
+    if wanted is None:
+        return None
+    from fdamed.data.loader import patients
+    from fdamed.private import Mechanism, accountants
+
+    accountants()  # without Opacus nothing begins
+    whose = patients(folder, ("train", "adapt"))
+    return Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta, wanted.secure)
 
 
 def network(
@@ -123,8 +144,15 @@ def network(
     net = _reliable(config, kind.name, target, model, threads, build, aside)
     train = config.train_of(spec)
     whole = Unreliable(net, train.unreliable, own) if train.unreliable else net
+    whole.guard = train.guard
     whole.invite(train.participation, own)
     return whole
+
+
+def declared(config: Config) -> dict[str, int]:
+    """Hospital -> how many images it can train on by its own manifest, which no answer may exceed."""
+    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
+    return {p: sum(int(parties[p]["images"].get(split, 0)) for split in ("train", "adapt")) for p in config.cut.parties}
 
 
 def _reliable(
@@ -141,10 +169,20 @@ def _reliable(
 
     parties, release = list(config.cut.parties), frozenset(config.privacy.release)
     if config.train.network == "in_process":
-        builders = {p: partial(build, party=p, model=model) for p in parties}
-        return OnDemand(builders, target, model.layout, method, release, aside)
-    builders = {p: partial(build, party=p) for p in parties}
-    return Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+        builders = {p: partial(build, party=p, model=model, account=account(aside, p)) for p in parties}
+        net: Network = OnDemand(builders, target, model.layout, method, release, aside)
+    else:
+        builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
+        net = Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+    net.declared = declared(config)
+    return net
+
+
+def account(aside: Callable[[str], Path], party: str) -> Path:
+    """Where a hospital keeps the account of secure noise: beside its memory, and longer."""
+    from fdamed.federation.accounts import FILE
+
+    return aside(party).with_name(FILE)
 
 
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:

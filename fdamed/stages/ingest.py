@@ -12,7 +12,7 @@ from pathlib import Path
 from fdamed.config import Config
 from fdamed.datasets import DataSet
 from fdamed.errors import FdamedError
-from fdamed.files import atomic, held, write_json, write_text
+from fdamed.files import atomic, held, private, write_json, write_text
 from fdamed.stages.places import Places, add_config, clinical, read_config
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     places = Places.of(config)
-    with held(places.parties):
+    with held(private(places.parties)):
         ingest(config, places, arguments.tables_only)
 
 

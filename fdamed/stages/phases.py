@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config, Train
 from fdamed.runs import Run
+from fdamed.stages.costs import costs_of
 from fdamed.stages.hospitals import judge, network
 from fdamed.stages.own_models import keep, own_path, predicting
 from fdamed.stages.places import Places
@@ -81,23 +82,26 @@ def check_policies(job: Job, plan: Iterable[Phase]) -> None:
                 raise refused
 
 
-def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Record, list[int]]:
-    """The last phase's model, the whole record, and how many rounds each phase took."""
+def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Record, list[int], dict[str, Any]]:
+    """The last phase's model, the whole record, how many rounds each phase took, and what noise cost the sources."""
     from fdamed.federation.checkpoints import Record
 
     check_policies(job, plan)
     record = Record()
     lengths: list[int] = []
+    costs: dict[str, Any] = {}
     for phase in plan:
-        final, told = _one(job, phase, theta)
+        final, told, spent = _one(job, phase, theta)
+        costs = costs or spent
         join(record, told, sum(lengths))
         lengths.append(len(told.metrics))
         if phase is not plan[-1]:
             theta = phase.method.handover(final, job.model.layout)
-    return final, record, lengths
+    return final, record, lengths, costs
 
 
-def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record]:
+def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[str, Any]]:
+    from fdamed.federation.accounts import note_costs
     from fdamed.federation.loop import run as run_rounds
     from fdamed.seeds import stream
 
@@ -126,13 +130,15 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record]:
             checkpoints(job, phase),
             phase.train.evaluate_every,
             phase.train.patience,
+            note_costs if config.differential_of(phase.spec) else None,
         )
         if method.keeps:
             for party in config.cut.parties:
                 keep(method, net, party, own_path(job.places, party, job.run, job.target, job.seed))
+        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file))
     finally:
         net.close()
-    return final, record
+    return final, record, costs
 
 
 def checkpoints(job: Job, phase: Phase) -> Checkpoints:

@@ -14,15 +14,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdamed.disclosure import formula_safe
 from fdamed.errors import FdamedError
-from fdamed.files import write_text
+from fdamed.files import atomic
 from fdamed.stages.exported import RUNTIMES, Exported, read_exported
-
-if TYPE_CHECKING:
-    from fdamed.data.decode import Refusal
 
 BATCH = 64
 
@@ -65,10 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("there is no file in what was given", ", ".join(arguments.images), "Name images or folders.")
     runtime, told = scored(exported, files, arguments.runtime, workers)
     text = as_json(exported, runtime, told) if arguments.json else as_csv(exported, told)
+    content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has
     if arguments.out:
-        write_text(arguments.out, text)
+        with atomic(arguments.out) as draft:
+            draft.write_bytes(content)
     else:
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(content)
         sys.stdout.flush()
     refused = Counter(line.reason for line in told if line.reason)
     reasons = "".join(f", {reason} {n}" for reason, n in refused.most_common())
@@ -92,16 +91,12 @@ def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> 
     images = track(prepared(files, preparation, workers), "images", len(files))
     for places, pixels, refused in batched(images, BATCH):
         for place, refusal in refused.items():
-            told[place].reason, told[place].detail = _words(refusal)
+            told[place].reason, told[place].detail = refusal.reason, refusal.detail
         if places:
             found = score(pixels[:, None].astype(np.float32) / np.float32(255))
             for place, chances in zip(places, found.tolist(), strict=True):
                 told[place].chances = chances
     return name, told
-
-
-def _words(refusal: Refusal) -> tuple[str, str]:
-    return refusal.reason, refusal.detail
 
 
 def as_csv(exported: Exported, told: list[Told]) -> str:
@@ -130,7 +125,7 @@ def as_json(exported: Exported, runtime: str, told: list[Told]) -> str:
         "runtime": runtime,
         "images": lines,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def call(exported: Exported, line: Told) -> str:

@@ -18,15 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from fdamed import records as folders
+    from fdamed.evaluate import clock, tables, traffic
     from fdamed.evaluate import cohort as cohorts
-    from fdamed.evaluate import tables, traffic
-    from fdamed.records import study
-    from fdamed.report import contents, figures, jacobians, notes, page, written
+    from fdamed.report import contents, cosines, figures, guarded, jacobians, notes, page, pictures, study, written
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
     runs = {name: entry.method for name, entry in config.expanded_runs().items()}
-    records, missing = study(
+    records, missing = folders.study(
         folder / "runs", [(r, t, s) for r in runs for t in config.cut.targets for s in config.seeds]
     )
     if not records:
@@ -37,26 +37,29 @@ def run(arguments: argparse.Namespace) -> None:
     cohort, ingest, leakage = (read_json(folder / f"{name}.json") for name in ("cohort", "ingest", "leakage"))
     smallest = config.privacy.smallest_cell
 
-    frames = contents.Frames(
+    frames = study.Frames(
         scores=tables.tidy(records, smallest),
         rounds=tables.rounds(records, smallest),
         sent=traffic.sent(records),
         traffic=traffic.by_run(records),
         spent=traffic.by_round(records),
+        clock=clock.by_round(records),
         sizes=cohorts.sizes(cohort, smallest),
         absences=notes.absences(folder / "runs", records),
         weights=notes.weights(records),
         jacobians=jacobians.frame(records),
     )
-    known = contents.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
+    known = study.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):
-        for name, frame in written.files(known, frames).items():
+        private = guarded.costs(records)
+        more = {} if private.empty else {"privacy": private}
+        for name, frame in (written.files(known, frames) | more).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
             write_text(folder / "report" / "tables" / f"{name}.md", tables.to_markdown(frame))
         write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))
-        for name, figure in contents.pictures(known, frames):
+        for name, figure in pictures.pictures(known, frames):
             figures.save(figure, folder / "report" / "figures", name)
-        heats = contents.heats(folder / "runs", config)
+        heats = cosines.heats(folder / "runs", config)
         content = contents.page(config, known, frames, records, missing, cohort | {"leakage": leakage}, ingest, heats)
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
-import socket
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from fdamed.config import Config
 from fdamed.files import nearest
@@ -23,6 +29,7 @@ SCRATCH_GB = 1.0
 """Room for the temporary files of a job; below it there is a warning."""
 PATIENCE = 20
 """Seconds that SLURM may take for an answer."""
+EXPERIMENTS = "/api/2.0/mlflow/experiments/search?max_results=1"
 
 
 def look_around(config: Config, say: Say, gpu_here: bool, cluster: bool) -> None:
@@ -32,19 +39,40 @@ def look_around(config: Config, say: Say, gpu_here: bool, cluster: bool) -> None
     _tracking(config, say)
     on_cluster = cluster or shutil.which("sbatch") is not None
     gpus_there = _slurm(config, say, "fail" if cluster else "warn") if on_cluster else False
-    if config.train.device == "cuda" and not (gpu_here or gpus_there):
+    _gpu(config, say, gpu_here, gpus_there)
+
+
+def _gpu(config: Config, say: Say, here: bool, there: bool) -> None:
+    wanted = config.train.device
+    if wanted == "cuda" and not (here or there):
         say("fail", "gpu", "train.device is cuda, and no GPU is to be seen here or in a partition of the cluster")
-    elif gpu_here or gpus_there:
-        say("ok", "gpu", "a GPU is here" if gpu_here else "a partition of the cluster has GPUs")
+    elif here and wanted != "cpu":
+        fault = _torch_fault()
+        say(("fail" if wanted == "cuda" else "warn") if fault else "ok", "gpu", fault or "a GPU is here, torch sees it")
+    elif here or there:
+        say("ok", "gpu", "a GPU is here" if here else "a partition of the cluster has GPUs")
+
+
+def _torch_fault() -> str:
+    """Why torch could not train on the GPU that is here; empty: it could."""
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    built = "its driver is not found" if torch.version.cuda else "this torch is built for processors only"
+    return f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
 
 
 def _scratch(folder: Path, say: Say) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+    except OSError as error:
+        say("fail", "scratch", f"nothing can be written for a moment ({type(error).__name__}); set TMPDIR")
+        return
     free = shutil.disk_usage(folder).free / 2**30
     detail = f"{free:.1f} GB free for temporary files"
-    if not os.access(folder, os.W_OK):
-        say("fail", "scratch", "the folder for temporary files is not writable; set TMPDIR")
-    else:
-        say("ok" if free >= SCRATCH_GB else "warn", "scratch", detail)
+    say("ok" if free >= SCRATCH_GB else "warn", "scratch", detail)
 
 
 def _results(folder: Path, say: Say) -> None:
@@ -53,27 +81,56 @@ def _results(folder: Path, say: Say) -> None:
 
 
 def _tracking(config: Config, say: Say) -> None:
-    uri = config.tracking.uri
-    parts = urlsplit(uri or "sqlite:")
-    if parts.scheme in ("http", "https"):
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=5).close()
-        except OSError as error:
-            why = type(error).__name__
-            say(
-                "warn", "tracking", f"the tracking server does not answer ({why}); runs are kept in files until it does"
-            )
-            return
-        say("ok", "tracking", "the tracking server answers")
-        return
-    file = Path(uri.removeprefix("sqlite:///")) if uri and parts.scheme == "sqlite" else Path(config.results) / "mlflow"
-    if parts.scheme == "sqlite" and not os.access(nearest(file), os.W_OK):
-        say("fail", "tracking", f"the store of MLflow cannot be written: {file}")
+    uri = config.tracking.uri or f"sqlite:///{Path(config.results).absolute()}/mlflow/mlflow.db"
+    scheme = urlsplit(uri).scheme
+    if scheme in ("http", "https"):
+        fault = _server_fault(uri)
+        kept = "; runs are kept in files until it does"
+        say("warn" if fault else "ok", "tracking", fault + kept if fault else "the tracking server answers")
+    elif scheme == "sqlite":
+        file = Path(uri.removeprefix("sqlite:///"))
+        fault = _database_fault(file)
+        say("fail" if fault else "ok", "tracking", f"{fault}: {file}" if fault else "MLflow's store can be written")
     else:
-        say(
-            "ok", "tracking", "MLflow's store can be written" if parts.scheme == "sqlite" else f"a {parts.scheme} store"
-        )
+        say("ok", "tracking", f"a {scheme} store, not looked at")
+
+
+def _server_fault(uri: str) -> str:
+    """Why an MLflow server would take no runs from us; empty: it lists its experiments."""
+    parts = urlsplit(uri)
+    question = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}{EXPERIMENTS}"
+    user = parts.username or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    password = parts.password or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    known = base64.b64encode(f"{user}:{password}".encode()).decode()
+    headers = {"Authorization": f"Bearer {token}" if token else f"Basic {known}"} if token or user else {}
+    try:
+        # The scheme is http or https: the caller has looked.
+        with urlopen(Request(question, headers=headers), timeout=5) as answer:  # noqa: S310
+            listed = "experiments" in json.load(answer)
+    except HTTPError as error:
+        return f"the tracking server refuses us (HTTP {error.code}); look at the user, the password and the path"
+    except (OSError, HTTPException) as error:
+        return f"the tracking server does not answer ({type(error).__name__})"
+    except ValueError:
+        listed = False
+    return "" if listed else "what answers there is no MLflow server"
+
+
+def _database_fault(file: Path) -> str:
+    """Why a SQLite file would take no runs; empty: it would. It is locked for a moment, and not written."""
+    if not os.access(nearest(file.parent), os.W_OK | os.X_OK):
+        return "the folder of MLflow's store cannot be written"
+    if not file.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(file, timeout=2)) as base:
+            base.execute("BEGIN IMMEDIATE")
+            base.execute("SELECT count(*) FROM sqlite_master")
+            base.rollback()
+    except sqlite3.Error as error:
+        return f"MLflow's store cannot be written ({error})"
+    return ""
 
 
 def _slurm(config: Config, say: Say, grave: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import sys
 import time
@@ -120,7 +121,7 @@ def note(config: Config) -> str:
     targets, parties = ", ".join(config.cut.targets), list(config.cut.parties)
     named = ", ".join(parties) if len(parties) <= NAMED else f"{len(parties)}, {parties[0]} to {parties[-1]}"
     return (
-        f"{synthetic}Hospitals cut by {config.cut.by}: {named}; adapted to: {targets}; "
+        f"{synthetic}Hospitals cut by {html.escape(config.cut.by)}: {named}; adapted to: {targets}; "
         f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
         "Rows are grouped by run and target; open a group to see its seeds."
     )

@@ -15,9 +15,10 @@ from torch import Tensor
 from fdamed.algebra.vector import inner_products
 from fdamed.data.loader import Labelled
 from fdamed.federation.method import Model
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, at_site, enough
 from fdamed.federation.steps import Trained, train_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
+from fdamed.guards import local_steps
 from fdamed.models.flat import Layout
 from fdamed.seeds import Stream, stream
 from fdamed.train import Optimiser, fit
@@ -85,7 +86,9 @@ class Still(Optimiser):
 @at_site
 def train_a_little(site: Site, ask: Part) -> Trained:
     """One pass over some of the images, as ever else."""
-    part = _some(site, ask.images, site.rng.child("part"))
+    few = max(ask.images, site.floor.steps * site.recipe.batch)  # a model of fewer steps does not leave the hospital
+    part = _some(site, few, site.rng.child("part"))
+    enough(site, local_steps(len(part.data), site.recipe.batch, epochs=1))
     part = replace(part, recipe=site.recipe.model_copy(update={"epochs": 1}))
     trained: Trained = train_locally.run(part, Model(x=ask.x))
     return trained
@@ -173,8 +176,8 @@ def spread(values: Tensor, layout: Layout) -> Tensor:
 
 
 def _some(site: Site, images: int, rng: Stream) -> Site:
-    """The hospital with at most so many of its images, drawn at random."""
-    data = site.data
+    """The hospital with so many of its images, drawn at random; never fewer than its floor."""
+    data, images = site.data, max(images, site.floor.images)
     if images >= len(data):
         return site
     rows = rng.numpy.permutation(len(data))[:images]

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fdamed.errors import FdamedError
+from fdamed.safety import secure
 
 PATIENCE = 4.0
 """Seconds until a silent server counts as away: for the connection, and again for its first answer."""
@@ -38,17 +39,14 @@ def place(uri: str) -> str:
 
 def connect(store: Store) -> Any:
     """A client of the store, whose database is made if absent; an unreachable server is an error within seconds."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "true"
-    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "1"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    secure()
     parts = urlsplit(store.uri)
     if parts.scheme in {"http", "https"}:
         _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))
     elif parts.scheme == "sqlite":
         Path(parts.path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+        # MLflow makes an experiment `Default` in every new database, with the absolute path of the working folder.
+        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
     import mlflow
 
     for name in ("mlflow", "alembic"):

@@ -190,6 +190,13 @@ def test_it_asks_only_for_the_steps_it_declares(name, expected) -> None:
     assert {line["step"] for line in expected[name][1].ledger} <= declared
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_it_asks_those_hospitals_that_it_says_it_asks(name, expected) -> None:
+    heard = {line["to"] for line in expected[name][1].ledger} - {"server"}
+    assert REGISTRY[name].asks_target or "target" not in heard
+    assert REGISTRY[name].asks_sources or heard <= {"target"}
+
+
 def test_every_method_says_what_it_is() -> None:
     for name, entry in describe().items():
         assert entry["title"] and entry["paper"], name

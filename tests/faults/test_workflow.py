@@ -59,7 +59,7 @@ def configuration(raw: Path) -> dict[str, Any]:
             "by": "site", "label": "Edema", "parties": SITES, "target": "North", "labelled": 4, "val": 0.2, "test": 0.3,
         },
         "image": {"size": 32},
-        "privacy": {"smallest_cell": 1},
+        "privacy": {"smallest_cell": 1, "smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625},
         "train": {
             "rounds": 2, "device": "cpu", "source": {"lr": 0.001, "batch": 8}, "target": {"lr": 0.001, "batch": 4},

@@ -38,6 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"layout": "chexpert", "root": str(folder)},
         "cut": {"by": "race", "label": "Edema", "parties": PARTIES, "target": "target", "labelled": 48},
         "image": {"size": SIDE},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625},
         "train": {
             "rounds": 40,

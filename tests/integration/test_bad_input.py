@@ -48,6 +48,7 @@ def configure(folder: Path, raw: Path, **changes: dict[str, Any]) -> Path:
             "test": 0.3,
         },
         "image": {"size": 32},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625},
         "train": {"rounds": 1, "device": "cpu"},
         "runs": {"fedavg": {}},

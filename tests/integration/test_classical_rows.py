@@ -53,7 +53,7 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
         "data": {"layout": "chexpert", "root": str(folder)},
         "cut": {"by": "race", "label": "Edema", "parties": PARTIES, "target": "target", "labelled": 12},
         "image": {"size": SIDE},
-        "privacy": {"release": release},
+        "privacy": {"release": release, "smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625, "hidden": HIDDEN},
         "train": {"rounds": 1, "source": recipe, "target": recipe, "device": "cpu", **train},
         "seeds": [0],

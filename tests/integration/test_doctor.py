@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fdamed.cli import main
+from fdamed.config import Config
+from fdamed.configfile import load
+from fdamed.stages.surroundings import _gpu, _scratch, _slurm, _tracking
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.raw_trees import CHEXPERT_HEADER, write_picture, write_table
 
@@ -134,3 +145,102 @@ def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
     assert look()[1]["sbatch"] == ("ok", "jobs are taken; partitions: main* (limit 1-00:00:00)")
     program(no_slurm, "sbatch", "exit 1")
     assert look()[1]["sbatch"][0] == "warn"
+
+
+def said(look: Callable[..., None], *arguments: Any) -> tuple[str, str]:
+    """Status and detail of the one thing that a check says."""
+    heard: list[tuple[str, str, str]] = []
+    look(*arguments, lambda *words: heard.append(words))
+    ((status, _, detail),) = heard
+    return status, detail
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Callable[..., Config]:
+    return lambda **keys: load(configure(tmp_path, **keys))
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers as MLflow would, to one user."""
+
+    answer = b'{"experiments": []}'
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == "Basic bWU6c2VjcmV0"  # me:secret
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(self.answer if known else b"")
+
+    def log_message(self, *_: object) -> None:
+        """Quietly."""
+
+
+def test_a_tracking_server_must_take_us_and_be_mlflow(study: Callable[..., Config], monkeypatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = f"127.0.0.1:{server.server_port}"
+        try:
+            status, detail = said(_tracking, study(tracking={"uri": f"http://{at}"}))
+            assert status == "warn" and "HTTP 401" in detail
+            config = study(tracking={"uri": f"http://me:secret@{at}"})
+            assert said(_tracking, config) == ("ok", "the tracking server answers")
+            monkeypatch.setattr(Server, "answer", b"<html>")
+            status, detail = said(_tracking, config)
+            assert (status, detail.split(";")[0]) == ("warn", "what answers there is no MLflow server")
+            assert "secret" not in detail
+        finally:
+            server.shutdown()
+
+
+def test_a_store_that_cannot_be_written_is_told(tmp_path: Path, study: Callable[..., Config], monkeypatch) -> None:
+    file = tmp_path / "store" / "mlflow.db"
+    config = study(tracking={"uri": f"sqlite:///{file}"})
+    assert said(_tracking, config)[0] == "ok" and not file.parent.exists(), "nothing is written"
+    file.parent.mkdir()
+    file.write_bytes(b"no database at all, but long enough to be looked at" * 40)
+    status, detail = said(_tracking, config)
+    assert status == "fail" and "file is not a database" in detail
+    file.unlink()
+    with closing(sqlite3.connect(file)) as base:
+        base.execute("CREATE TABLE runs (x)")
+        base.commit()
+        before = file.read_bytes()
+        assert said(_tracking, config) == ("ok", "MLflow's store can be written") and file.read_bytes() == before
+        base.execute("BEGIN EXCLUSIVE")
+        status, detail = said(_tracking, config)
+        assert status == "fail" and "locked" in detail
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "folder of MLflow's store" in said(_tracking, config)[1]
+
+
+def test_scratch_is_tried_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(_scratch, tmp_path)[0] in ("ok", "warn") and list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**28))
+    assert said(_scratch, tmp_path) == ("warn", "0.2 GB free for temporary files")
+    assert said(_scratch, tmp_path / "absent") == (
+        "fail",
+        "nothing can be written for a moment (FileNotFoundError); set TMPDIR",
+    )
+
+
+@pytest.mark.parametrize(("device", "status"), [("cuda", "fail"), ("auto", "warn"), ("cpu", "ok")])
+def test_a_gpu_that_torch_does_not_see_is_no_gpu(
+    device: str, status: str, study: Callable[..., Config], monkeypatch
+) -> None:
+    config = study(train={"device": device})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = said(lambda say: _gpu(config, say, True, False))
+    assert found[0] == status and ("does not see it" in found[1]) == (device != "cpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert said(lambda say: _gpu(config, say, True, False))[0] == "ok"
+
+
+def test_the_plug_in_that_is_there_is_named_with_its_version(
+    study: Callable[..., Config], no_slurm, monkeypatch
+) -> None:
+    monkeypatch.setattr("fdamed.stages.surroundings.PLUGIN", "snakemake_interface_common")
+    heard: list[tuple[str, str, str]] = []
+    assert _slurm(study(), lambda *words: heard.append(words), "fail") is False
+    assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")
+    assert heard[1][:2] == ("fail", "sbatch")

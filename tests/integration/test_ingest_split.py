@@ -55,6 +55,7 @@ def configure(folder: Path, **keys: Any) -> Path:
             "labelled": 8,
             **keys.pop("cut", {}),
         },
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "runs": {"fedavg": {}},
         **keys,
     }

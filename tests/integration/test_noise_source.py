@@ -22,6 +22,7 @@ from fdamed.data.phantom.render import render
 from fdamed.datasets import Phantom, Shift
 from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.kd3a import KD3A
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
@@ -73,7 +74,13 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
     truth = data[TARGET].y
     sites = {
         name: Site(
-            name, own.without_labels() if name == TARGET else own, model, Recipe(lr=1e-3, batch=32), seed, RELEASE
+            name,
+            own.without_labels() if name == TARGET else own,
+            model,
+            Recipe(lr=1e-3, batch=32),
+            seed,
+            RELEASE,
+            floor=NO_FLOOR,
         )
         for name, own in data.items()
     }

@@ -194,3 +194,19 @@ def test_a_study_without_the_new_keys_keeps_its_digests(tmp_path) -> None:
     assert "decay" not in dumped["train"]["source"]
     assert "shift" not in dumped["data"]["domains"]["plain"] and "shift" in dumped["data"]["domains"]["dark"]
     assert "then" not in config.phases(config.expanded_runs()["fedavg"])[0].model_dump()
+
+
+def test_a_run_of_two_phases_on_a_public_set_can_be_exported_and_takes_no_files(study, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("onnxruntime", reason="pip install 'fdamed[export]'")
+    config, given = study
+    names = ["--run", "short", "--target", "dark", "--seed", "0", "--out", str(tmp_path / "out")]
+    assert main(["export", *given, *names, "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["study"]["title"] == "FedAvg, then fine-tuned head" and about["preprocessing"] is None
+    assert about["output"]["classes"] == [str(n) for n in range(10)] and about["output"]["threshold"] is None
+    assert about["parity"]["max_difference"]["ONNX"] < 1e-4 and about["parity"]["images"] == 40
+    card = (tmp_path / "out" / "model_card.md").read_text()
+    accuracy = json.loads((folder(config, "short") / "scores" / "dark.json").read_text())["acc"]
+    assert f"| accuracy | {accuracy:.3f} |" in card and "fine-tuned head" in card
+    assert main(["predict", "--model", str(tmp_path / "out"), "x.png"]) == 2
+    assert "public benchmark set" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from tests.slurm.cluster import Cluster, NoSlurm
 
 REPO = Path(__file__).resolve().parents[2]
 STUDY = REPO / "tests" / "slurm" / "study.yaml"
-LIMIT = 420
+LIMIT = 800
 """Seconds after which a Snakemake is given up."""
 QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "30"]
 """Look after the jobs more often than a real cluster would like."""
@@ -123,7 +123,7 @@ def trained_here(folder: Path, config: Path) -> dict[str, str]:
     return digests(folder)
 
 
-def until(true, what: str, seconds: float = 300) -> None:
+def until(true, what: str, seconds: float = 900) -> None:
     begin = time.monotonic()
     while not true():
         assert time.monotonic() - begin < seconds, f"{what}: not within {seconds:.0f} s"

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slurm
 def test_a_study_on_the_cluster_has_the_bits_of_one_without(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
-    expected = trained_here(tmp_path / "here", write_study(tmp_path / "here"))
-    config = write_study(tmp_path / "there")
+    expected = trained_here(tmp_path / "here", write_study(tmp_path / "here", seeds=[0]))
+    config = write_study(tmp_path / "there", seeds=[0])
     begin = time.monotonic()
     with Observer(cluster) as seen:
         done = snakemake(tmp_path / "there", config)
@@ -28,6 +28,6 @@ def test_a_study_on_the_cluster_has_the_bits_of_one_without(cluster: Cluster, tm
     assert seen.most >= 2, "no two jobs ran at the same time"
     assert (tmp_path / "there" / "results" / "cluster" / "report" / "index.html").stat().st_size > 0
     tracked = json.loads((tmp_path / "there" / "results" / "cluster" / "tracked.json").read_text())
-    # divide; init twice in one submission; federate four times; evaluate twice in one submission
-    assert len(seen.jobs) == 7, seen.jobs
-    print(f"\nSLURM: 9 jobs in {len(seen.jobs)} submissions, {seen.most} at a time, {seconds:.0f} s; {tracked}")
+    # divide; init; federate twice; evaluate twice in one submission; audit
+    assert len(seen.jobs) == 6, seen.jobs
+    print(f"\nSLURM: 7 jobs in {len(seen.jobs)} submissions, {seen.most} at a time, {seconds:.0f} s; {tracked}")

@@ -109,6 +109,7 @@ def study(tmp_path: Path, frame) -> Path:
         "results": str(tmp_path),
         "data": {"layout": "chexpert", "root": "nowhere"},
         "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "privacy": {"smallest_steps": 7},
         "runs": {"fedavg": {}, "gp": {}},
         "seeds": [0, 1, 2],
     }

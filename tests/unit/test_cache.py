@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from fdamed.data.cache import Report, build, locate
+from fdamed.data.cache import Report, build
 from fdamed.data.image import Unreadable, read_grey
 from fdamed.data.loader import load
 from fdamed.data.pixels import Grey
+from fdamed.data.roots import Roots
 from fdamed.errors import FdamedError
 from tests.dicom_files import dataset, thorax, write
 
@@ -225,7 +226,7 @@ def test_paths_never_leave_the_root(root: Path) -> None:
     (root / "out").symlink_to(root.parent)
     (root / "loop").symlink_to(root / "loop")
     (root / "inside.png").symlink_to(root / "deep" / "00.png")
-    folders: dict[str, Path] = {}
+    roots = Roots.of(root)
     bad = [
         "../secret.png",
         "/etc/passwd",
@@ -239,9 +240,9 @@ def test_paths_never_leave_the_root(root: Path) -> None:
     ]
     for image in [*bad, "deep/..", "a\0b.png", "deep/", "out/../../x", "//etc/passwd", "./../secret.png"]:
         with pytest.raises(Unreadable, match=r"PATH_OUTSIDE_ROOT|UNREADABLE"):
-            locate(root, image, folders)
-    assert locate(root, "inside.png", folders) == (root / "deep" / "00.png").resolve()
-    assert locate(root, "deep/../deep/00.png", folders) == (root / "deep" / "00.png").resolve()
+            roots.locate(image)
+    assert roots.locate("inside.png") == (root / "deep" / "00.png").resolve()
+    assert roots.locate("deep/../deep/00.png") == (root / "deep" / "00.png").resolve()
     rows = manifest()
     rows.loc[3, "image"] = "../secret.png"
     rows.loc[7, "image"] = "loop"

@@ -20,6 +20,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert all(f"\n    {name} " in out for name in cli.COMMANDS)
 
 
+def test_scoring_with_onnxruntime_imports_neither_torch_nor_pandas() -> None:
+    """The decoding processes do; they are started from a server of their own."""
+    code = "import sys, fdamed.stages.predict, fdamed.data.incoming, fdamed.models.runtime; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not set(out.split()) & {"torch", "pandas", "monai", "mlflow"}
+
+
 def test_a_users_mistake_is_three_lines_and_exit_code_2(tmp_path: Path, capsys) -> None:
     assert cli.main(["params", "--config", str(tmp_path / "none.yaml")]) == 2
     lines = capsys.readouterr().err.strip().splitlines()

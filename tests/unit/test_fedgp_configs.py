@@ -106,7 +106,7 @@ def test_a_column_replaces_every_cell_of_the_first(name: str) -> None:
     first = study(name).published
     assert first is not None
     for path in sorted((FEDGP / name).glob("*.yaml")):
-        own = configfile._read(path)["published"]
+        own = configfile.read(path)["published"]
         assert own["values"].keys() == first.values.keys() and own["source"] != first.source
 
 
@@ -276,7 +276,7 @@ def _tiny(
     rounds: int | None = None,
 ) -> Config:
     """A configuration of the repository with its data and results below `folder`."""
-    raw = configfile._read(CONFIG / f"{name}.yaml")
+    raw = configfile.read(CONFIG / f"{name}.yaml")
     for domain in raw["data"]["domains"].values():
         domain["root"] = str(root / Path(domain["root"]).name) if domain["kind"] == "folder" else str(root)
     raw["image"] |= {"size": size} if size else {}

@@ -51,9 +51,9 @@ def cell(config: Config, run: str, target: str = "") -> float:
 def test_every_table_loads_and_trains_as_the_paper_says(paths: tuple[Path, ...]) -> None:
     config = configfile.load(*paths)
     assert isinstance(config.data, Benchmark) and isinstance(config.cut, Partition)
-    assert len(config.seeds) == 3
+    assert len(config.seeds) == (1 if paths[-1].stem == "recipe" else 3)
     for run in config.expanded_runs().values():
-        if run.method == "target_only":
+        if run.method in ("target_only", "finetune_head"):  # what no pre-training gives
             continue
         first, second = config.phases(run)
         target = config.train_of(second).target
@@ -79,6 +79,27 @@ def test_studies_with_other_hospitals_have_other_names() -> None:
         config = configfile.load(*paths)
         cuts.setdefault(config.cohort, set()).add(config.cut.model_dump_json() + config.train.model_dump_json())
     assert all(len(different) == 1 for different in cuts.values()), cuts.keys()
+
+
+def test_all_five_train_alike_on_fashion_and_the_recipe_is_chosen_with_a_seed_of_its_own() -> None:
+    own = CONFIG / "fashion_transfer.yaml"
+    config, fifty, recipe = (
+        configfile.load(own, *more)
+        for more in ((), *((CONFIG / "fashion_transfer" / f"{n}.yaml",) for n in ("50", "recipe")))
+    )
+    assert isinstance(config.data, Benchmark) and isinstance(fifty.cut, Partition) and isinstance(config.cut, Partition)
+    moved = config.data.domains["shifted"].shift
+    assert moved is not None and moved.rotate and moved.invert and moved.noise, "the three shifts"
+    for study in (config, fifty):
+        rows = {name: study.phases(run)[0] for name, run in study.expanded_runs().items()}
+        assert {"fedavg", "fedsr", "fediir", "scaffold", "fedgtst"} < rows.keys()
+        assert all(study.train_of(row) == study.train and row.train is None for row in rows.values())
+    assert fifty.cut.clients == 50 and fifty.cut.classes_each == 2
+    assert fifty.cut.per_source and config.cut.per_source
+    assert fifty.cut.clients * fifty.cut.per_source == config.cut.clients * config.cut.per_source
+    assert config.cut.val and recipe.cut == config.cut and not set(recipe.seeds) & set(config.seeds)
+    chosen = {n: recipe.train_of(r).source for n, r in recipe.expanded_runs().items() if n.startswith("fedavg_")}
+    assert len(chosen) == 6 and config.train.source in chosen.values()
 
 
 @pytest.mark.parametrize(

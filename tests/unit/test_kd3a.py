@@ -20,6 +20,7 @@ from fdamed.federation.method import Model, describe
 from fdamed.federation.network import DroppedOut, InProcess
 from fdamed.federation.site import Site
 from fdamed.federation.voting import Lesson, learn, take
+from fdamed.guards import NO_FLOOR
 from fdamed.methods.kd3a import KD3A, VARIANTS, Consensus, Course, train_source
 from fdamed.models.flat import FlatModel
 from fdamed.seeds import stream
@@ -548,6 +549,7 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Site], np.ndarray]:
             recipe=Recipe(lr=0.02, batch=20, epochs=2),
             seed=0,
             release=hospitals.RELEASE,
+            floor=NO_FLOOR,
         )
     return sites, y
 

@@ -183,7 +183,7 @@ def test_a_map_as_a_file_brings_its_colours_for_light_and_dark_and_escapes_names
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
 
 
 def words(config: Path) -> str:

@@ -81,7 +81,7 @@ def test_nothing_in_the_store_names_a_login_a_place_or_a_secret(tracked: Path) -
     assert run.data.tags["mlflow.user"] == "fdamed"
     assert run.info.status == "FINISHED"
     everything = [p.read_bytes() for p in (tracked / "results/mlflow").rglob("*") if p.is_file()]
-    for secret in ("a-secret-salt", "/secret/place", str(tracked)):
+    for secret in ("a-secret-salt", "/secret/place", str(tracked), str(Path.cwd()), str(Path.home()) + "/"):
         assert not any(secret.encode() in content for content in everything), secret
     if getpass.getuser() not in {"root", "fdamed"}:
         assert getpass.getuser() not in json.dumps([run.data.tags, run.data.params])

@@ -13,6 +13,7 @@ rule advise:
             f"{ROOT}/advice/{{target}}.svg",
             caption="../report/advice.rst",
             category="Advice",
+            labels={"result": "the theory's map for {target}"},
         ),
     log:
         f"{ROOT}/logs/advise.{{target}}.log",

@@ -7,13 +7,17 @@ from snakemake.exceptions import WorkflowError
 
 from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
+from fdamed.configfile import read as read_strictly
 from fdamed.errors import FdamedError
-from fdamed.files import digest, held, write_json
+from fdamed.files import digest, held, private, write_json
 from fdamed.provenance import digest_source
 from fdamed.stages.batch import FILES as RUN_FILES
 from fdamed.stages.federate import TRAINING
 
 try:
+    # Snakemake has read them too, but takes a key that stands there twice.
+    for path in workflow.configfiles:
+        read_strictly(Path(path))
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
@@ -64,6 +68,7 @@ def keep_config():
 
     By the environment, not by params: its name changes with every key, and a job must run again only for its own.
     """
+    private(f"{ROOT}/parties")
     if not Path(CONFIG).exists():
         write_json(CONFIG, SECTIONS)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")

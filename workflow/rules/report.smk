@@ -55,16 +55,19 @@ rule report_page:
             f"{ROOT}/report/index.html",
             caption="../report/page.rst",
             category="Study",
+            labels={"result": "page with the whole study"},
         ),
         report(
             f"{ROOT}/report/what_left_each_hospital.csv",
             caption="../report/ledger.rst",
             category="Privacy",
+            labels={"result": "what left each hospital"},
         ),
         report(
             f"{ROOT}/report/tables/headline.csv",
             caption="../report/headline.rst",
             category="Study",
+            labels={"result": "scores of every run, as a table"},
         ),
     log:
         f"{ROOT}/logs/report.log",

@@ -1,0 +1,25 @@
+"""The verdict in an answer of pip-audit: exit 0 no hole, 1 some, 3 no answer or none about some packages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    try:
+        found = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["dependencies"]
+    except (OSError, ValueError, KeyError):
+        return 3
+    skipped = [package["name"] for package in found if "skip_reason" in package]
+    holes = [(package, hole) for package in found for hole in package.get("vulns", ())]
+    for package, hole in holes:
+        mended = ", ".join(hole["fix_versions"]) or "no version yet"
+        print(f"audit: {package['name']} {package['version']}: {hole['id']}, mended in {mended}")
+    print(f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(holes)} holes known")
+    return 1 if holes else 3 if skipped or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""What a hospital's training has cost its patients: kept inside, told as one number a round.
+
+Reproducible mode: the account is part of the hospital's memory, and so of the checkpoint: a round that is trained again
+after a kill gives the same bits and costs nothing more. Secure mode: it would give other bits, so the account is a file
+that is written before the answer leaves and never goes back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fdamed.federation.network import DroppedOut, Network
+from fdamed.federation.site import Site, at_site, under_noise
+from fdamed.federation.wire import Count, Scalar, message
+from fdamed.private import Spent, epsilon
+
+SPENT = "privacy.spent"
+WITHHELD = 0.0
+"""What a hospital tells of its training loss under noise: the loss itself has none on it."""
+FILE = "account.jsonl"
+
+
+@message
+class Ask:
+    """Nothing but the number of the round."""
+
+    round: Count
+
+
+@message
+class Cost:
+    """Epsilon of all steps until now, at this delta, for each of the hospital's patients."""
+
+    epsilon: Scalar
+    delta: Scalar
+
+
+def spend(site: Site, steps: int, batch: int) -> None:
+    """Enter steps into the account, before their outcome can leave."""
+    if site.noise is None:
+        return
+    line = (site.noise.multiplier, site.noise.chance(batch), steps)
+    if site.account is not None:
+        append(site.account, line)
+    else:
+        site.memory[SPENT] = rows([*lines_in(site.memory), line])
+
+
+def append(path: Path, line: Spent) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def rows(lines: list[Spent]) -> Tensor:
+    """(k, 3) float64, with steps under the same conditions on one line."""
+    merged: dict[tuple[float, float], int] = {}
+    for multiplier, chance, steps in lines:
+        merged[multiplier, chance] = merged.get((multiplier, chance), 0) + int(steps)
+    return torch.tensor([(*key, steps) for key, steps in merged.items()], dtype=torch.float64).reshape(-1, 3)
+
+
+def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[Spent]:
+    """The account of a hospital: its file, or what it remembers."""
+    if account is not None:
+        found = [json.loads(line) for line in account.read_text("utf-8").splitlines()] if account.exists() else []
+        table = rows([(m, q, steps) for m, q, steps in found])
+    else:
+        table = memory.get(SPENT, torch.empty(0, 3))
+    return [(m, q, int(steps)) for m, q, steps in table.tolist()]
+
+
+@under_noise
+@at_site
+def tell_cost(site: Site, ask: Ask) -> Cost:
+    """What the account stands at; both numbers follow from the settings and the number of patients."""
+    if site.noise is None:
+        return Cost(epsilon=0.0, delta=0.0)
+    delta = site.noise.allowance
+    return Cost(epsilon=epsilon(lines_in(site.memory, site.account), delta), delta=delta)
+
+
+def note_costs(net: Network) -> None:
+    """After a round: epsilon of each source into the notes, and no loss where only withheld ones went into it."""
+    if net.notes.get("train/loss") == WITHHELD:
+        net.notes["train/loss"] = None
+    try:
+        told: dict[str, Cost] = net.ask_all(net.participants, tell_cost, Ask(round=net.round))
+    except DroppedOut:
+        return
+    net.notes |= {f"privacy/epsilon/{party}": cost.epsilon for party, cost in told.items()}

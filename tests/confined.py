@@ -1,0 +1,87 @@
+"""A process of its own that reads raw trees and tells every file it opened: `python -m tests.confined JOBS.json`.
+
+An audit hook cannot be taken away again, so it is set here and not in the tests' own process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fdamed.data import benchmark, cache
+from fdamed.data.adapters import read
+from fdamed.data.image import Unreadable
+from fdamed.data.intake import Rejects
+from fdamed.data.roots import Roots
+from fdamed.datasets import Data, Domain
+from fdamed.errors import FdamedError
+
+OURS = tuple(
+    os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), Path(__file__).parents[1])
+)
+"""Where Python itself may read: modules that are imported late."""
+opened: list[str] = []
+
+
+def listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+        path = os.path.realpath(os.fsdecode(arguments[0]))
+        if not path.startswith(OURS):
+            opened.append(path)
+
+
+def clinical(job: dict[str, Any]) -> dict[str, Any]:
+    """What an adapter made of a tree: the images that it kept, and how often it refused for which reason."""
+    data = TypeAdapter(Data).validate_python(job["data"])
+    rejects = Rejects()
+    frame = read(data, data.layout, "salt", False, rejects)
+    return {"kept": sorted(frame["image"]), "refused": rejects.counts()}
+
+
+def pictures(job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"kept": len(benchmark.read(Domain(kind="mnist_m", root=job["root"]), "data"))}
+    except FdamedError as error:
+        return {"error": error.what}
+
+
+def manifest(job: dict[str, Any]) -> dict[str, Any]:
+    """What the cache makes of paths that stand in a manifest, which somebody may have edited."""
+    roots = Roots.of(job["root"])
+    looked = [cache._look(image, roots) for image in job["images"]]
+    for entry in looked:
+        if not entry.reason:
+            try:
+                Path(roots.locate(entry.image)).read_bytes()
+            except Unreadable:
+                raise SystemExit("looked at, but not located") from None
+    return {"kept": [e.image for e in looked if not e.reason], "refused": len([e for e in looked if e.reason])}
+
+
+def main() -> None:
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    sys.addaudithook(listen)
+    told = []
+    for job in jobs:
+        opened.clear()
+        made = {"clinical": clinical, "pictures": pictures, "manifest": manifest}[job["kind"]](job)
+        allowed = tuple(os.path.realpath(p) + "/" for p in job["roots"])
+        told.append(
+            {
+                "name": job["name"],
+                **made,
+                "inside": sum(p.startswith(allowed) for p in opened),
+                "outside": sorted({p for p in opened if not p.startswith(allowed)}),
+            }
+        )
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

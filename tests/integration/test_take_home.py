@@ -1,0 +1,275 @@
+"""A model taken home: exported from a finished study, it scores the original files as the study did."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+from fdamed import configfile
+from fdamed.cli import main
+from fdamed.files import held, write_json
+from fdamed.stages import exported as exported_models
+from tests.dicom_files import dataset, thorax, write
+
+pytest.importorskip("onnxruntime", reason="pip install 'fdamed[export]'")
+TINY = Path(__file__).resolve().parents[1] / "workflow" / "tiny.yaml"
+RUNS = {
+    "fedavg": {},
+    "parts": {"method": "fedsr", "samples": 3},
+    "kept": {"method": "fedrf_tca", "frequencies": 20, "components": 5, "width": 8},
+    "classical": {"method": "tca"},
+    "later": {"method": "gp"},
+}
+TRAINED = ("fedavg", "parts", "kept")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The configuration of a study whose first three runs are finished and scored."""
+    folder = tmp_path_factory.mktemp("home")
+    raw = yaml.safe_load(TINY.read_text()) | {"runs": RUNS, "advise": False, "seeds": [0]}
+    raw["data"] |= {"root": str(folder / "raw"), "salt": "SALT-of-the-test"}
+    raw["results"] = str(folder / "results")
+    raw["privacy"] |= {"smallest_cell": 5, "smallest_batch": 2}
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    given = ["--config", str(path)]
+    caches = [["cache", "--party", party, "--workers", "1"] for party in raw["cut"]["parties"]]
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
+        assert main([*stage, *given]) == 0, stage
+    assert main(["federate", *given, "--runs", *(f"{run}/edema/0" for run in TRAINED)]) == 0
+    for run in TRAINED:
+        assert main(["evaluate", *given, "--run", run, "--target", "edema", "--party", "edema", "--seeds", "0"]) == 0
+    assert main(["audit", *given, "--target", "edema"]) == 0
+    write_json(root(path) / "parties" / "config.kept.json", configfile.load(path).model_dump(mode="json"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(study: Path) -> dict[str, Path]:
+    """Run -> its exported folder."""
+    out = {run: study.parent / "models" / run for run in TRAINED}
+    for run, folder in out.items():
+        assert export(study, run, folder) == 0
+    return out
+
+
+def root(study: Path) -> Path:
+    return study.parent / "results" / "tiny"
+
+
+def export(study: Path, run: str, out: Path, *more: str) -> int:
+    names = ["--run", run, "--target", "edema", "--seed", "0"]
+    return main(["export", "--config", str(study), *names, "--out", str(out), *more])
+
+
+def originals(study: Path) -> list[str]:
+    """The files of the target's test split, in the order of its predictions."""
+    rows = pd.read_parquet(root(study) / "parties" / "edema" / "order.parquet")
+    return [str(study.parent / "raw" / name) for name in rows[rows["split"] == "test"]["image"]]
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("run", TRAINED)
+def test_original_files_score_as_in_the_study(study: Path, models, run: str, runtime: str, capsys) -> None:
+    command = ["predict", "--model", str(models[run]), *originals(study), "--runtime", runtime, "--workers", "1"]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    found = np.array([image["probability"][1] for image in told["images"]])
+    kept = pd.read_parquet(root(study) / "parties" / "edema" / "predictions" / run / "edema" / "0.parquet")
+    assert told["runtime"] == runtime and [i["file"] for i in told["images"]] == originals(study)
+    assert len(found) == len(kept) > 5
+    assert np.abs(found - kept["score"].to_numpy()).max() < 1e-5
+
+
+def test_the_forms_of_the_model_agree_and_the_folder_says_how_well(models) -> None:
+    for run, folder in models.items():
+        about = json.loads((folder / "model.json").read_text())
+        parity = about["parity"]
+        assert parity["max_difference"]["safetensors"] == 0.0 and parity["max_difference"]["ONNX"] < 1e-4
+        assert parity["images"] > 5
+        assert (about["predictor"] is None) == (run == "fedavg")
+        assert about["output"]["classes"] == ["no Edema", "Edema"] and about["output"]["threshold"] == 0.5
+        assert about["preprocessing"]["steps"][0]["views"] == ["frontal"]
+        assert sorted(p.name for p in folder.iterdir()) == [
+            *("model.json", "model.onnx", "model.safetensors", "model_card.html", "model_card.md"),
+        ]
+        assert not list(folder.parent.glob(".*")), "nothing half-written is left"
+
+
+def test_nothing_of_a_patient_or_of_the_machine_is_in_the_folder(study: Path, models) -> None:
+    rows = pd.concat([pd.read_parquet(p) for p in root(study).glob("parties/*/order.parquet")])
+    words = {*rows["patient"], *rows["image"], "SALT-of-the-test", str(study.parent), "site-packages"}
+    images = np.load(root(study) / "parties" / "edema" / "images.npy")
+    for folder in models.values():
+        for path in folder.iterdir():
+            content = path.read_bytes()
+            assert not [w for w in words if w.encode() in content], path
+            assert not any(image.tobytes() in content for image in images), path
+
+
+def test_a_run_is_found_by_its_folder_with_the_configuration_it_was_trained_under(study: Path, models, capsys) -> None:
+    out = study.parent / "by_folder"
+    assert main(["export", str(root(study) / "runs" / "fedavg" / "edema" / "0"), "--out", str(out), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about == json.loads((models["fedavg"] / "model.json").read_text())
+    assert (out / "model_card.md").read_text() == (models["fedavg"] / "model_card.md").read_text()
+
+
+def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -> None:
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(study.read_text().replace("rounds: 2", "rounds: 3"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    for call, words in (
+        (lambda: export(study, "classical", tmp_path / "out"), "tca has no model"),
+        (lambda: export(study, "later", tmp_path / "out"), "this run is not finished"),
+        (lambda: export(study, "none", tmp_path / "out"), "no run 'none'"),
+        (lambda: export(changed, "fedavg", tmp_path / "out"), "other settings"),
+        (lambda: export(study, "fedavg", tmp_path / "full"), "not empty"),
+        (lambda: main(["export", str(tmp_path), "--out", str(tmp_path / "out")]), "not the folder of a run"),
+        (lambda: main(["export", "--out", str(tmp_path / "out")]), "no run was named"),
+    ):
+        assert call() == 2
+        assert words in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_differs_in_onnx_is_not_written(study: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    from fdamed.models import runtime
+
+    real = runtime.in_onnxruntime
+    monkeypatch.setattr(runtime, "in_onnxruntime", lambda *a: lambda x: real(*a)(x) + np.float32(0.001))
+    assert export(study, "fedavg", tmp_path / "out") == 2
+    assert "ONNX model differs" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) -> None:
+    card = (models["fedavg"] / "model_card.md").read_text()
+    for heading in (
+        *("Model details", "Intended use", "Training and evaluation data", "What left each hospital"),
+        *("Scores on the target's test split", "Scores by subgroup", "Calibration", "Privacy", "Limits", "Provenance"),
+    ):
+        assert f"\n## {heading}\n" in card
+    assert "synthetic phantoms" in card and "Not** for diagnosis" in card
+    assert "Membership inference and reconstruction from this model: not measured." in card
+    score = json.loads((root(study) / "runs/fedavg/edema/0/scores/edema.json").read_text())
+    assert score["positives"] < 5, "the study's test split is small enough to be hidden"
+    assert "suppressed: fewer than 5 images of a class" in card and f"{score['auc']:.3f}" not in card
+    assert "<5" in card and "weights" in card
+    assert "kept inside the hospital" in (models["kept"] / "model_card.md").read_text()
+    page = (models["fedavg"] / "model_card.html").read_text()
+    assert "<h2>Limits</h2>" in page and "<script" not in page and "http" not in page
+
+
+def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(models) -> None:
+    from fdamed.report.card_limits import noise
+
+    assert "this model is not differentially private" in (models["fedavg"] / "model_card.md").read_text()
+    cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}
+    told = noise({"unit": "patient", "mode": "secure", "sources": {"a": cost, "b": cost | {"epsilon": 7.0}}})
+    assert (
+        "each patient of a source" in told and "b 7.00 (delta 1.0e-04), a 3.21" in told and "nobody can repeat" in told
+    )
+
+
+def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
+    study: Path, models, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "films" / "deep").mkdir(parents=True)
+    shutil.copy(originals(study)[0], "films/one.jpg")
+    write(tmp_path / "films" / "deep" / "two.dcm", dataset(thorax()))
+    write(tmp_path / "films" / "lateral.dcm", dataset(thorax(), ViewPosition="LL"))
+    (tmp_path / "films" / "notes.txt").write_text("x")
+    model = str(models["fedavg"])
+    assert main(["predict", "--model", model, "films", "gone.png", "--workers", "1"]) == 0
+    told = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(told.out)))
+    assert [(r["file"], r["reason"]) for r in rows] == [
+        ("films/lateral.dcm", "OTHER_VIEW"),
+        ("films/notes.txt", "NOT_AN_IMAGE"),
+        ("films/one.jpg", ""),
+        ("films/deep/two.dcm", ""),
+        ("gone.png", "MISSING"),
+    ]
+    for row in rows:
+        assert bool(row["score"]) == bool(row["call"]) == (not row["reason"]) == (not row["detail"])
+        if row["score"]:
+            assert row["call"] == ("Edema" if float(row["score"]) >= 0.5 else "no Edema")
+    assert "2 of 5 files scored with onnxruntime, OTHER_VIEW 1" in told.err
+    assert not {"CANARY", "Doe"} & {w for w in ("CANARY", "Doe") if w in told.out + told.err}
+    assert main(["predict", "--model", model, "films/notes.txt", "--out", "scores.csv", "--workers", "1"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "none of the 1 files could be scored" in told.err
+    assert "NOT_AN_IMAGE" in (tmp_path / "scores.csv").read_text()
+
+
+def test_a_name_that_is_no_text_goes_out_with_its_own_bytes(study: Path, models, tmp_path: Path, capfdbinary) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/Z\xfcrich, 1.jpg")
+    shutil.copy(originals(study)[0], name)
+    command = ["predict", "--model", str(models["fedavg"]), name, "--workers", "1"]
+    assert main(command) == 0
+    assert b"/Z\xfcrich, 1.jpg" in capfdbinary.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capfdbinary.readouterr().out)["images"][0]["file"] == name
+
+
+def test_without_onnxruntime_torch_scores_and_a_changed_file_is_refused(
+    study: Path, models, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(models["fedavg"], model)
+    command = ["predict", "--model", str(model), originals(study)[0], "--workers", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(exported_models, "has_onnxruntime", lambda: False)
+        assert main(command) == 0
+        assert "scored with torch" in capsys.readouterr().err
+        assert main([*command, "--runtime", "onnxruntime"]) == 2
+        assert "fdamed[export]" in capsys.readouterr().err
+    weights = load_file(model / "model.safetensors")
+    save_file({k: v + 1 for k, v in weights.items()}, model / "model.safetensors")
+    assert main([*command, "--runtime", "torch"]) == 2
+    assert "not the file that was exported" in capsys.readouterr().err
+    about = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps(about | {"preprocessing": None}))
+    assert main(command) == 2 and "public benchmark set" in capsys.readouterr().err
+    (model / "model.json").unlink()
+    assert main(command) == 2 and "there is no model.json" in capsys.readouterr().err
+
+
+def test_status_tells_done_running_failed_and_left(study: Path, capsys) -> None:
+    logs, folder = root(study) / "logs", root(study) / "runs" / "later" / "edema" / "0"
+    command = ["status", "--config", str(study)]
+
+    def state() -> dict[str, dict]:
+        assert main([*command, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["finished"] is False and told["files"]["audit"] and not told["files"]["report"]
+        return {s["run"]: s for s in told["each"]}
+
+    before = state()
+    assert {run: s["state"] for run, s in before.items()} == dict.fromkeys(TRAINED, "done") | {
+        "classical": "left",
+        "later": "left",
+    }
+    assert all(before[run]["scored"] for run in TRAINED)
+    with held(folder):
+        assert state()["later"]["state"] == "running"
+    logs.mkdir(exist_ok=True)
+    (logs / "federate.later.edema.0.log").write_text("round 1/2\nerror: the loss is not finite\nwhere: x\nto do: y\n")
+    assert (state()["later"]["state"], state()["later"]["why"]) == ("failed", "the loss is not finite")
+    assert main(command) == 0
+    assert "failed: later/edema/0: the loss is not finite" in capsys.readouterr().out
+    (logs / "federate.later.edema.0.log").unlink()

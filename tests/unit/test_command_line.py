@@ -1,0 +1,197 @@
+"""The command line as people meet it: help, examples, mistakes, completion, colours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fdamed import cli
+from fdamed.command_line import EXAMPLES, MORE, grouped
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_example_is_a_command_line_that_parses(command: str) -> None:
+    assert EXAMPLES.get(command), f"give `{command}` an example in fdamed/command_line.py"
+    for line in EXAMPLES[command]:
+        call = re.search(r"fdamed [^>)]*", line)
+        assert call, line
+        words = shlex.split(call[0])[1:]
+        assert words[0] == command, line
+        assert cli.parsed(words).command == command
+        for name in re.findall(r"config/\w+\.yaml", line):
+            assert (ROOT / name).is_file(), name
+
+
+def test_help_shows_every_command_under_a_heading_and_an_example_with_each(capsys) -> None:
+    shown = grouped(cli.COMMANDS)
+    assert MORE not in shown, f"put {shown.get(MORE)} into a group in fdamed/command_line.py"
+    assert sorted(name for names in shown.values() for name in names) == sorted(cli.COMMANDS)
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    places = [out.index(f"\n{heading}:") for heading in shown]
+    assert places == sorted(places)
+    with pytest.raises(SystemExit):
+        cli.main(["export", "--help"])
+    assert EXAMPLES["export"][0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("exprt x --out y", "`export`"),
+        ("federate --confg a.yaml", "`--config`"),
+        ("predict --modle m film.dcm", "`--model`"),
+        ("audit --config a.yaml --target edema --jsno", "`--json`"),
+        ("methods --jsn=1", "`--json`"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest_one(typed: str, meant: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(typed.split())
+    told = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2
+    assert [line.split(":")[0] for line in told[:3]] == ["error", "where", "to do"]
+    assert f"Did you mean {meant}" in told[2]
+
+
+def test_a_mistake_without_a_likeness_says_where_help_is(capsys) -> None:
+    for words in ([], ["zzzzzz"], ["report", "--zzzzzz", "1", "--config", "a.yaml"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(words)
+        assert stopped.value.code == 2
+        assert "--help`" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0 and re.match(r"fdamed \d", capsys.readouterr().out)
+
+
+def test_help_takes_less_than_fifteen_hundredths_of_a_second() -> None:
+    """CPU time, best of three: what a busy machine adds is not ours."""
+    code = "from fdamed import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass"
+    spent = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        after = os.times()
+        spent.append(after.children_user - before.children_user + after.children_system - before.children_system)
+    assert min(spent) < 0.15, spent
+
+
+@pytest.mark.parametrize(
+    "words", [["methods", "--json"], ["status", "--config", str(ROOT / "config" / "config.yaml"), "--json"]]
+)
+def test_a_reader_who_leaves_early_is_no_fault(words: list[str]) -> None:
+    """More than a pipe holds, and less than Python's own buffer."""
+    code = f"import sys; from fdamed import cli; sys.exit(cli.main({words}))"
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    done = subprocess.run([sys.executable, "-c", code], stdout=ours, stderr=subprocess.PIPE, check=False)
+    os.close(ours)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("completion")
+    out = {}
+    for shell in ("bash", "zsh", "fish"):
+        call = f"cli.main(['completion', '{shell}'])"
+        code = f"from fdamed import cli; import sys; {call}; sys.stderr.write(' '.join(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert not {"torch", "pandas", "mlflow"} & set(done.stderr.split())
+        out[shell] = folder / shell
+        out[shell].write_text(done.stdout)
+    return out
+
+
+CASES = {
+    "fdamed exp": {"export"},
+    "fdamed predict --run": {"--runtime"},
+    "fdamed predict --runtime ": {"auto", "onnxruntime", "torch"},
+    "fdamed completion ": {"bash", "zsh", "fish"},
+}
+
+
+@pytest.mark.parametrize("line", list(CASES))
+def test_bash_completes(scripts, line: str) -> None:
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    typed = " ".join(shlex.quote(word) for word in words)
+    begin = f"source {shlex.quote(str(scripts['bash']))}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _fdamed; "
+    code = begin + 'printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == CASES[line], done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="no fish here")
+@pytest.mark.parametrize("line", list(CASES))
+def test_fish_completes(scripts, line: str) -> None:
+    code = f'source {scripts["fish"]}; complete -C "{line}"'
+    done = subprocess.run(["fish", "-c", code], capture_output=True, text=True, check=True)
+    assert {word.split("\t")[0] for word in done.stdout.splitlines()} == CASES[line], done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
+def test_zsh_completes(scripts, tmp_path: Path) -> None:
+    """In a pseudo-terminal: zsh completes nowhere else."""
+    import pty
+
+    child, screen = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execvpe("zsh", ["zsh", "-f", "-i"], os.environ | {"TERM": "dumb", "PS1": "$ "})
+    try:
+        setup = f"autoload -U compinit; compinit -u -D; fdamed() {{ print -r -- got $@; }}; source {scripts['zsh']}"
+        os.write(screen, f"{setup}; print REA''DY\n".encode())
+        _read_until(screen, "READY")
+        os.write(screen, b"fdamed exp\t--witho\t\n")
+        assert "got export --without-onnx" in _read_until(screen, "got export --without-onnx")
+    finally:
+        os.close(screen)
+        os.waitpid(child, 0)
+
+
+def _read_until(screen: int, word: str, seconds: float = 120.0) -> str:
+    import select
+
+    told, end = "", time.monotonic() + seconds
+    while word not in told and time.monotonic() < end:
+        if select.select([screen], [], [], 1.0)[0]:
+            told += os.read(screen, 4096).decode(errors="replace")
+    return told
+
+
+def test_no_colour_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch, capsys) -> None:
+    assert cli.main(["methods"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    from rich.text import Text
+
+    from fdamed.progress import console
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console().print(Text("x", style="red"))
+    assert "\x1b[31m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    console().print(Text("x", style="red"))
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_of_commands_lists_every_command() -> None:
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    for name, summary in cli.COMMANDS.items():
+        assert f"| `{name}` | {summary} |" in page, name

@@ -1,0 +1,245 @@
+"""What a hospital insists on: the floor, no noise-free looks, no sums that are none; told before anything starts."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fdamed.config import Recipe
+from fdamed.configfile import catalogue, load, parse
+from fdamed.errors import FdamedError
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY, Model
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import answer
+from fdamed.federation.steps import train_locally
+from fdamed.guards import NO_FLOOR, Floor, local_steps
+from fdamed.insisting import check_floor
+from fdamed.report import guarded
+from fdamed.seeds import stream
+from fdamed.train import batches
+from tests import hospitals
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = sorted(REGISTRY)
+STUDY: dict[str, Any] = {
+    "cohort": "c",
+    "data": {"layout": "chexpert", "root": "/x"},
+    "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B", "labelled": 200},
+    "model": {"norm": "group"},
+    "runs": {"fedavg": {}},
+}
+
+
+def study(**sections: Any) -> dict[str, Any]:
+    content = copy.deepcopy(STUDY)
+    for name, section in sections.items():
+        content[name] = (content.get(name, {}) | section) if name != "runs" else section
+    return content
+
+
+def told(**sections: Any) -> FdamedError:
+    with pytest.raises(FdamedError) as caught:
+        parse(study(**sections), "study.yaml")
+    return caught.value
+
+
+# --- the floor -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "batch", "epochs"), [(100, 16, 1), (97, 16, 2), (16, 16, 1), (1, 4, 3), (5, 2, 1)])
+def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: int) -> None:
+    taken = sum(1 for epoch in range(epochs) for _ in batches(n, batch, stream(0, "order", epoch)))
+    assert local_steps(n, batch, epochs) == taken
+
+
+def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -> None:
+    site = hospitals.hospital("north")
+    site.floor = Floor(images=15, steps=1)
+    before = site.model.read()
+    with pytest.raises(FdamedError) as refused:
+        answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
+    assert refused.value.what == (
+        "north has 14 images to compute on, and fewer than 15 let nothing out (privacy.smallest_images)"
+    )
+    assert refused.value.where == "hospital north" and "Give north 15 images" in refused.value.fix
+    assert torch.equal(site.model.read(), before) and not site.memory
+
+
+def test_a_count_that_could_point_at_persons_is_not_in_the_message() -> None:
+    refused = Floor().refusal("north", 9)
+    assert refused is not None and "1 to 10 images" in refused.what and "9" not in refused.what
+
+
+def test_a_model_of_too_few_steps_does_not_leave_and_epochs_count() -> None:
+    site = hospitals.hospital("north")
+    site.floor = Floor(images=1, steps=5)  # 14 images in fours are 4 steps
+    with pytest.raises(FdamedError, match=r"north takes 4 local steps a round.*fewer than 5.*privacy\.smallest_steps"):
+        answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
+    site.recipe = Recipe(lr=0.02, batch=4, epochs=2)
+    assert answer(site, train_locally, 1, 0, Model(x=hospitals.theta())).n == 14
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> None:
+    resident = hospitals.model()
+    sites = {n: hospitals.hospital(n, REGISTRY[name].target_labels, resident=resident) for n in hospitals.NAMES}
+    for site in sites.values():
+        site.floor = Floor()
+    net = InProcess(sites, "target", "test")
+    made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
+    with pytest.raises(FdamedError, match="let nothing out"):
+        run(made, net, hospitals.theta(), 2, hospitals.no_judge)
+    assert all(line["from"] == "server" for line in net.ledger.settle())
+
+
+def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> None:
+    fedprox = REGISTRY["fedprox"]
+    for stragglers in (0.0, 0.5):
+        site = hospitals.hospital("north")
+        site.recipe, site.floor = Recipe(lr=0.02, batch=4, epochs=2), Floor(images=1, steps=8)
+        net = InProcess({"north": site, "target": hospitals.hospital("target")}, "target", "test")
+        net.begin(1, 1)
+        made = fedprox(stragglers=stragglers)
+        if stragglers:
+            with pytest.raises(FdamedError, match="north takes 4 local steps"):
+                made.round(made.start(hospitals.theta()), net)
+        else:
+            assert torch.isfinite(made.round(made.start(hospitals.theta()), net).x).all()
+
+
+def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_them() -> None:
+    config = parse(study(), "test")
+    assert config.floor == Floor(100, 10)
+    assert parse(study(privacy={"smallest_images": 30, "smallest_steps": 2}), "test").floor == Floor(30, 2)
+    assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").floor == NO_FLOOR  # a public set
+
+
+@pytest.mark.parametrize("name", ["chexpert", "midrc"])
+def test_the_real_cohorts_keep_the_usual_floor(name: str) -> None:
+    assert load(ROOT / f"config/{name}.yaml").floor == Floor(100, 10)
+
+
+@pytest.mark.parametrize("name", ["mimic", "nih", "nih_sample", "nih_view"])
+def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_two_epochs_would_keep_them(name: str) -> None:
+    assert load(ROOT / f"config/{name}.yaml").floor == Floor(100, 7)
+    config = load(ROOT / f"config/{name}.yaml")
+    slower = config.train.model_copy(update={"target": config.train.target.model_copy(update={"epochs": 2})})
+    strict = config.privacy.model_copy(update={"smallest_steps": None})
+    changed = config.model_copy(update={"train": slower, "privacy": strict})
+    sizes = {p: {"train": 300, "adapt": 100} for p in config.cut.parties}
+    for run_name, spec in changed.expanded_runs().items():
+        check_floor(run_name, spec, changed, catalogue(), sizes, "test")
+
+
+def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
+    few = told(cut={"labelled": 60}, runs={"gp": {}})
+    assert "`runs.gp`, target B: B has 60 images" in few.what and "nothing was started" in few.fix
+    assert "takes 7 local steps" in told(cut={"labelled": 100}, runs={"gp": {}}).what
+    parse(study(cut={"labelled": 60}), "test")  # fedavg never asks the target
+    small = told(cut={"per_class": 60, "labelled": 20}, runs={"fedavg": {}})
+    assert "A has 84 images" in small.what  # 2 x 60 less val and test
+
+
+def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> None:
+    config = parse(study(), "test")
+    sizes = {"A": {"train": 90, "adapt": 9}, "B": {"train": 500, "adapt": 200}}
+    with pytest.raises(FdamedError, match="A has 99 images"):
+        check_floor("fedavg", config.expanded_runs()["fedavg"], config, catalogue(), sizes, "cohort.json")
+
+
+# --- noise and sums --------------------------------------------------------------------------------------------------
+
+NOISE = {"differential": {"multiplier": 1.0}}
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_noise_goes_with_the_methods_that_say_so_and_with_no_other(name: str) -> None:
+    sections: dict[str, Any] = {"runs": {name: NOISE}, "privacy": {"release": ["weights", "features", "count"]}}
+    if catalogue()[name]["noised"]:
+        assert parse(study(**sections), "test").differential_of(parse(study(**sections), "test").runs[name])
+    else:
+        assert "let out more than local training under noise has made" in told(**sections).what
+
+
+def test_noise_needs_a_norm_that_looks_at_one_image_at_a_time() -> None:
+    error = told(model={"norm": "batch"}, privacy=NOISE)
+    assert "BatchNorm mixes the images of a batch" in error.what and error.fix == "Set `model.norm: group`."
+
+
+def test_what_noise_cannot_cover_is_refused_beside_it() -> None:
+    heads = {"model": {"heads": ["sex"], "norm": "group"}}
+    assert "auxiliary heads" in told(**heads, runs={"fedavg": NOISE | {"auxiliary": {"heads": ["sex"]}}}).what
+    assert "bfloat16" in told(train={"precision": "bfloat16"}, privacy=NOISE).what
+    assert "asks the sources again" in told(runs={"fedavg": NOISE | {"then": {"method": "fedavg"}}}).what
+    parse(study(runs={"fedavg": NOISE | {"then": {"method": "finetune_head"}}}), "test")
+
+
+def test_advice_asks_for_gradients_without_noise_and_is_refused_where_the_study_has_it() -> None:
+    with pytest.raises(FdamedError, match="gradients without noise"):
+        parse(study(privacy=NOISE) | {"advise": True}, "test")
+
+
+def test_a_run_without_these_keys_keeps_its_digest() -> None:
+    content = parse(study(model={"norm": "batch"}), "test").model_dump(mode="json")
+    assert set(content["privacy"]) == {"release", "smallest_cell"}
+    assert "norm" not in content["model"] and "differential" not in content["runs"]["fedavg"]
+
+
+SECURE = {"privacy": {"secure_aggregation": True}}
+
+
+def test_secure_aggregation_with_fedgp_is_refused_because_a_projection_needs_each_update() -> None:
+    error = told(**SECURE, runs={"fedgp": {}})
+    assert "fedgp cannot run under privacy.secure_aggregation" in error.what
+    assert "a projection on each source's update needs each update" in error.what
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
+    release = {"release": ["weights", "update", "statistic", "features", "scalar", "count"], "secure_aggregation": True}
+    why = catalogue()[name]["needs_each"]
+    error = told(privacy=release, runs={name: {}})
+    assert (why in error.what) if why else ("fdamed itself does not mask" in error.what and "SecAgg+" in error.fix)
+
+
+def test_the_table_in_the_docs_is_that_of_the_code() -> None:
+    text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
+    for name, entry in catalogue().items():
+        if entry.get("classical"):
+            continue
+        noise = "yes" if entry["noised"] else "no"
+        sums = f"no: {entry['needs_each']}" if entry["needs_each"] else "yes"
+        assert rows[name] == f"{noise} | {sums}", name
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_together() -> None:
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    config = parse(study(), "test")
+    cost = {"epsilon": 2.5, "delta": 1e-3, "spent": [[1.0, 0.1, 50]]}
+    facts = {"privacy": {"mode": "reproducible", "sources": {"A": cost}}}
+    record = _Record("noisy", facts)
+    frame = guarded.costs([record, dataclasses.replace(record, run="again"), _Record("plain", {})])  # type: ignore[list-item]
+    assert list(frame["run"]) == ["noisy", "again"] and list(frame["epsilon"]) == [2.5, 2.5]
+    from fdamed.private import epsilon
+
+    assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
+    text = guarded.block(config, frame)
+    assert "fewer than 100 images" in text and "10 local steps" in text and ">2.50<" in text
+    assert "nothing here is differentially private" in guarded.block(config, frame.iloc[:0])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    run: str
+    facts: dict[str, Any]

@@ -1,0 +1,297 @@
+"""DP-SGD against numbers worked out on paper, and its account against Opacus and against a killed run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import Labelled
+from fdamed.errors import FdamedError
+from fdamed.federation.accounts import FILE, lines_in, note_costs
+from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
+from fdamed.models.backbone import build, initialise
+from fdamed.models.flat import FlatModel
+from fdamed.private import Mechanism, accountants, epsilon, secret_normal, secret_uniform
+from fdamed.seeds import stream
+from fdamed.train import fit
+from tests import hospitals
+
+METHODS = sorted(REGISTRY)
+NOISED = [name for name in METHODS if REGISTRY[name].noised]
+
+
+class Plain(nn.Module):
+    """Two weights, no bias: the gradient of a row x with p = 1/2 is -+ x/2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(2, 2, bias=False)
+        with torch.no_grad():
+            self.line.weight.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x)
+
+
+def mechanism(n: int, multiplier: float = 0.0, clip: float = 1.0, **options: object) -> Mechanism:
+    return Mechanism(multiplier, clip, np.arange(n), **options)
+
+
+def test_the_clipped_mean_of_two_gradients_is_the_number_on_paper() -> None:
+    """At zero weights a row x of class 0 has the gradient (-x/2, x/2): (6, 8) gives 5 sqrt 2, (0, 1) sqrt(1/2).
+
+    Clipped at 1 the first is (6, 8)/(10 sqrt 2) a row, the second stays (0, 1)/2; half of their sum is the mean.
+    """
+    model = FlatModel(Plain())
+    x, y = torch.tensor([[6.0, 8.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    loss = mechanism(2).gradient(model, x, y, 2, stream(0, "unused"))
+    half = [(6 / (10 * math.sqrt(2))) / 2, (8 / (10 * math.sqrt(2)) + 0.5) / 2]
+    assert model.grad.tolist() == pytest.approx([-half[0], -half[1], half[0], half[1]], abs=1e-6)
+    assert float(loss) == pytest.approx(math.log(2))
+
+
+def test_the_sum_is_divided_by_the_expected_number_and_not_by_those_drawn() -> None:
+    model = FlatModel(Plain())
+    mechanism(10).gradient(model, torch.tensor([[0.0, 1.0]]), torch.tensor([0]), 4, stream(0, "unused"))
+    assert model.grad.tolist() == pytest.approx([0.0, -0.125, 0.0, 0.125])
+
+
+def test_a_step_in_which_nobody_was_drawn_is_noise_alone_of_the_promised_deviation() -> None:
+    model = FlatModel(nn.Linear(300, 300))
+    mechanism(100, multiplier=2.0, clip=3.0).gradient(
+        model, torch.empty(0, 300), torch.empty(0, dtype=torch.long), 4, stream(0, "noise")
+    )
+    assert float(model.grad.std()) == pytest.approx(2.0 * 3.0 / 4, rel=0.01)  # 90,300 numbers
+    assert float(model.grad.mean()) == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("settings", [Model(width=0.125, norm="group"), Model(backbone="cnn", side=28)])
+def test_gradients_of_single_images_are_those_of_a_loop_over_them(settings: Model) -> None:
+    net = build(settings)
+    initialise(net, stream(0, "net").torch)
+    model = FlatModel(net)
+    x = torch.rand(10, 1, 28 if settings.backbone == "cnn" else 32, 28 if settings.backbone == "cnn" else 32)
+    y = torch.arange(10) % 2
+    total = torch.zeros_like(model.grad)
+    for image, label in zip(x, y, strict=True):
+        model.grad.zero_()
+        F.cross_entropy(net(image[None]), label[None]).backward()
+        total += model.grad * min(1.0, 0.5 / float(model.grad.norm()))
+    mechanism(10, clip=0.5).gradient(model, x, y, 10, stream(0, "unused"))
+    assert torch.allclose(model.grad, total / 10, atol=1e-6)
+
+
+def test_gradients_of_single_images_are_those_of_opacus() -> None:
+    opacus = pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8), nn.Flatten(), nn.Linear(8 * 36, 2))
+    x, y = torch.rand(6, 1, 8, 8), torch.arange(6) % 2
+    wrapped = opacus.GradSampleModule(net, loss_reduction="sum")
+    F.cross_entropy(wrapped(x), y, reduction="sum").backward()
+    own = torch.cat([p.grad_sample.flatten(1) for p in net.parameters()], 1)
+    expected = (own * (0.3 / own.norm(dim=1)).clamp(max=1.0)[:, None]).sum(0) / 6
+    wrapped.remove_hooks()
+    model = FlatModel(net)
+    mechanism(6, clip=0.3).gradient(model, x, y, 6, stream(0, "unused"))
+    flat = torch.cat([p.grad.flatten() for p in net.parameters()])
+    assert torch.allclose(flat, expected, atol=1e-6)
+
+
+def test_a_patient_is_drawn_with_the_same_chance_and_with_one_image_at_most() -> None:
+    """30 patients with 1, 2 or 3 images each, expected 6 a step: each is drawn in one of five steps."""
+    patients = np.repeat(np.arange(30), np.arange(30) % 3 + 1)
+    m = Mechanism(1.0, 1.0, patients)
+    drawn = np.zeros(30)
+    steps = 0
+    for epoch in range(150):
+        for rows in m.batches(6, stream(0, "draw", epoch)):
+            whose = patients[rows.numpy()]
+            assert len(set(whose.tolist())) == len(whose)
+            drawn[whose] += 1
+            steps += 1
+    assert m.chance(6) == 0.2 and steps == 150 * 10  # as many steps as 60 images in sixes
+    assert abs(drawn / steps - 0.2).max() < 0.05  # five standard deviations
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "epochs", "multiplier", "printed"),
+    [(5000, 32, 10, 0.6, 6.0), (5000, 32, 10, 1.0, 1.38), (5000, 32, 10, 2.0, 0.45)],
+)
+def test_epsilon_is_that_of_opacus_and_of_the_printed_figures(
+    n: int, batch: int, epochs: int, multiplier: float, printed: float
+) -> None:
+    opacus = pytest.importorskip("opacus.accountants", reason="the extra `privacy` is not installed")
+    m = mechanism(n, multiplier)
+    steps = epochs * sum(1 for _ in m.batches(batch, stream(0, "unused")))
+    own = epsilon([(multiplier, m.chance(batch), steps)], m.allowance)
+    other = opacus.RDPAccountant()
+    other.history = [(multiplier, batch / n, steps)]
+    assert own == other.get_epsilon(n**-1.1)
+    assert own == pytest.approx(printed, rel=0.02)
+    assert epsilon([], m.allowance) == 0.0
+
+
+def test_secret_numbers_have_the_promised_distribution_and_never_come_twice() -> None:
+    from scipy.stats import kstest
+
+    assert kstest(secret_uniform(20000), "uniform").pvalue > 1e-6
+    assert kstest(secret_normal(20000).numpy(), "norm").pvalue > 1e-6
+    assert not torch.equal(secret_normal(8), secret_normal(8))
+
+
+# --- in a federation -------------------------------------------------------------------------------------------------
+
+
+class Tiny(nn.Module):
+    """The test hospitals' network with GroupNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 8, 3, stride=2, bias=False)
+        self.norm = nn.GroupNorm(4, 8)
+        self.hidden = nn.Linear(8, 4)
+        self.head = nn.Linear(4, 2)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.hidden(torch.relu(self.norm(self.conv(x))).mean((2, 3))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+def model() -> FlatModel:
+    net = Tiny()
+    initialise(net, stream(0, "test").torch)
+    return FlatModel(net)
+
+
+def federation(labels: bool = True, account: Path | None = None) -> InProcess:
+    """The test hospitals; two images a patient, noise at the sources."""
+    resident, sites = model(), {}
+    for name in hospitals.NAMES:
+        site = hospitals.hospital(name, labels=labels, resident=resident)
+        if name != "target":
+            patients = np.arange(len(site.data)) // 2
+            site.noise = Mechanism(1.0, 0.5, patients, secure=account is not None)
+            site.account = account / name / FILE if account else None
+        sites[name] = site
+    return InProcess(sites, "target", "test")
+
+
+def outcome(name: str, net: InProcess, **options: object) -> tuple[torch.Tensor, object]:
+    return run(REGISTRY[name](), net, model().read(), 2, hospitals.no_judge, after=note_costs, **options)
+
+
+@pytest.mark.parametrize("name", NOISED)
+def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(name: str) -> None:
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    theta, record = outcome(name, federation(REGISTRY[name].target_labels))
+    assert torch.isfinite(theta).all()
+    told = [{k: v for k, v in line.items() if k.startswith("privacy/epsilon/")} for line in record.metrics]
+    asked = {line["to"] for line in record.ledger if "tell_cost" not in line["step"]} - {"server", "target"}
+    if asked:
+        assert set(told[-1]) == {f"privacy/epsilon/{p}" for p in ("north", "east", "south")}
+        assert all(v > 0 for v in told[-1].values())
+    if name == "fedavg":
+        assert torch.equal(theta, outcome(name, federation(False))[0])
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in NOISED])
+def test_a_method_that_looks_at_images_in_another_way_is_refused_by_the_hospital_itself(name: str) -> None:
+    net = federation(REGISTRY[name].target_labels)
+    made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
+    with pytest.raises(FdamedError, match="without the noise that"):
+        run(made, net, model().read(), 2, hospitals.no_judge)
+    assert all("privacy.spent" not in site.memory for site in net._sites.values())
+
+
+def test_the_sources_loss_has_no_noise_on_it_and_is_withheld() -> None:
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    _, record = outcome("fedavg", federation(False))
+    assert [line["train/loss"] for line in record.metrics] == [None, None]
+    _, record = outcome("gp", federation())
+    assert all(line["train/loss"] > 0.0 for line in record.metrics)  # the target's own
+
+
+class Stop(Exception):
+    pass
+
+
+def killed(count: int):
+    calls = [0]
+
+    def judge(theta: torch.Tensor) -> dict[str, float | None]:
+        calls[0] += 1
+        if calls[0] == count:
+            raise Stop
+        return {}
+
+    return judge
+
+
+def test_epsilon_after_a_kill_and_a_resume_is_that_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1})
+    fedavg, theta, whole = REGISTRY["fedavg"](), model().read(), federation(False)
+    expected, record = run(fedavg, whole, theta, 4, hospitals.no_judge, after=note_costs)
+    with pytest.raises(Stop):  # in round 3, when its answers have left
+        run(fedavg, federation(False), theta, 4, killed(3), keep, after=note_costs)
+    net = federation(False)
+    found, resumed = run(fedavg, net, theta, 4, hospitals.no_judge, keep, after=note_costs)
+    assert torch.equal(found, expected) and resumed.metrics == record.metrics
+    for party, site in net._sites.items():
+        assert lines_in(site.memory) == lines_in(whole._sites[party].memory)
+    assert lines_in(net._sites["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images in fours, 4 rounds
+
+
+def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back(tmp_path: Path) -> None:
+    """Round 3 was trained twice, with other noise: what left twice costs twice."""
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1})
+    fedavg, theta, place = REGISTRY["fedavg"](), model().read(), tmp_path / "accounts"
+    with pytest.raises(Stop):
+        run(fedavg, federation(False, place), theta, 4, killed(3), keep, after=note_costs)
+    found, record = run(fedavg, federation(False, place), theta, 4, hospitals.no_judge, keep, after=note_costs)
+    assert lines_in({}, place / "north" / FILE) == [(1.0, 4 / 7, 5 * 4)]
+    told = record.metrics[-1]["privacy/epsilon/north"]
+    assert told == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
+    other, _ = run(fedavg, federation(False, tmp_path / "other"), theta, 4, hospitals.no_judge)
+    assert not torch.equal(found, other)
+
+
+def test_training_under_noise_takes_the_main_task_alone() -> None:
+    site = hospitals.hospital("north", auxiliary=True, resident=model())
+    with pytest.raises(TypeError, match="main task alone"):
+        fit(
+            site.model,
+            site.data,
+            Recipe(lr=0.1, batch=4),
+            stream(0, "x"),
+            loss=lambda *_: torch.zeros(()),
+            private=mechanism(14),
+        )
+
+
+def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    with pytest.raises(FdamedError, match="needs Opacus") as told:
+        accountants()
+    assert "fdamed[privacy]" in told.value.fix
+
+
+def test_a_site_without_noise_is_trained_as_ever() -> None:
+    data = Labelled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
+    site = Site("a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, floor=NO_FLOOR)
+    assert site.noise is None and site.account is None and lines_in(site.memory) == []

@@ -1,0 +1,117 @@
+"""Small counts: over a thousand random tables none is shown, and none follows from what is shown."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from fdamed.data.loader import classes_of
+from fdamed.disclosure import counts
+from fdamed.evaluate.cohort import SPLITS, sizes
+from fdamed.evaluate.subgroups import banded, groups
+
+TABLES, SMALLEST = 1000, 11
+
+
+def drawn(rng: np.random.Generator, shape: int | tuple[int, ...]) -> NDArray[np.int64]:
+    """Counts of which many are small and some are zero."""
+    scale = rng.choice([1, 4, 15, 60], size=shape)
+    return rng.poisson(scale)
+
+
+def recoverable(equations: list[tuple[NDArray[np.float64], float]], unknowns: int) -> list[int]:
+    """The unknowns that the equations determine: their unit vector lies in the span of the rows."""
+    if not equations:
+        return []
+    rows = np.array([row for row, _ in equations])
+    onto = np.linalg.pinv(rows) @ rows
+    return [i for i in range(unknowns) if onto[i, i] > 1.0 - 1e-9]
+
+
+def test_no_small_count_is_shown_in_a_row_with_its_total_nor_follows_from_it() -> None:
+    rng = np.random.default_rng(0)
+    hidden = 0
+    for _ in range(TABLES):
+        cells = drawn(rng, int(rng.integers(2, 7)))
+        *shown, total = counts(cells.tolist(), SMALLEST)
+        units = np.eye(len(cells))
+        equations = [(units[i], float(c)) for i, c in enumerate(shown) if c is not None]
+        if total is not None:
+            equations.append((np.ones(len(cells)), float(total)))
+        assert not any(c is not None and 0 < c < SMALLEST for c in shown)
+        assert all(not 0 < cells[i] < SMALLEST for i in recoverable(equations, len(cells)))
+        hidden += sum(c is None for c in shown)
+    assert hidden > TABLES
+
+
+def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_sums_and_rates() -> None:
+    """Unknowns of a hospital: positives, negatives and patients of each of the four splits."""
+    rng, units = np.random.default_rng(1), np.eye(12)
+    meaning = {"images": units[0:4] + units[4:8], "patients": units[8:12], "positives": units[0:4]}
+    meaning = {k: np.vstack([rows, rows.sum(0)]) for k, rows in meaning.items()}  # the splits and their total
+    parties, truths = {}, {}
+    for name in map(str, range(TABLES)):
+        positives, negatives = drawn(rng, 4), drawn(rng, 4)
+        patients = rng.binomial(positives + negatives, 0.8)
+        known = {"images": positives + negatives, "patients": patients, "positives": positives}
+        parties[name] = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in known.items()}
+        truths[name] = np.concatenate([positives, negatives, patients])
+    equations: dict[str, list[tuple[NDArray[np.float64], float]]] = {name: [] for name in parties}
+    for row in sizes({"parties": parties}, SMALLEST).to_dict("records"):
+        place = (*SPLITS, "total").index(row["split"])
+        for column, rows in meaning.items():
+            if not isinstance(row[column], str):
+                assert not 0 < row[column] < SMALLEST
+                equations[row["hospital"]].append((rows[place], float(row[column])))
+        if not isinstance(row["rate"], str) and not isinstance(row["images"], str):  # positives = rate x images
+            equations[row["hospital"]].append((meaning["positives"][place], row["rate"] * row["images"]))
+    for name, truth in truths.items():
+        assert all(not 0 < truth[i] < SMALLEST for i in recoverable(equations[name], 12))
+
+
+def test_a_public_set_with_several_classes_hides_its_small_splits_too() -> None:
+    content = {"images": {"train": 90, "val": 4}, "patients": {"train": 90, "val": 4}, "positives": None}
+    text = json.dumps(sizes({"parties": {"A": content}}, SMALLEST).values.tolist())
+    assert "<11" in text and "94" not in text and " 4," not in text
+
+
+def test_no_small_group_is_judged_and_none_follows_from_the_numbers_of_the_others() -> None:
+    """20 cohorts of up to 600 images, every pair of attributes."""
+    rng = np.random.default_rng(2)
+    tables = 0
+    for _ in range(20):
+        n = int(rng.integers(40, 600))
+        frame = pd.DataFrame(
+            {
+                "patient": [f"p{i}" for i in range(n)],
+                "y": (rng.random(n) < rng.uniform(0.05, 0.95)).astype(int),
+                "sex": rng.choice(["F", "M", None], n, p=[0.55, 0.4, 0.05]),
+                "age": rng.integers(18, 91, n).astype(float),
+                "race": rng.choice(["White", "Black", "Asian", "Other"], n, p=[0.7, 0.2, 0.08, 0.02]),
+                "view": rng.choice(["frontal", "lateral"], n, p=[0.9, 0.1]),
+            }
+        )
+        words = banded(frame)
+        found: dict[tuple[str, ...], list[int | None]] = {}
+        for group in groups(frame, SMALLEST):
+            y = frame["y"].to_numpy()[group.rows]
+            assert min(y.sum(), len(y) - y.sum()) >= SMALLEST
+            found.setdefault(group.by, []).append(group.n)
+        for by, numbers in found.items():
+            tables += len(numbers)
+            cells = words.groupby(list(by)).size()
+            if None not in numbers:  # then the table is whole, and the rest of all images is no small group either
+                assert len(numbers) == len(cells) and cells.min() >= SMALLEST
+                assert n - sum(c or 0 for c in numbers) == 0 or n - sum(c or 0 for c in numbers) >= SMALLEST
+    assert tables > 400
+
+
+@pytest.mark.parametrize("age", [90.0, 93.0, 104.0])
+def test_nobody_is_older_than_ninety_in_what_is_shown_or_learned(age: float) -> None:
+    frame = pd.DataFrame({"age": [90.0, age]})
+    assert banded(frame)["age"].nunique() == 1
+    assert len(set(classes_of({"age": frame["age"].to_numpy()}, "age").tolist())) == 1

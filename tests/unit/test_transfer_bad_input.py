@@ -1,0 +1,79 @@
+"""What goes wrong in pre-training: no gradient at all, and hospitals that vanish between download and upload."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fdamed.config import Recipe
+from fdamed.faults import Faults
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import answer
+from fdamed.federation.unreliable import Unreliable
+from fdamed.methods.fedgtst import GUIDES, Guided, train_guided
+from fdamed.methods.fediir import FedIIR
+from tests import hospitals
+
+METHODS = {
+    "fedprox": {"mu": 0.1},
+    "scaffold": {},
+    "fedsr": {},
+    "fediir": {"weight": 0.1},
+    "fedgtst": {"xi": 0.1, "phi": 0.0},
+}
+
+
+def federation(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
+    """Hospitals that train by plain descent, as SCAFFOLD asks for."""
+    net = hospitals.in_process(names)
+    for site in net._sites.values():
+        site.recipe = Recipe(lr=0.02, batch=4, optimiser="sgd")
+    return net
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_source_that_vanishes_with_the_model_leaves_the_round_to_the_others(name) -> None:
+    """In the first round; the state after it is theirs to the last bit, as if it had never been invited."""
+    method, others = REGISTRY[name](**METHODS[name]), federation(("east", "south", "target"))
+    lost = {"lost": {"every": {"up": 1.0}}, "spare": ["east", "south", "target"]}
+    net = Unreliable(federation(), Faults.model_validate(lost), 0)
+    found = []
+    for each in (net, others):
+        each.begin(1, 2)
+        found.append(method.final(method.round(method.start(hospitals.theta()), each)))
+    assert torch.equal(*found) and not torch.equal(found[0][: len(hospitals.theta())], hospitals.theta())
+    assert {(a["party"], a["why"]) for a in net.absences} == {("north", _why(name))}
+    assert ("north", "weights") in {(line["to"], line["kind"]) for line in net.ledger.lines()}, "it had the model"
+
+
+def _why(name: str) -> str:
+    return f"message lost: {'statistic' if name == 'fediir' else 'weights'} up"
+
+
+def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_in_the_model() -> None:
+    faults = Faults.model_validate({"lost": {"weights": {"up": 1.0}}, "spare": ["east", "south", "target"]})
+    net, whole = Unreliable(federation(), faults, 0), federation()
+    states = []
+    for each in (net, whole):
+        each.begin(1, 2)
+        method = FedIIR(weight=0.1)
+        states.append(method.round(method.start(hospitals.theta()), each))
+    assert torch.equal(states[0].g, states[1].g) and not torch.equal(states[0].x, states[1].x)
+    assert [(a["party"], a["step"]) for a in net.absences] == [("north", "methods.fediir.train_towards")]
+    assert ("north", "statistic") in {(line["from"], line["kind"]) for line in net.ledger.lines()}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("probes", [0, 1, 2])
+def test_where_no_parameter_has_a_gradient_fedgtst_stays_and_tells_a_norm_of_almost_zero(probes, guide) -> None:
+    site = hospitals.hospital("north")
+    site.recipe = Recipe(lr=0.02, batch=14, optimiser="sgd")  # all images at once, as many of either class
+    nothing = torch.zeros_like(hospitals.theta())
+    cut = site.model.layout.trainable
+    question = Guided(
+        x=nothing, gamma=2.0, xi=0.5, reach=0.1, probes=probes, last=0, guide=GUIDES.index(guide), plain=1
+    )
+    reply = answer(site, train_guided, 1, 0, question)
+    assert torch.equal(reply.x[:cut], nothing[:cut]) and torch.isfinite(reply.x).all()
+    assert 0.0 < reply.gamma < 1e-5 and reply.loss == pytest.approx(0.6931472)
