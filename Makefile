@@ -43,6 +43,7 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.fashion
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.phantom
+	$(BIN)/python -m benchmarks.bootstrap
 	$(BIN)/python -m benchmarks.dag
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.report

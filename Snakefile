@@ -38,6 +38,10 @@ localrules:
     data,
 
 
+onstart:
+    hold_study()
+
+
 rule all:
     default_target: True
     input:

@@ -30,11 +30,13 @@ COMMANDS: dict[str, str] = {
     "federate": "run one method for one target and one seed",
     "evaluate": "score one run at one hospital",
     "audit": "compare methods on the same patients and by subgroup, inside the target hospital",
+    "probe": "tell how well sex, age and race can be read from the models' features, inside the target hospital",
     "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
     "align": "run one classical row on the features that hospitals release",
     "status": "tell what of a study is done, running, stopped, failed or left",
     "track": "import finished runs into MLflow",
     "report": "tables, figures and the HTML report",
+    "rank": "rank the runs over the targets of one or several finished studies",
     "export": "one run's adapted model as ONNX and safetensors, with its pre-processing and a model card",
     "predict": "scores for new DICOM, JPEG and PNG files from an exported model",
     "classical": "TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10",
@@ -47,7 +49,7 @@ COMMANDS: dict[str, str] = {
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
-AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "predict"}
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe", "predict"}
 """Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
 
 

@@ -10,6 +10,7 @@ from fdamed.cuts import Hospitals, Partition
 from fdamed.datasets import Benchmark, Data, Name, Phantom, Strict
 from fdamed.faults import SWEPT, Faults
 from fdamed.guards import NO_FLOOR, USUAL, Differential, Floor, Privacy
+from fdamed.limits import Guard
 from fdamed.runs import Head, Run, Swept, combinations, laid_over
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -99,8 +100,19 @@ class Train(Strict):
     """Share of the sources, drawn anew each round, that take part; at least one."""
     unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
+    guard: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
+    """What an answer must be like to be aggregated (docs/guard.md)."""
     patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
+
+
+class Audit(Strict):
+    """What the target hospital looks into beyond the scores (docs/statistics.md)."""
+
+    probe: bool = True
+    """Whether sex, age, race and view are read from the models' features, and how well (the leak probe)."""
+    images: Annotated[int, Field(ge=100)] = 2000
+    """Images of the target that the probe looks at, at most: it takes one pass over them in every model."""
 
 
 class Tracking(Strict):
@@ -135,6 +147,7 @@ class Config(Strict):
     """Ask the theory before training which method promises most; the report says afterwards whether it was right."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
     """Runs of one target and seed that a training job takes in turn: for short runs, whose start would cost most."""
+    audit: Audit = Audit()
     tracking: Tracking = Tracking()
     published: Published | None = None
 
@@ -156,7 +169,7 @@ class Config(Strict):
         if not self.runs:
             raise ValueError("`runs` is empty: name at least one method")
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError("a seed is listed twice")
+            raise ValueError("a seed is listed twice in `seeds`")
         for name, run in self.runs.items():
             for key, values in (run.sweep or {}).items():
                 if key in ("method", "sweep", "auxiliary", "train", "then"):

@@ -2,7 +2,7 @@
 
 A step draws every patient with the same chance and one image of each who is drawn, clips the gradient of each image,
 adds Gaussian noise to their sum, and divides by the expected number, not by the number drawn: both would tell of it.
-Gradients of single images come from torch.func, and epsilon from Opacus' RDP accountant (decision 0026).
+Gradients of single images come from torch.func, and epsilon from Opacus' RDP accountant (decision 0022).
 """
 
 from __future__ import annotations

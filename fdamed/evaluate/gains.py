@@ -34,6 +34,12 @@ def families(runs: Mapping[str, Run]) -> dict[str, list[str]]:
     return {base: members for base, members in best.items() if len(members) > 1}
 
 
+def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
+    """Run with auxiliary heads -> the run that differs from it in nothing else, where there is one."""
+    bases = {_rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
+    return {n: bases[_rest(r)] for n, r in runs.items() if r.auxiliary is not None and _rest(r) in bases}
+
+
 def _rest(run: Run) -> str:
     return str(sorted(run.model_dump(mode="json", exclude={"auxiliary", "sweep"}).items()))
 

@@ -1,4 +1,4 @@
-"""How sure a number is: t-intervals over seeds, bootstrap intervals over patients."""
+"""How sure a mean over repeated runs is: t-intervals over seeds. Over patients: resampling.py and paired.py."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from fdamed.evaluate.metrics import THRESHOLD, checked
-from fdamed.seeds import Stream
 
 LEVEL = 0.95
-CHUNK = 4_000_000
-"""Weights drawn at once: bounds the memory whatever the number of patients."""
 
 
 @dataclass(frozen=True)
@@ -60,77 +54,3 @@ def t_factor(n: int, level: float = LEVEL) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """Percentile intervals over patients drawn with replacement."""
-
-    auc: tuple[float, float] | None
-    acc: tuple[float, float] | None
-    replicates: int
-    undefined: int
-    """Replicates in which a class was absent, so that they say nothing about the AUC."""
-
-
-def bootstrap(
-    y: ArrayLike, p: ArrayLike, patient: ArrayLike, stream: Stream, replicates: int = 10_000, level: float = LEVEL
-) -> Bootstrap:
-    """Intervals of AUC and accuracy when whole patients, with all their images, are drawn again."""
-    labels, chances = checked(y, p)
-    if len(labels) == 0:
-        return Bootstrap(None, None, 0, 0)
-    _, owner = np.unique(np.asarray(patient), return_inverse=True)
-    if owner.shape != labels.shape:
-        raise ValueError(f"patients {owner.shape} and labels {labels.shape} must both be (n,)")
-    patients = int(owner.max()) + 1
-    generator = stream.numpy
-    step = max(1, CHUNK // max(patients, len(labels)))
-    areas, shares = [], []
-    for begin in range(0, replicates, step):
-        times = _times_drawn(generator, min(step, replicates - begin), patients)
-        area, share = _weighted(labels, chances, owner, times)
-        areas.append(area)
-        shares.append(share)
-    area, share = np.concatenate(areas), np.concatenate(shares)
-    known = area[np.isfinite(area)]
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    return Bootstrap(
-        auc=_pair(np.quantile(known, tails)) if len(known) else None,
-        acc=_pair(np.quantile(share, tails)),
-        replicates=replicates,
-        undefined=len(area) - len(known),
-    )
-
-
-def _pair(values: NDArray[np.float64]) -> tuple[float, float]:
-    return float(values[0]), float(values[1])
-
-
-def _times_drawn(generator: np.random.Generator, rows: int, patients: int) -> NDArray[np.float32]:
-    """(rows, patients): how often each patient was drawn in each replicate."""
-    drawn = generator.integers(0, patients, size=(rows, patients), dtype=np.int32).astype(np.int64)
-    drawn += np.arange(rows)[:, None] * patients
-    return np.bincount(drawn.ravel(), minlength=rows * patients).reshape(rows, patients).astype(np.float32)
-
-
-def _weighted(
-    labels: NDArray[np.float64], chances: NDArray[np.float64], owner: NDArray[np.intp], times: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AUC and accuracy of each replicate, from sums of weights: (rows,), (rows,)."""
-    positive = np.flatnonzero(labels == 1)
-    negative = np.flatnonzero(labels == 0)
-    negative = negative[np.argsort(chances[negative], kind="stable")]
-    # A positive beats the weight of the negatives below it and half of those that tie with it.
-    below = np.searchsorted(chances[negative], chances[positive], side="left")
-    up_to = np.searchsorted(chances[negative], chances[positive], side="right")
-    heavy = times[:, owner[positive]]
-    sums = np.zeros((len(times), len(negative) + 1))
-    np.cumsum(times[:, owner[negative]], axis=1, out=sums[:, 1:])
-    won = np.einsum("ij,ij->i", heavy, sums[:, below]) + np.einsum("ij,ij->i", heavy, sums[:, up_to])
-    pairs = heavy.sum(axis=1, dtype=np.float64) * sums[:, -1]
-    area = np.full(len(times), np.nan)
-    np.divide(won, 2 * pairs, out=area, where=pairs > 0)
-    images = np.bincount(owner, minlength=times.shape[1]).astype(np.float64)
-    hits = np.bincount(owner, weights=(chances >= THRESHOLD) == (labels == 1), minlength=times.shape[1])
-    return area, (times @ hits) / (times @ images)

@@ -3,8 +3,9 @@
 Images of one patient are not independent, so variances are of sums over patients: DeLong's for the AUC in Obuchowski's
 form for clusters (Biometrics 1997; with one image a patient it is DeLong, DeLong and Clarke-Pearson 1988), and the
 ratio estimator's for accuracy (with one image a patient and no correction for the mean it is McNemar's).
-Runs are repeated with several seeds. The spread of a difference over seeds comes from training, the rest from patients:
-the two variances are added, and degrees of freedom are Satterthwaite's.
+Groups of patients share patients (views do), so what each patient adds to a score is kept where groups are compared:
+`Influence`. Runs are repeated with several seeds. The spread of a difference over seeds comes from training, the rest
+from patients: the two variances are added, and degrees of freedom are Satterthwaite's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fdamed.evaluate.metrics import THRESHOLD
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+LARGE = 1e12
+"""Degrees of freedom that are as good as infinitely many."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,20 @@ def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | Non
     with_positive, with_negative = len(np.unique(owner[positive])), len(np.unique(owner[negative]))
     if with_positive < 2 or with_negative < 2:
         return None
-    of_positive, of_negative = _placements(p[:, positive], p[:, negative])
-    area = of_positive.mean(axis=1)
-    # Per patient: what its images add beyond what as many average ones would.
-    a = _by_owner(of_positive - area[:, None], owner[positive], clusters)
-    b = _by_owner(of_negative - area[:, None], owner[negative], clusters)
+    area, a, b = _added(p, positive, negative, owner, clusters)
     s10 = with_positive / ((with_positive - 1) * m) * (a @ a.T)
     s01 = with_negative / ((with_negative - 1) * n) * (b @ b.T)
     s11 = clusters / (clusters - 1) * (a @ b.T)
     return Scored(area, s10 / m + s01 / n + (s11 + s11.T) / (m * n))
+
+
+def _added(p: Floats, positive: Ints, negative: Ints, owner: Ints, clusters: int) -> tuple[Floats, Floats, Floats]:
+    """Areas (R,), and what each patient's positives and negatives add beyond as many average ones, (R, clusters)."""
+    of_positive, of_negative = _placements(p[:, positive], p[:, negative])
+    area = of_positive.mean(axis=1)
+    a = _by_owner(of_positive - area[:, None], owner[positive], clusters)
+    b = _by_owner(of_negative - area[:, None], owner[negative], clusters)
+    return area, a, b
 
 
 def accuracy_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
@@ -86,6 +94,44 @@ def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
     share = hit.mean(axis=1)
     excess = _by_owner(hit - share[:, None], owner, clusters)
     return Scored(share, clusters / (clusters - 1) * (excess @ excess.T) / hit.shape[1] ** 2)
+
+
+@dataclass(frozen=True)
+class Influence:
+    """A score of R models, `value` (R,), and how far each of K patients moves it, `of` (R, K); 0: not among them."""
+
+    value: Floats
+    of: Floats
+
+    def rows(self, chosen: Sequence[int]) -> Influence:
+        return Influence(self.value[list(chosen)], self.of[list(chosen)])
+
+
+def auc_influence(y: ArrayLike, chances: ArrayLike, owner: Ints, patients: int) -> Influence | None:
+    """AUCs and the patients' influences; `owner` counts among all `patients`. None where a class has fewer than two."""
+    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(chances, dtype=np.float64))
+    positive, negative = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
+    if min(len(np.unique(owner[positive])), len(np.unique(owner[negative]))) < 2:
+        return None
+    area, a, b = _added(p, positive, negative, owner, patients)
+    return Influence(area, a / len(positive) + b / len(negative))
+
+
+def mean_influence(values: ArrayLike, owner: Ints, patients: int) -> Influence | None:
+    """Means of `values` (R, n) with the patients' influences; None with fewer than two patients."""
+    given = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    if len(np.unique(owner)) < 2:
+        return None
+    mean = given.mean(axis=1)
+    return Influence(mean, _by_owner(given - mean[:, None], owner, patients) / given.shape[1])
+
+
+def contrast(terms: Sequence[tuple[float, Influence]], level: float = LEVEL) -> Estimate:
+    """The sum of sign times score; every term has a row a seed, of the same seeds, and the same K patients."""
+    by_seed = np.sum([sign * term.value for sign, term in terms], axis=0)
+    moved = np.sum([sign * term.of for sign, term in terms], axis=0).mean(axis=0)
+    among = int(np.any([term.of.any(axis=0) for _, term in terms], axis=0).sum())
+    return _told(by_seed, among / max(1, among - 1) * float(moved @ moved), level)
 
 
 def difference(scored: Scored, first: Sequence[int], second: Sequence[int], level: float = LEVEL) -> Estimate:
@@ -106,16 +152,20 @@ def mean_of(scored: Scored, rows: Sequence[int], level: float = LEVEL) -> Estima
 
 
 def _estimate(scored: Scored, weights: Floats, by_seed: Floats, level: float) -> Estimate:
-    from scipy.stats import t as student
+    return _told(by_seed, max(0.0, float(weights @ scored.covariance @ weights)), level)
+
+
+def _told(by_seed: Floats, by_patients: float, level: float) -> Estimate:
+    """From the values of k seeds and the variance of their mean over patients."""
+    from scipy.special import stdtr, stdtrit
 
     k = len(by_seed)
-    by_patients = max(0.0, float(weights @ scored.covariance @ weights))
     by_seeds = float(by_seed.var(ddof=1)) / k if k > 1 else 0.0
     total = by_patients + by_seeds
     df = math.inf if by_seeds == 0 else total**2 / by_seeds**2 * (k - 1)
     value, error = float(by_seed.mean()), math.sqrt(total)
-    half = float(student.ppf(0.5 + level / 2, df)) * error
-    p = float(2 * student.sf(abs(value) / error, df)) if error > 0 else float(value == 0)
+    half = float(stdtrit(min(df, LARGE), 0.5 + level / 2)) * error
+    p = float(2 * stdtr(min(df, LARGE), -abs(value) / error)) if error > 0 else float(value == 0)
     spread = math.sqrt(by_seeds) if k > 1 else None
     return Estimate(value, math.sqrt(by_patients), spread, value - half, value + half, p, df)
 
@@ -128,6 +178,24 @@ def mcnemar(only_first: int, only_second: int) -> float:
     if n == 0:
         return 1.0
     return float(min(1.0, 2 * binom.cdf(fewer, n, 0.5) - binom.pmf(fewer, n, 0.5)))
+
+
+def cohens_h(first: float, second: float) -> float:
+    """Cohen's h of two shares: 0.2 is called small, 0.5 medium, 0.8 large, wherever between 0 and 1 they lie."""
+    return 2 * math.asin(math.sqrt(first)) - 2 * math.asin(math.sqrt(second))
+
+
+def separation(first: float, second: float) -> float | None:
+    """How much further apart the first AUC's classes lie, in standard deviations (d' of two normal classes)."""
+    from scipy.special import ndtri
+
+    inside = all(0 < area < 1 for area in (first, second))
+    return math.sqrt(2) * float(ndtri(first) - ndtri(second)) if inside else None
+
+
+def cliffs_delta(first: ArrayLike, second: ArrayLike) -> float:
+    """Share of pairs in which a value of the first is above one of the second, less the share where it is below."""
+    return float(np.sign(np.subtract.outer(np.asarray(first), np.asarray(second))).mean())
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -15,9 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.disclosure import hides
-from fdamed.evaluate.calibration import calibration_error, reliability
+from fdamed.evaluate.calibration import by_chance, calibration_error, reliability
 from fdamed.evaluate.metrics import THRESHOLD
-from fdamed.evaluate.paired import Estimate, Scored, auc_of, difference, mean_of, share_of
+from fdamed.evaluate.paired import Estimate, Influence, auc_influence, contrast, mean_influence
 
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
 AGES = ((0, "under 40"), (40, "40 to 59"), (60, "60 to 79"), (80, "80 and over"))
@@ -36,16 +36,31 @@ class Group:
     rows: NDArray[np.intp]
 
 
+LOWER_IS_BETTER = frozenset({"false_alarms", "brier"})
+SCORES = ("auc", "sensitivity", "false_alarms", "brier", "bias")
+"""What is told of a group with an interval; bias: mean chance less the share of positives."""
+
+
 @dataclass(frozen=True)
 class Standing:
-    """How one run does in one group; `gain` against the reference run, None for that run itself."""
+    """How one run does in one group."""
 
-    auc: Estimate
-    sensitivity: Estimate | None
-    false_alarms: Estimate | None
-    brier: float
+    scores: Mapping[str, Influence]
+    """Score -> a value a seed, and how far each patient of the target moves it."""
     calibration_error: float
-    gain: Estimate | None
+    """Mean over seeds."""
+    calibration_limit: float
+    """What the error of true chances stays below in 95 of 100 samples as large; mean over seeds."""
+
+    def told(self, score: str) -> Estimate | None:
+        return contrast([(1, self.scores[score])]) if score in self.scores else None
+
+    def gain(self, score: str, reference: Standing) -> Estimate | None:
+        """Against the reference with the same seeds; None where their numbers differ."""
+        pair = self.scores.get(score), reference.scores.get(score)
+        if pair[0] is None or pair[1] is None or len(pair[0].value) != len(pair[1].value):
+            return None
+        return contrast([(1, pair[0]), (-1, pair[1])])
 
 
 def banded(frame: pd.DataFrame) -> pd.DataFrame:
@@ -68,15 +83,14 @@ def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
     """Every group with images enough, of one attribute and then of two; `frame` has patient, y and the attributes."""
     words = banded(frame).reset_index(drop=True)
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
-    singles = [(name,) for name in words.columns]
-    for by in (*singles, *combinations(words.columns, 2)):
+    telling = [name for name in words.columns if words[name].nunique() > 1]
+    singles = [(name,) for name in telling]
+    for by in (*singles, *combinations(telling, 2)):
         known = words[list(by)].notna().all(axis=1)
         cells = {
             key if isinstance(key, tuple) else (key,): rows.index.to_numpy()
             for key, rows in words[known].groupby(list(by), sort=True)
         }
-        if len(cells) < 2:
-            continue
         shown = {k: rows for k, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
         shown = dict(sorted(shown.items(), key=lambda cell: [_place(word) for word in cell[0]]))
         told = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
@@ -97,39 +111,32 @@ def _few(y: NDArray[np.int64], patient: NDArray[np.object_], smallest: int) -> b
     return absent or hides(n, positives, smallest) or len(np.unique(patient)) < smallest
 
 
-def standings(group: Group, frame: pd.DataFrame, chances: Floats, runs: Runs, reference: str) -> dict[str, Standing]:
+def standings(group: Group, frame: pd.DataFrame, chances: Floats, runs: Runs) -> dict[str, Standing]:
     """Run -> how it does in the group; chances (R, n). Empty where a class has fewer than two patients."""
     y = frame["y"].to_numpy()[group.rows]
-    _, owner = np.unique(frame["patient"].to_numpy()[group.rows], return_inverse=True)
-    p = chances[:, group.rows]
-    area = auc_of(y, p, owner)
+    names, everyone = np.unique(frame["patient"].to_numpy(), return_inverse=True)
+    owner, patients, p = everyone[group.rows], len(names), chances[:, group.rows]
+    area = auc_influence(y, p, owner, patients)
     if area is None:
         return {}
     said = p >= THRESHOLD
-    caught, alarmed = _among(said, owner, y == 1), _among(said, owner, y == 0)
-    squares = ((p - y) ** 2).mean(axis=1)
+    found = {
+        "auc": area,
+        "sensitivity": mean_influence(said[:, y == 1], owner[y == 1], patients),
+        "false_alarms": mean_influence(said[:, y == 0], owner[y == 0], patients),
+        "brier": mean_influence((p - y) ** 2, owner, patients),
+        "bias": mean_influence(p - y, owner, patients),
+    }
     errors = np.array([calibration_error(reliability(y, row)) for row in p])
+    limits = np.array([by_chance(y, row) for row in p])
     return {
         run: Standing(
-            auc=mean_of(area, rows),
-            sensitivity=mean_of(caught, rows) if caught else None,
-            false_alarms=mean_of(alarmed, rows) if alarmed else None,
-            brier=float(squares[list(rows)].mean()),
+            scores={name: all_runs.rows(rows) for name, all_runs in found.items() if all_runs is not None},
             calibration_error=float(errors[list(rows)].mean()),
-            gain=_gain(area, rows, runs[reference]) if run != reference else None,
+            calibration_limit=float(limits[list(rows)].mean()),
         )
         for run, rows in runs.items()
     }
-
-
-def _among(said: NDArray[np.bool_], owner: NDArray[np.intp], chosen: NDArray[np.bool_]) -> Scored | None:
-    _, within = np.unique(owner[chosen], return_inverse=True)
-    return share_of(said[:, chosen], within)
-
-
-def _gain(area: Scored, rows: Sequence[int], reference: Sequence[int]) -> Estimate | None:
-    """Against the reference with the same seeds; None where their numbers differ."""
-    return difference(area, rows, reference) if len(rows) == len(reference) else None
 
 
 @dataclass(frozen=True)
@@ -141,14 +148,30 @@ class Gap:
     value: float
     low: float
     high: float
+    change: Estimate | None
+    """How much wider the same two groups lie apart than with the reference run, whichever was the better one there;
+    None for that run itself."""
 
 
-def gap(by_group: Mapping[str, Estimate]) -> Gap | None:
-    """From group -> score; None with fewer than two groups. Groups are taken as independent."""
+def gap(
+    by_group: Mapping[str, Influence], reference: Mapping[str, Influence] | None, lower: bool = False
+) -> Gap | None:
+    """From group -> score; None with fewer than two groups. Patients in both groups are counted as such.
+
+    `lower`: the smaller score is the better one.
+    """
     if len(by_group) < 2:
         return None
-    best = max(by_group, key=lambda g: by_group[g].value)
-    worst = min(by_group, key=lambda g: by_group[g].value)
-    value = by_group[best].value - by_group[worst].value
-    half = 1.959964 * float(np.hypot(by_group[best].error, by_group[worst].error))
-    return Gap(best, worst, value, value - half, value + half)
+    ordered = sorted(by_group, key=lambda g: float(by_group[g].value.mean()))
+    worst, best = (ordered[-1], ordered[0]) if lower else (ordered[0], ordered[-1])
+    sign = -1 if lower else 1
+    here = [(sign, by_group[best]), (-sign, by_group[worst])]
+    apart, change = contrast(here), None
+    if reference and all(g in reference and _same(by_group[g], reference[g]) for g in (best, worst)):
+        before = -1 if sign * float((reference[best].value - reference[worst].value).mean()) < 0 else 1
+        change = contrast([*here, (-before * sign, reference[best]), (before * sign, reference[worst])])
+    return Gap(best, worst, apart.value, apart.low, apart.high, change)
+
+
+def _same(a: Influence, b: Influence) -> bool:
+    return a.value.shape == b.value.shape

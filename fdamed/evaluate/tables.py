@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,8 +22,11 @@ HEADLINE = ("auc", "acc")
 
 
 def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
-    """One row a score: run, method, target, seed, party, split, metric, value (NaN = none), why (it has none)."""
-    columns = (*IDENTITY, "split", "metric", "value", "why")
+    """One row a score: run, method, target, seed, party, split, metric, value (NaN = none), low, high, why (none).
+
+    `low` and `high` are the ends of the run's own 95 % interval over patients, where it has one.
+    """
+    columns = (*IDENTITY, "split", "metric", "value", "low", "high", "why")
     rows = []
     for record in records:
         for party, score in record.scores.items():
@@ -33,8 +37,15 @@ def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
                 reason = f"{SUPPRESSED}: fewer than {smallest} images of a class" if hidden else _why(score, metric)
                 number = np.nan if hidden or value is None else float(value)
                 head = (record.run, record.method, record.target, record.seed, party, str(score.get("split", "test")))
-                rows.append((*head, metric, number, "" if np.isfinite(number) else reason))
+                ends = _ends(score, metric) if np.isfinite(number) else (np.nan, np.nan)
+                rows.append((*head, metric, number, *ends, "" if np.isfinite(number) else reason))
     return pd.DataFrame(rows, columns=list(columns))
+
+
+def _ends(score: Mapping[str, Any], metric: str) -> tuple[float, float]:
+    """The interval over patients that evaluate found for this score."""
+    pair = (score.get("bootstrap") or {}).get("intervals", {}).get(metric)
+    return (float(pair[0]), float(pair[1])) if pair else (np.nan, np.nan)
 
 
 def _why(score: dict[str, object], metric: str) -> str:
@@ -107,6 +118,14 @@ def headline(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> pd.Data
     groups = pd.Categorical(out["target"], categories=_targets(list(out["target"])), ordered=True)
     out = out.assign(target=groups).sort_values(["target", metrics[0]], ascending=[True, False], kind="stable")
     return out.assign(target=out["target"].astype("str")).reset_index(drop=True)
+
+
+def every_score(scores: pd.DataFrame) -> pd.DataFrame:
+    """One row a target, run and score: mean, low and high of the t-interval over seeds, seeds."""
+    order = [m for m in dict.fromkeys(scores["metric"]) if scores[scores["metric"] == m]["value"].notna().any()]
+    rows = [(t, r, m, v.mean, *clipped(v), v.n) for (t, r, m), v in summary(scores, order).items()]
+    columns = ["target", "run", "metric", "mean", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("mean", "low", "high"), "float64"))
 
 
 def _targets(names: list[str]) -> list[str]:

@@ -7,18 +7,16 @@ on a leaf that has the features' values, and the leaf's gradient then goes on in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.averaging import Travel, sound
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step
+from fdamed.federation.site import Site
 from fdamed.federation.steps import auxiliary_tasks, finite
 from fdamed.models.adversary import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
@@ -40,16 +38,6 @@ class Batch:
     rng: Stream
 
 
-class Moving(Protocol):
-    """An answer with an update of the model, from n images."""
-
-    @property
-    def g(self) -> Tensor: ...
-    @property
-    def n(self) -> int: ...
-
-
-R = TypeVar("R", bound=Moving)
 Pull = Callable[[Tensor], Tensor]
 """Features (B, d) -> the scalar that draws them towards the other side."""
 Objective = Callable[[Tensor, Batch], Tensor]
@@ -204,11 +192,3 @@ def combined(x: Tensor, layout: Layout, g_s: list[Tensor], w: list[float], g_t: 
         out[:p] += g_t[:p]
         out[p:] = x[p:] + g_t[p:]
     return out
-
-
-def sound_moves(net: Network, step: Step, x: Tensor, s: Mapping[str, R]) -> dict[str, R]:
-    """The answers whose update of x can be of this training; the others are left out of the round by name."""
-    p = net.layout.trainable
-    travels = {k: Travel(float(torch.linalg.vector_norm(r.g[:p])), r.n, r.n) for k, r in s.items()}
-    kept = sound(net, step, travels, x[:p])
-    return {k: r for k, r in s.items() if k in kept}

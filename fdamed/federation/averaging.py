@@ -1,31 +1,26 @@
 """The sources' part of a round: their updates, or their average, without those that cannot be of this training.
 
-An unsound update is left out of its round by name, in the log and in the run's record; decision 0012 has the limits.
+An unsound update is left out of its round by name, in the log and in the run's record; guard.py has the limits.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import BLOCK, cosines, mean
+from fdamed.algebra.vector import cosines, mean
+from fdamed.federation.guard import Travel, Verdict, distances, gram, judged, odd_shapes, opposed
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
 from fdamed.federation.steps import Moved, Trained, move_locally, train_locally
+from fdamed.models.flat import Layout
 
-TOO_LONG = 100.0
-"""Times the median of the others: no training of the same model goes so much further."""
-FAR_TOO_LONG = 1e4
-"""Times the one other and the model itself, where there is no majority to go by."""
-SHORTEST, LONGEST = 1e-30, 1e30
-"""Lengths between which float32 can make a unit direction of an update."""
 AGAINST = -0.5
 """The cosine of the whole model from which on the log says that a source points against the target."""
 
@@ -41,30 +36,18 @@ class Learner(Protocol):
     def loss(self) -> float: ...
 
 
+class Moving(Protocol):
+    """An answer with an update of the model, from n images."""
+
+    @property
+    def g(self) -> Tensor: ...
+    @property
+    def n(self) -> int: ...
+
+
 L = TypeVar("L", bound=Learner)
-
-
-@dataclass(frozen=True)
-class Travel:
-    """How long an update is (parameters only), from how many images, and its nominal reach."""
-
-    length: float
-    n: int
-    reach: float
-
-    @property
-    def rate(self) -> float:
-        """Nominal reach of one image."""
-        return self.reach / self.n if self.n > 0 else 0.0
-
-    @property
-    def fault(self) -> str | None:
-        """Why nothing can be made of it, whatever the others sent."""
-        if not self.rate > 0.0:
-            return "it counts no training"
-        if not self.length < LONGEST:
-            return "its length is beyond all measure"
-        return None if self.length > SHORTEST else "it is all zero"
+R = TypeVar("R", bound=Moving)
+T = TypeVar("T")
 
 
 def source_average(net: Network, model: Model) -> Model:
@@ -86,79 +69,138 @@ def note_loss(net: Network, h: Mapping[str, Learner]) -> None:
     net.notes["train/loss"] = sum(r.n * r.loss for r in h.values()) / sum(r.n for r in h.values())
 
 
-def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L]) -> dict[str, L]:
-    """The models that can have been trained from x; the others are left out of the round by name."""
-    x = x[: net.layout.trainable]
-    lengths = distances([r.x for r in h.values()], x)
-    travels = {k: Travel(length, r.n, r.n) for (k, r), length in zip(h.items(), lengths, strict=True)}
-    kept = sound(net, step, travels, x)
-    return {k: r for k, r in h.items() if k in kept}
+def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: Sequence[str] = ()) -> dict[str, L]:
+    """The models that can have been trained from x; the others are left out of the round by name.
+
+    `also`: further parts of the answer that go into a rule, each measured by its length.
+    """
+    kept = dict(h)
+    for part in also:
+        kept = sound_parts(net, step, kept, part)
+    cut = net.layout.trainable
+    vectors = [r.x for r in kept.values()]
+    kept = _sound_buffers(net, step, kept, distances([v[cut:] for v in vectors], x[cut:]))
+    lengths = distances([r.x for r in kept.values()], x[:cut])
+    verdict = sound(net, step, _travels(kept, lengths), length(x[:cut]))
+    kept = _left(kept, verdict)
+    kept = _unopposed(net, step, kept, [r.x[:cut] for r in kept.values()], x[:cut])
+    for party, factor in verdict.factors.items():
+        if party in kept:
+            net.shorten(party, step, factor)
+            shorter = kept[party].x.clone()
+            shorter[:cut] = torch.lerp(x[:cut], shorter[:cut], factor)
+            kept[party] = dataclasses.replace(kept[party], x=shorter)  # type: ignore[type-var]  # messages are records
+    return kept
 
 
 def source_moves(net: Network, model: Model, target: Moved) -> dict[str, Moved]:
     """The updates of the sources that answered soundly, judged beside the target's."""
-    s: dict[str, Moved] = net.ask_all(net.sources, move_locally, model)
+    return sound_moves(net, move_locally, model.x, net.ask_all(net.sources, move_locally, model), target=target)
+
+
+def sound_moves(
+    net: Network, step: Step, x: Tensor, s: Mapping[str, R], also: Sequence[str] = (), target: Moved | None = None
+) -> dict[str, R]:
+    """The answers whose update of x can be of this training; the others are left out of the round by name."""
+    kept = dict(s)
+    for part in also:
+        kept = sound_parts(net, step, kept, part)
     cut = net.layout.trainable
+    kept = _sound_buffers(net, step, kept, [length(r.g[cut:]) for r in kept.values()])
+    travels = _travels(kept, [length(r.g[:cut]) for r in kept.values()])
+    own = Travel(length(target.g[:cut]), target.n, target.reach) if target else None
+    verdict = sound(net, step, travels, length(x[:cut]), own)
+    kept = _left(kept, verdict)
+    kept = _unopposed(net, step, kept, [r.g[:cut] for r in kept.values()])
+    for party, factor in verdict.factors.items():
+        if party in kept:
+            net.shorten(party, step, factor)
+            shorter = kept[party].g.clone()
+            shorter[:cut] *= factor
+            kept[party] = dataclasses.replace(kept[party], g=shorter)  # type: ignore[type-var]  # messages are records
+    return kept
 
-    def travel(r: Moved) -> Travel:
-        return Travel(float(torch.linalg.vector_norm(r.g[:cut])), r.n, r.reach)
 
-    kept = sound(net, move_locally, {k: travel(r) for k, r in s.items()}, model.x[:cut], travel(target))
-    return {k: r for k, r in s.items() if k in kept}
+def sound_parts(
+    net: Network,
+    step: Step,
+    h: Mapping[str, T],
+    part: str,
+    like: Tensor | None = None,
+    start: Tensor | None = None,
+    layout: Layout | None = None,
+    size: float = 0.0,
+) -> dict[str, T]:
+    """The answers whose `part` can be of this training; the others are left out of the round by name.
+
+    It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
+    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`.
+    """
+    values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
+    kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
+    if layout is not None:
+        negative = [p for p in kept if len(values[p]) and bool((values[p][layout.variances] < 0.0).any())]
+        why = f"its part {part} has a negative running variance"
+        kept = _left(kept, _named(net, step, Verdict(dict.fromkeys(negative, why))))
+    moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
+    counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
+    travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
+    kept = _left(kept, sound(net, step, travels, size, subject=f"its part {part} is"))
+    return _unopposed(net, step, kept, [moved[p] for p in kept])
+
+
+def sound_norms(net: Network, step: Step, h: Mapping[str, L], name: str) -> dict[str, L]:
+    """The answers whose norm of this name is not far above the others'; a negative one is none, and no fault."""
+    travels = {k: Travel(getattr(r, name), max(1, r.n), max(1, r.n)) for k, r in h.items() if getattr(r, name) >= 0.0}
+    return _left(h, sound(net, step, travels, 0.0, subject=f"its {name} is"))
 
 
 def sound(
-    net: Network, step: Step, travels: Mapping[str, Travel], x: Tensor, target: Travel | None = None
-) -> frozenset[str]:
-    """Whose updates of x can be of this training; the others are left out of the round by name."""
-    faults = implausible(travels, target, x)
-    for party, why in faults.items():
+    net: Network,
+    step: Step,
+    travels: Mapping[str, Travel],
+    size: float,
+    target: Travel | None = None,
+    subject: str = "it is",
+) -> Verdict:
+    """The verdict on updates of a model of length `size`; who cannot be of this training is left out by name."""
+    return _named(net, step, judged(travels, target, size, net.guard, subject))
+
+
+def _sound_buffers(net: Network, step: Step, h: Mapping[str, T], lengths: Sequence[float]) -> dict[str, T]:
+    """The answers whose running statistics have moved no further than those of the others; they are not shortened."""
+    return _left(h, sound(net, step, _travels(h, lengths), 0.0, subject="the change of its running statistics is"))
+
+
+def length(v: Tensor) -> float:
+    return float(torch.linalg.vector_norm(v))
+
+
+def _travels(h: Mapping[str, Any], lengths: Sequence[float]) -> dict[str, Travel]:
+    return {k: Travel(v, r.n, getattr(r, "reach", r.n)) for (k, r), v in zip(h.items(), lengths, strict=True)}
+
+
+def _named(net: Network, step: Step, verdict: Verdict) -> Verdict:
+    for party, why in verdict.faults.items():
         net.reject(party, step, why)
-    return frozenset(travels.keys() - faults.keys())
+    if verdict.faults:
+        net.hold_quorum()
+    return verdict
 
 
-def implausible(sources: Mapping[str, Travel], target: Travel | None, x: Tensor) -> dict[str, str]:
-    """Which updates of the parameters x (P,) cannot be of this training, and why.
-
-    Too long is what is too long in itself and for its number of images: a hospital with many images goes far, and one
-    with a single image goes far for it. A reach that is told too small counts as length, as it would once aligned.
-    """
-    found = {party: why for party, t in sources.items() if (why := t.fault)}
-    rest = {party: t for party, t in sources.items() if party not in found}
-    together = [*rest.values(), *([target] if target and not target.fault else [])]
-    rates = sorted(t.rate for t in together)
-    lengths, by_images = sorted(t.length for t in together), sorted(t.length / t.n for t in together)
-    for party, own in rest.items():
-        usual = median_without(rates, own.rate, high=False) if len(together) > 1 else own.rate
-        length = own.length * max(1.0, usual / own.rate)
-        if len(together) > 2:
-            by_length = length / median_without(lengths, own.length)
-            by_image = length / own.n / median_without(by_images, own.length / own.n)
-            times, limit, what = min(by_length, by_image), TOO_LONG, "the others"
-        else:
-            others = [t for t in together if t is not own]
-            yardstick = max([float(torch.linalg.vector_norm(x)), *(t.length for t in others)])
-            times, limit, what = length / yardstick if yardstick else 0.0, FAR_TOO_LONG, "the model and any other"
-        if times > limit:
-            found[party] = f"it is {times:.3g} times as long as {what}"
-    return found
+def _left(h: Mapping[str, T], verdict: Verdict) -> dict[str, T]:
+    return {k: r for k, r in h.items() if k not in verdict.faults}
 
 
-def median_without(ordered: Sequence[float], own: float, high: bool = True) -> float:
-    """The high or low median of at least two ordered numbers without one of them, which is `own`."""
-    place = (len(ordered) - 1) // 2 if high else (len(ordered) - 2) // 2
-    return ordered[place if place < bisect_left(ordered, own) else place + 1]
-
-
-def distances(vectors: Sequence[Tensor], x: Tensor) -> list[float]:
-    """|v - x| over the numbers of x (P,) for each v, block by block: x is read once and nothing is copied whole."""
-    squares, scratch = [0.0] * len(vectors), torch.empty(BLOCK)
-    for start in range(0, len(x), BLOCK):
-        here = x[start : start + BLOCK]
-        for i, v in enumerate(vectors):
-            step = torch.sub(v[start : start + len(here)], here, out=scratch[: len(here)])
-            squares[i] += float(torch.dot(step, step))
-    return [square**0.5 for square in squares]
+def _unopposed(
+    net: Network, step: Step, h: dict[str, T], vectors: list[Tensor], x: Tensor | None = None
+) -> dict[str, T]:
+    """Without those whose change of the parameters x (None: from zero) points against all others, if the study asks."""
+    if net.guard.opposed is None or len(h) < 4:
+        return h
+    names = list(h)
+    found = opposed(gram(vectors, x), net.guard.opposed)
+    return _left(h, _named(net, step, Verdict({names[i]: "it points against all others" for i in found})))
 
 
 def tell_opponents(net: Network, sources: Sequence[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fdamed.algebra.vector import inner_products
 from fdamed.algebra.weights import Estimates, estimates, no_steps, with_step
-from fdamed.federation.averaging import Travel, implausible
+from fdamed.federation.averaging import length as length_of
+from fdamed.federation.averaging import sound
+from fdamed.federation.guard import SHORTEST, Travel
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, at_site, under_noise
@@ -138,33 +140,37 @@ def compare(net: Network, state: Model, pace: float) -> Comparison:
         if why := Travel(value, s[name].n, s[name].reach).fault:
             net.reject(name, move_paced, why)
             del s[name]
+    net.hold_quorum()
     names = list(s)
     lengths = torch.tensor([length[name] for name in names], dtype=torch.float64)
     reach = torch.tensor([r.reach for r in s.values()], dtype=torch.float64)
     n = [r.n for r in s.values()]
     u = torch.zeros(len(names), net.layout.size)
     for i, name in enumerate(names):
-        torch.mul(s.pop(name).g[:cut], 1.0 / length[name], out=u[i, :cut])
+        if length[name] > SHORTEST:  # who has not moved has no direction, and adds nothing
+            torch.mul(s[name].g[:cut], 1.0 / length[name], out=u[i, :cut])
+        del s[name]
     t: Compared = net.ask(net.target, compare_steps, Directions(x=state.x, u=u, length=lengths / reach, pace=pace))
-    return _without_giants(net, Comparison(t, names, u, lengths, reach, n), state.x[:cut])
+    return _without_giants(net, Comparison(t, names, u, lengths, reach, n), length_of(state.x[:cut]))
 
 
-def _without_giants(net: Network, c: Comparison, x: Tensor) -> Comparison:
+def _without_giants(net: Network, c: Comparison, size: float) -> Comparison:
     """Without the sources whose update dwarfs the others' and the target's; directions have no length to do harm."""
     t = c.target
     travels = map(Travel, c.length.tolist(), c.n, c.reach.tolist())
     own = Travel(t.mean2**0.5 * t.steps, t.n, t.reach)
-    rejected = implausible(dict(zip(c.names, travels, strict=True)), own, x)
-    if not rejected:
+    verdict = sound(net, move_paced, dict(zip(c.names, travels, strict=True)), size, own)
+    for name, factor in verdict.factors.items():
+        net.shorten(name, move_paced, factor)
+    if not (verdict.faults or verdict.factors):
         return c
-    for name, why in rejected.items():
-        net.reject(name, move_paced, why)
-    keep = [i for i, name in enumerate(c.names) if name not in rejected]
+    keep = [i for i, name in enumerate(c.names) if name not in verdict.faults]
+    shares = torch.tensor([verdict.factors.get(c.names[i], 1.0) for i in keep], dtype=torch.float64)
     return Comparison(
         replace(t, d2=t.d2[keep], p2=t.p2[keep], delta=t.delta[keep]),
         [c.names[i] for i in keep],
         c.u[keep],
-        c.length[keep],
+        c.length[keep] * shares,
         c.reach[keep],
         [c.n[i] for i in keep],
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fdamed.errors import FdamedError
@@ -15,6 +17,8 @@ from fdamed.federation.checkpoints import Checkpoints, Record
 from fdamed.federation.method import Method
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.stopping import Stopped, stop
+from fdamed.federation.wire import kinds
+from fdamed.models.flat import Layout
 from fdamed.progress import track
 
 __all__ = ["Checkpoints", "Judge", "Record", "run"]
@@ -50,6 +54,7 @@ def run(
     found = checkpoints.load(method, net) if checkpoints else None
     if found:
         done, state, record = found
+        net.recall(record.absences)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
     if checkpoints:
         checkpoints.check_room(state)
@@ -62,9 +67,11 @@ def run(
             datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         net.begin(round, rounds)
+        if net.sources and len(net.quarantined) == len(net.sources):
+            raise _nobody_left(net)
         stop.at_once(on_disk == round - 1)
         try:
-            state = method.round(state, net)
+            state = healthy(method.round(state, net), net.layout)
         except DroppedOut as absent:
             net.notes["lost"] = 1.0
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
@@ -78,6 +85,7 @@ def run(
         record.metrics.append(line | dict(judged))
         record.layers += net.layer_notes
         record.absences += net.absences
+        net.recall(net.absences)
         net.absences.clear()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger += net.ledger.settle()
@@ -98,6 +106,34 @@ def run(
             "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
         )
     return method.final(state), record
+
+
+def healthy(state: Any, layout: Layout) -> Any:
+    """The state that a round has made; what is not finite, or has a negative variance, loses the round.
+
+    A variance of 0, to which that of a dead channel may round, becomes the smallest positive number.
+    """
+    places = layout.variances
+    for name, kind in kinds(type(state)).items():
+        value = getattr(state, name)
+        if isinstance(value, Tensor):
+            if value.is_floating_point() and not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
+                raise DroppedOut("server", f"{name} of the model has entries that are not finite")
+            if kind == "weights" and len(places) and float(value[places].min()) <= 0.0:
+                if float(value[places].min()) < 0.0:
+                    raise DroppedOut("server", "the model has a negative running variance")
+                value = value.clone()
+                value[places] = value[places].clamp(min=torch.finfo(value.dtype).tiny)
+                state = dataclasses.replace(state, **{name: value})
+    return state
+
+
+def _nobody_left(net: Network) -> FdamedError:
+    return FdamedError(
+        f"all {len(net.sources)} sources are in quarantine: their answers were rejected in {net.guard.strikes} rounds",
+        f"{net.method}, target {net.target}, round {net.round}",
+        "Look into absences.jsonl or the log for the reasons; docs/guard.md has the limits.",
+    )
 
 
 def spent(metrics: Sequence[Mapping[str, Any]], patience: int | None) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from fdamed.federation.guard import MOST, REJECTED, unusable
 from fdamed.federation.ledger import SERVER, Ledger
 from fdamed.federation.memory import read_memory, write_memory
 from fdamed.federation.site import Site, Step, answer, refusal
-from fdamed.federation.wire import kinds, sizes
+from fdamed.federation.wire import sizes
+from fdamed.limits import Guard
 from fdamed.models.flat import Layout
 from fdamed.seeds import stream
 
@@ -51,6 +52,12 @@ class Network(ABC):
         self.absences: list[dict[str, Any]] = []
         self.touched: set[str] = set()
         """Hospitals whose memory may have changed since it was last kept."""
+        self.guard = Guard()
+        self.declared: Mapping[str, int] = {}
+        """Hospital -> the most images that it can count in an answer; where it is missing, nobody knows."""
+        self._strikes: dict[str, set[int]] = {}
+        self._out: set[str] = set()
+        """Sources whose answer was rejected in this round: they are not asked again before the next."""
         self._asked: dict[tuple[str, str], int] = {}
         self._share, self._seed = 1.0, 0
         self._invited = frozenset((*self.participants, target))
@@ -62,18 +69,39 @@ class Network(ABC):
     def begin(self, round: int, rounds: int) -> None:
         """Start round 1, 2, ... of `rounds`; its number is part of every random stream."""
         self.round, self.rounds = round, rounds
+        self.recall(self.absences)
         few = max(1, math.floor(self._share * len(self.sources) + 0.5))
-        drawn = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))[:few]
+        order = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))
+        away = self.quarantined
+        drawn = [i for i in order if self.sources[i] not in away][:few]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
+        for party in away:
+            why = f"in quarantine, after rejected answers in {self.guard.strikes} rounds"
+            self.absences.append({"round": round, "party": party, "step": "every step", "why": why})
         self._invited = frozenset((*self.participants, self.target))
         self._asked.clear()
+        self._out.clear()
         self.notes.clear()
         self.layer_notes.clear()
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """Sources whose answers were rejected in so many rounds that they are not asked again."""
+        limit = self.guard.strikes
+        return tuple(p for p in self.sources if limit and len(self._strikes.get(p, ())) >= limit)
+
+    def recall(self, absences: Iterable[Mapping[str, Any]]) -> None:
+        """Remember the rounds in which answers of sources were rejected, from this or an earlier job."""
+        for absence in absences:
+            if absence["why"].startswith(REJECTED):
+                self._strikes.setdefault(absence["party"], set()).add(absence["round"])
 
     def ask(self, party: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
         if party not in self._invited:
             raise DroppedOut(party, "takes no part in this round")
+        if party in self._out:
+            raise DroppedOut(party, "is left out of this round")
         nth = self._asked.get((party, step.name), 0)
         self._asked[(party, step.name)] = nth + 1
         self.check_release(party, step)
@@ -83,7 +111,7 @@ class Network(ABC):
             self.touched.add(party)
             reply = self._deliver(party, step, nth, msg)
             self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
-            fault = self._fault(party, step, reply)
+            fault = self._fault(party, step, msg, reply)
             if fault is None:
                 return reply
         self._miss(party, step, fault)
@@ -132,7 +160,17 @@ class Network(ABC):
 
     def reject(self, party: str, step: Step, why: str) -> None:
         """Leave an answer that came out of this round, by name, in the log and in the run's record."""
-        self._miss(party, step, f"update rejected: {why}")
+        self._miss(party, step, f"{REJECTED}{why}")
+
+    def hold_quorum(self) -> None:
+        """Raise DroppedOut where too few sources are left in this round; a network that is reliable goes on."""
+        return
+
+    def shorten(self, party: str, step: Step, factor: float) -> None:
+        """Say that an update is taken at this share of its length."""
+        self.notes[f"shortened/{party}"] = factor
+        told = f"round {self.round}: {party} is shortened to {factor:.3g} of its update in {step.name}"
+        print(f"{told}: it is {1.0 / factor:.3g} times as long as may be", file=sys.stderr, flush=True)
 
     def some(self, name: str, count: int) -> tuple[str, ...]:
         """So many of this round's sources, drawn anew each round."""
@@ -140,6 +178,8 @@ class Network(ABC):
         return tuple(self.participants[i] for i in sorted(drawn))
 
     def _miss(self, party: str, step: Step, why: str) -> None:
+        if why.startswith(REJECTED) and party != self.target:
+            self._out.add(party)
         self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
         print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)
 
@@ -147,9 +187,9 @@ class Network(ABC):
         """Why the hospital cannot even be asked; None: it can."""
         return None
 
-    def _fault(self, party: str, step: Step, reply: Any) -> str | None:
+    def _fault(self, party: str, step: Step, msg: Any, reply: Any) -> str | None:
         """Why an answer that left the hospital is of no use; None: it is."""
-        return unusable(reply)
+        return unusable(reply, msg, self.layout, self.declared.get(party, MOST))
 
     @abstractmethod
     def check_release(self, party: str, step: Step) -> None:
@@ -168,21 +208,6 @@ class Network(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let the hospitals go."""
-
-
-def unusable(reply: Any) -> str | None:
-    """Why an answer must not reach an aggregation rule; None: it may."""
-    for name, kind in kinds(type(reply)).items():
-        value = getattr(reply, name)
-        if isinstance(value, Tensor):
-            # A finite sum proves finite entries; only a suspicious one is looked at closely.
-            if not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
-                return f"update rejected: {name} has entries that are not finite"
-        elif kind == "scalar" and not (value == value and abs(value) != float("inf")):
-            return f"update rejected: {name} is not finite"
-        elif kind == "count" and not 0 <= value < 10**9:
-            return f"update rejected: {name} is no possible number of samples"
-    return None
 
 
 class InProcess(Network):

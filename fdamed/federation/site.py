@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import torch
 from torch import Tensor
 
 from fdamed.config import Recipe
@@ -144,13 +145,31 @@ def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
     insist(site, step)
     site.rng = stream(site.seed, site.name, round, step.draws, nth)
-    recipe = site.recipe
+    recipe, before = site.recipe, dict(site.memory)
     site.recipe = recipe.at(round)
     try:
         with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
-            return step.run(site, ask)
+            reply = step.run(site, ask)
+        _keep_finite(site, before)
+    except FdamedError:
+        site.memory = before  # what a training that failed has left there must not be saved
+        raise
     finally:
         site.recipe = recipe
+    return reply
+
+
+def _keep_finite(site: Site, before: dict[str, Tensor]) -> None:
+    """Refuse to remember what is not finite: a loss can still be finite when the numbers behind it are not."""
+    for name, value in site.memory.items():
+        if value is not before.get(name) and value.is_floating_point() and not torch.isfinite(value.sum()):
+            if bool(torch.isfinite(value).all()):
+                continue
+            raise FdamedError(
+                f"what it would remember ({name}) is not finite at learning rate {site.recipe.lr}",
+                f"hospital {site.name}",
+                "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
+            )
 
 
 def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:

@@ -83,6 +83,7 @@ class Unreliable(Network):
         super().__init__((*inner.sources, inner.target), inner.target, inner.layout, inner.method)
         self.schedule = Schedule(faults, inner.target, seed)
         self.absences = inner.absences
+        self.declared = inner.declared
         self._inner = inner
         self._questions: dict[str, int] = {}
 
@@ -95,12 +96,16 @@ class Unreliable(Network):
         """As on any network; with fewer sources than the quorum the round is lost."""
         asked = set(parties)
         replies = super().ask_all(asked, step, msg)
-        missed = {a["party"] for a in self.absences if a["round"] == self.round} & set(self.participants)
-        there, quorum = len(self.participants) - len(missed), self.schedule.faults.quorum
-        if asked - {self.target} and missed and there < quorum:
+        if asked - {self.target}:
+            self.hold_quorum()
+        return replies
+
+    def hold_quorum(self) -> None:
+        missed = {a["party"] for a in self.absences if a["round"] == self.round} & set(self.sources)
+        there, quorum = len(set(self.participants) - missed), self.schedule.faults.quorum
+        if missed and there < quorum:
             self.notes["below_quorum"] = 1.0
             raise DroppedOut("sources", f"{there} of {len(self.participants)} are there, the quorum is {quorum}")
-        return replies
 
     def _unreachable(self, party: str) -> str | None:
         self._questions[party] = self._questions.get(party, -1) + 1
@@ -114,13 +119,13 @@ class Unreliable(Network):
             raise DroppedOut(party, why)
         return self._inner._deliver(party, step, nth, msg)
 
-    def _fault(self, party: str, step: Step, reply: Any) -> str | None:
+    def _fault(self, party: str, step: Step, msg: Any, reply: Any) -> str | None:
         kind = self._lost(party, "up", step)
         if kind:
             return f"message lost: {kind} up"
         if self.schedule.late(self.round, party, self._questions[party]):
             return LATE
-        return super()._fault(party, step, reply)
+        return super()._fault(party, step, msg, reply)
 
     def _lost(self, party: str, way: Way, step: Step) -> str | None:
         return self.schedule.lost(self.round, party, self._questions[party], way, step)

@@ -24,8 +24,9 @@ from torch import Tensor
 from fdamed.algebra.attention import attention
 from fdamed.algebra.parts import with_head
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import combined, progress, sound_moves
+from fdamed.federation.adversaries import combined, progress
 from fdamed.federation.attending import Candidate, settle, settled, spread_of
+from fdamed.federation.averaging import sound_moves, sound_parts
 from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import DroppedOut, Network
@@ -34,7 +35,7 @@ from fdamed.federation.site import Step
 from fdamed.federation.steps import move_locally
 from fdamed.federation.wire import Statistic, Weights, message
 from fdamed.models.adversary import Branches, Discriminator, Opponents, count, folded, half, shape_of
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import FlatModel, layout_of
 
 
 @message
@@ -111,7 +112,10 @@ class Fada(Method[State]):
             step, (s, t), di = adapt, self._copies(state, net), None
         else:
             step, (s, t, di) = end, self._features(state, net)
-        s = sound_moves(net, step, state.x, s)
+        s = sound_moves(net, step, state.x, s, also=("di",) if step is adapt else ())
+        if self.model == "III":
+            shape = shape_of(net.layout)
+            s = sound_parts(net, step, s, "d", layout=layout_of(Branches(shape.d, shape.classes)))
         if not s:
             return state
         n = sum(r.n for r in s.values())
@@ -123,7 +127,6 @@ class Fada(Method[State]):
         if self.model == "III":
             d = mean([r.d for r in s.values()], w)
             x, d = settled(net, x, d, self.probe) if t else (x, d)
-            shape = shape_of(net.layout)
             x = with_head(x, fold(Branches(shape.d, shape.classes), d), net.layout)
         if di is None:  # the copies of the sources together are as heavy as the target's
             di = mean([mean([r.di for r in s.values()], w), t.di], [1.0, 1.0]) if t else state.di

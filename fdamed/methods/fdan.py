@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown, sound_moves
-from fdamed.federation.averaging import source_average
+from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown
+from fdamed.federation.averaging import sound_moves, source_average
 from fdamed.federation.exchange import STEPS, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
@@ -161,7 +161,8 @@ class FDan(Method[State]):
             return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 
         t = net.ask(net.target, portray, towards(state.m, state.h))
-        s = sound_moves(net, approach, state.x, net.ask_all(net.sources, approach, towards(t.m, t.h)))
+        s = net.ask_all(net.sources, approach, towards(t.m, t.h))
+        s = sound_moves(net, approach, state.x, s, also=("m",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]

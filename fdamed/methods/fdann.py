@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress, sound_moves
-from fdamed.federation.averaging import source_average
+from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress
+from fdamed.federation.averaging import sound_moves, source_average
 from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
@@ -116,7 +116,8 @@ class FDann(Method[State]):
 
         t = net.ask(net.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
-        s = sound_moves(net, play, state.x, net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1)))
+        s = net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1))
+        s = sound_moves(net, play, state.x, s, also=("di",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
-from fdamed.federation.averaging import note_loss, sound_models
+from fdamed.federation.averaging import note_loss, sound_models, sound_norms
 from fdamed.federation.jacobian import gradient_at, mean_gradient, note_norms, watch
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
@@ -150,7 +150,8 @@ class FedGTST(Method[State]):
             **net.ask_all(phi, train_guided, self._question(state, plain=True)),
             **net.ask_all(rest, train_guided, self._question(state, plain=False)),
         }
-        h: dict[str, Steep] = sound_models(net, train_guided, state.x, dict(sorted(answers.items())))
+        h: dict[str, Steep] = sound_norms(net, train_guided, dict(sorted(answers.items())), "gamma")
+        h = sound_models(net, train_guided, state.x, h)
         if not h:
             return state
         note_loss(net, h)

@@ -21,7 +21,7 @@ from fdamed.algebra.head import head_gradient
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.adversaries import batch_of, features
-from fdamed.federation.averaging import Travel, note_loss, sound, sound_models
+from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.jacobian import gradient_at, watch
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
@@ -162,9 +162,7 @@ class FedIIR(Method[State]):
         """ema g + (1 - ema) mean_k g_k over the images of the sources that told one soundly; without any, g."""
         g = state.g if state.t else torch.zeros(head_size(net.layout))
         some = {k: r for k, r in told.items() if r.n and bool(r.g.any())}
-        travels = {k: Travel(float(torch.linalg.vector_norm(r.g)), r.n, r.n) for k, r in some.items()}
-        kept = sound(net, slope, travels, state.x[: net.layout.trainable])
-        some = {k: r for k, r in some.items() if k in kept}
+        some = sound_parts(net, slope, some, "g", like=g, size=length(state.x[: net.layout.trainable]))
         if not some:
             return g, state.t
         new = mean([r.g for r in some.values()], [float(r.n) for r in some.values()])

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
 from fdamed.federation.aligned import KEPT, Parts, predictor
 from fdamed.federation.aligning import STEPS, Average, Begin, Call, Learned, Lesson, Terms, agree, learn, take, tell
-from fdamed.federation.averaging import Travel, sound, source_average
+from fdamed.federation.averaging import sound_parts, source_average
 from fdamed.federation.meeting import agreed, has_begun, met
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
@@ -190,7 +190,8 @@ class FedRfTca(Method[State]):
             return {}
         whole = int(self.means == "epoch")
         call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise, whole=whole)
-        return {i: r.x for i, r in net.ask_all(senders, tell, call).items()}
+        told = sound_parts(net, tell, net.ask_all(senders, tell, call), "x", like=torch.empty(2 * self.frequencies))
+        return {i: r.x for i, r in told.items()}
 
     def _frozen(self, layout: Layout) -> int:
         """How many parameters lie before the first that learns."""
@@ -244,8 +245,13 @@ class FedRfTca(Method[State]):
         if t:
             net.notes |= {"mmd": t.apart, "norm/w": t.norm}
         vote = self.setting in VOTES
-        w = {i: s[i].x for i in _sound(net, s, senders.w, "x")}
-        c = {i: s[i].c for i in _sound(net, s, senders.c, "c")}
+        parts = Parts(self.frequencies, self.components, self.width, shape_of(net.layout).classes)
+        sent_w = {i: s[i] for i in senders.w if i in s}
+        kept = sound_parts(net, learn, sent_w, "x", like=torch.empty(count(parts.aligner)))
+        sent_c = {i: s[i] for i in senders.c if i in s and (i in kept or i not in sent_w)}
+        w = {i: r.x for i, r in kept.items()}
+        kept = sound_parts(net, learn, sent_c, "c", like=torch.empty(count(parts.classifier)))
+        c = {i: r.c for i, r in kept.items()}
         new_w = _uniform([*w.values(), *([t.x] if t else [])]) if w else NOTHING  # alone, the target has W already
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING
         for i in sorted({*w, *(() if vote else c)}):
@@ -260,11 +266,3 @@ class FedRfTca(Method[State]):
 
 def _uniform(vectors: list[Tensor]) -> Tensor:
     return mean(vectors, [1.0] * len(vectors))
-
-
-def _sound(net: Network, s: Mapping[str, Learned], senders: tuple[str, ...], part: str) -> list[str]:
-    """The senders whose W or C can be of this training; the others are left out of the round by name."""
-    sent: dict[str, Any] = {i: getattr(s[i], part) for i in senders if i in s}
-    travels = {i: Travel(float(torch.linalg.vector_norm(v)), s[i].n, s[i].n) for i, v in sent.items()}
-    kept = sound(net, learn, travels, next(iter(sent.values()))) if sent else frozenset()
-    return [i for i in sent if i in kept]

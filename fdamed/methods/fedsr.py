@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fdamed.algebra.random_features import checksum
 from fdamed.algebra.vector import mean
 from fdamed.federation.adversaries import Batch, Local, all_batches, batch_of
-from fdamed.federation.averaging import Travel, note_loss, sound, sound_models
+from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site_like, enough
@@ -182,9 +182,7 @@ class FedSR(Method[State]):
             steps=self.local_steps,
         )
         h: dict[str, Answer] = sound_models(net, learn, state.x, net.ask_all(net.sources, learn, ask))
-        travels = {k: Travel(float(torch.linalg.vector_norm(r.s - s)), r.n, r.n) for k, r in h.items()}
-        kept = sound(net, learn, travels, s)
-        h = {k: r for k, r in h.items() if k in kept}
+        h = sound_parts(net, learn, h, "s", like=s, start=s, size=length(s))
         if not h:
             return State(x=state.x, s=s)
         note_loss(net, h)

@@ -14,7 +14,6 @@ Both sides add up the very numbers that crossed, in float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from fdamed.algebra.vector import mean
 from fdamed.errors import FdamedError
-from fdamed.federation.averaging import Travel, note_loss, sound, sound_models
+from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site_like
@@ -167,7 +166,8 @@ class Scaffold(Method[State]):
         h: dict[str, Answer] = {}
         for k, last in zip(sources, taken.tolist(), strict=True):
             h |= net.ask_all((k,), train_corrected, ask(taken=last))
-        h = _sound(net, state.x, h)
+        h = sound_parts(net, train_corrected, h, "dc", like=torch.empty(cut), size=length(state.x[:cut]))
+        h = sound_models(net, train_corrected, state.x, h)
         if not h:
             return state
         note_loss(net, h)
@@ -178,12 +178,3 @@ class Scaffold(Method[State]):
             c.add_(r.dc, alpha=1.0 / len(sources))
         taken[[sources.index(k) for k in h]] = net.round
         return State(x=x, c=c, taken=taken)
-
-
-def _sound(net: Network, x: Tensor, h: Mapping[str, Answer]) -> dict[str, Answer]:
-    """The answers whose y and whose change of the variate can be of this training; a variate may stay as it was."""
-    kept = sound_models(net, train_corrected, x, h)
-    lengths = {k: float(torch.linalg.vector_norm(r.dc)) for k, r in kept.items()}
-    moved = {k: Travel(length, kept[k].n, kept[k].n) for k, length in lengths.items() if length}
-    fine = sound(net, train_corrected, moved, x[: net.layout.trainable])
-    return {k: r for k, r in kept.items() if k in fine or k not in moved}

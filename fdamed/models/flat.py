@@ -47,6 +47,12 @@ class Layout:
     def parameters(self) -> tuple[Segment, ...]:
         return tuple(s for s in self.segments if s.kind == "parameter")
 
+    @cached_property
+    def variances(self) -> Tensor:
+        """Places of BatchNorm's running variances, which are positive in every sound model."""
+        places = [range(s.start, s.stop) for s in self.segments if s.name.endswith("running_var")]
+        return torch.tensor([i for place in places for i in place], dtype=torch.int64)
+
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments)
 

@@ -54,7 +54,7 @@ def write_onnx(network: nn.Module, sample: Tensor, path: Path, about: Mapping[st
     """The network with its softmax, for any number of images at a time; `about` goes into the file as JSON texts.
 
     The exporter that traces needs `onnx` alone and 0.3 s; the one through torch.export needs two more packages and
-    11 s of CPU for the same graph (decision 0040). What it wrote is compared with torch by the caller.
+    11 s of CPU for the same graph (decision 0023). What it wrote is compared with torch by the caller.
     """
     import onnx
 

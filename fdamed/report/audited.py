@@ -8,8 +8,9 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.ranking import Ranking, ranking
+from fdamed.report import leaks, subgroups
 from fdamed.report.answer import CEILING
-from fdamed.report.svg import colour, drawing, number, scale, ticks
+from fdamed.report.svg import colour, drawing, scale
 
 SURE = 0.05
 """Holm's p-value below which two runs differ."""
@@ -18,18 +19,44 @@ RELIABILITY = 8
 Audit = Mapping[str, Any]
 
 
+NAMES = {
+    "auc": "AUC",
+    "acc": "Accuracy",
+    "balanced_acc": "Balanced accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "sens_at_spec90": "Sens. at spec. 0.9",
+    "f1": "F1",
+    "ap": "Average precision",
+    "brier": "Brier score",
+    "false_alarms": "False alarms",
+    "bias": "Bias",
+}
+"""Scores as the page calls them, in its order."""
+GAPS = ("auc", "sensitivity", "false_alarms")
+
+
 def block(audit: Audit, order: Sequence[str], methods: Mapping[str, str], index: Mapping[str, int]) -> dict[str, Any]:
     """The section of one target; `order` has its runs, best first, without those of sweeps."""
     runs = [run for run in order if run in audit["runs"]]
     metric = "auc" if "auc" in audit["scores"] else "acc"
     best = next((run for run in runs if methods[run] != CEILING and run != audit["reference"]), None)
+    shown = next((run for run in runs if methods[run] != CEILING), None)
     return {
         "suppressed": audit.get("suppressed", ""),
         "metric": "AUC" if metric == "auc" else "accuracy",
         "reference": audit["reference"],
+        "metrics": [NAMES[m] for m in NAMES if m in audit["scores"]],
+        "scores": every_score(audit, runs),
         "matrix": matrix(audit, runs, metric),
         "forests": [
-            {"run": run, "open": run == best, "drawing": forest(audit, run, index[run])}
+            {
+                "run": run,
+                "open": run == best,
+                "drawing": subgroups.forest(audit, run, index[run]),
+                "rows": subgroups.rows(audit, run, 1),
+                "pairs": subgroups.rows(audit, run, 2) if run == best else [],
+            }
             for run in runs
             if run != audit["reference"]
         ]
@@ -40,13 +67,25 @@ def block(audit: Audit, order: Sequence[str], methods: Mapping[str, str], index:
             {
                 "run": run,
                 "error": audit["calibration"][run]["error"],
-                "drawing": reliability(run, audit["calibration"][run]["bins"], index[run]),
+                "limit": audit["calibration"][run].get("limit"),
+                "drawing": subgroups.reliability(run, audit["calibration"][run]["bins"], index[run]),
             }
             for run in runs
             if run in audit["calibration"] and audit["calibration"][run]["bins"]
         ][:RELIABILITY],
+        "of_groups": {"run": shown, "diagrams": subgroups.diagrams_by_group(audit, shown, index[shown])}
+        if shown
+        else None,
+        "several": "auc" not in audit["scores"],
         "pairs_of_groups": sum(len(g["by"]) == 2 for g in audit["groups"]),
+        "probe": leaks.block(audit.get("probe"), runs, index),
     }
+
+
+def every_score(audit: Audit, runs: Sequence[str]) -> list[dict[str, Any]]:
+    """A row a run: all scores in the order of NAMES."""
+    known = [m for m in NAMES if m in audit["scores"]]
+    return [{"run": run, "cells": [audit["scores"][m].get(run) for m in known]} for run in runs]
 
 
 def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any]]:
@@ -62,110 +101,44 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
     return rows
 
 
+SIZES = {"separation": "d′", "cohens_h": "Cohen’s h", "cliffs_delta": "Cliff’s δ over seeds"}
+
+
 def _cell(found: Mapping[tuple[str, str], Audit], run: str, other: str) -> dict[str, Any] | None:
     pair = found.get((run, other)) or found.get((other, run))
     if pair is None:
         return None
-    sign = 1 if (run, other) in found else -1
-    ends = sorted((sign * pair["low"], sign * pair["high"]))
-    return {
-        "other": other,
-        "points": 100 * sign * pair["value"],
-        "low": 100 * ends[0],
-        "high": 100 * ends[1],
-        "p": pair["p_holm"],
-        "sure": pair["p_holm"] < SURE,
-    }
+    cell = subgroups.oriented(pair, run)
+    effects = [f"{SIZES[k]} {v:+.2f}" for k, v in cell["sizes"].items()]
+    return cell | {"sure": pair["p_holm"] < SURE, "effects": ", ".join(effects)}
 
 
 def gaps(audit: Audit, runs: Sequence[str]) -> list[dict[str, Any]]:
-    """A row an attribute and run: the widest gap of the AUC between two of its groups, those of the AUC alone."""
-    return [
+    """A row an attribute, score and run: the widest gap between two groups, and how the reference's differs."""
+    rows = [
         {
             "by": g["by"],
             "run": g["run"],
+            "metric": NAMES[g["metric"]],
             "points": 100 * g["value"],
             "low": 100 * g["low"],
             "high": 100 * g["high"],
             "best": g["best"],
             "worst": g["worst"],
             "sure": g["low"] > 0,
+            "change": _change(g.get("change")),
         }
         for g in audit["gaps"]
-        if g["metric"] == "auc" and g["run"] in runs
+        if g["metric"] in GAPS and g["run"] in runs
     ]
+    return sorted(rows, key=lambda row: -float(row["points"]))
 
 
-def forest(audit: Audit, run: str, index: int) -> Markup:
-    """The gain over the reference in all patients and in every group of one attribute."""
-    rows: list[tuple[str, str, Mapping[str, float]]] = []
-    for group in audit["groups"]:
-        gain = group["runs"].get(run, {}).get("gain")
-        if len(group["by"]) == 1 and gain:
-            counted = "" if group["n"] is None else f"{group['n']:,} images"
-            rows.append((f"{group['by'][0]}: {group['are'][0]}", counted, gain))
-    whole = _cell(
-        {(p["first"], p["second"]): p for p in audit["pairs"] if p["metric"] == "auc"}, run, audit["reference"]
-    )
-    if whole:
-        rows.insert(
-            0, ("all", "", {k: whole[n] / 100 for k, n in (("value", "points"), ("low", "low"), ("high", "high"))})
-        )
-    if not rows:
-        return Markup("")
-    ends = [100 * g[k] for _, _, g in rows for k in ("low", "high")]
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    left, right, high_row = 190.0, 600.0, 24.0
-    bottom = 8 + high_row * len(rows)
-    x = scale(low, high, left, right)
-    body = []
-    for value in ticks(low, high):
-        body.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="4" y2="{bottom}"/>')
-        label = f"{value:+.3g}" if value else "0"
-        body.append(f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
-    body.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="2" y2="{bottom}"/>')
-    for i, (name, counted, gain) in enumerate(rows):
-        y = 8 + high_row * (i + 0.5)
-        told = f"{name}: {100 * gain['value']:+.1f} points, {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f}"
-        span = f'x1="{x(100 * gain["low"]):.1f}" x2="{x(100 * gain["high"]):.1f}" y1="{y}" y2="{y}"'
-        body.append(f'<text class="name" x="{left - 12}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
-        body.append(f'<line class="span" style="stroke:{colour(index)}" {span}/>')
-        body.append(
-            f'<circle style="fill:{colour(index)}" cx="{x(100 * gain["value"]):.1f}" cy="{y}" r="4.5">'
-            f"<title>{escape(told)}</title></circle>"
-        )
-        body.append(f'<text class="tick" x="{right + 10}" y="{y + 4}">{counted}</text>')
-    axis = f"points of AUC gained over {audit['reference']}"
-    body.append(
-        f'<text class="axis" x="{(left + right) / 2}" y="{bottom + 36}" text-anchor="middle">{escape(axis)}</text>'
-    )
-    return drawing(690, bottom + 44, f"Gain of {run} over {audit['reference']} by group", body)
-
-
-def reliability(run: str, bins: Sequence[Mapping[str, float]], index: int) -> Markup:
-    """Share of positives against what was said, a dot a bin, its area by images."""
-    left, right, top, bottom = 34.0, 204.0, 8.0, 178.0
-    x, y = scale(0, 1, left, right), scale(0, 1, bottom, top)
-    body = [f'<line class="reference" x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}"/>']
-    for value in (0, 0.5, 1):
-        body.append(f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{top}" y2="{bottom}"/>')
-        body.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        body.append(
-            f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>'
-        )
-        body.append(
-            f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>'
-        )
-    path = " ".join(f"{x(b['chance']):.1f},{y(b['rate']):.1f}" for b in bins)
-    body.append(f'<polyline class="line" style="stroke:{colour(index)}" points="{path}"/>')
-    most = max(b["n"] for b in bins)
-    for b in bins:
-        told = f"said {b['chance']:.2f}, true {b['rate']:.2f}, {b['n']} images"
-        body.append(
-            f'<circle style="fill:{colour(index)}" cx="{x(b["chance"]):.1f}" cy="{y(b["rate"]):.1f}" '
-            f'r="{2 + 3 * (b["n"] / most) ** 0.5:.1f}"><title>{told}</title></circle>'
-        )
-    return drawing(214, 200, f"Calibration of {run}", body, "chart small")
+def _change(told: Mapping[str, float] | None) -> dict[str, Any] | None:
+    if not told:
+        return None
+    low, high = 100 * told["low"], 100 * told["high"]
+    return {"points": 100 * told["value"], "low": low, "high": high, "sure": low > 0 or high < 0}
 
 
 def ranked(audits: Mapping[str, Audit], runs: Sequence[str]) -> Ranking | None:

@@ -9,7 +9,7 @@ import pandas as pd
 from fdamed.evaluate import gains, protocol, reproduction, sweeps, tables
 from fdamed.evaluate.costs import Cost
 from fdamed.evaluate.intervals import Interval
-from fdamed.report import advice, hindsight
+from fdamed.report import advice, audit_tables, hindsight
 from fdamed.report.study import Frames, Known
 
 
@@ -20,6 +20,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
     out = {
         "headline": _headline(study, frames),
         "scores": frames.scores,
+        "metrics": tables.every_score(frames.scores),
         "rounds": frames.rounds,
         "bytes": frames.traffic,
         "score_by_bytes": study.found.by_bytes,
@@ -38,6 +39,7 @@ def files(study: Known, frames: Frames) -> dict[str, pd.DataFrame]:
         "advice": advice.table({t: told for t, told in study.advice.items() if told}),
         "advice_judged": hindsight.table([h for h in study.judged.values() if h], main),
     }
+    more |= audit_tables.tables(study.audits)
     return out | {name: frame for name, frame in more.items() if not frame.empty}
 
 

@@ -16,7 +16,7 @@ from fdamed.configfile import catalogue
 from fdamed.errors import FdamedError
 from fdamed.files import digest, digest_file, held, read_json, write_json, write_lines, write_text
 from fdamed.runs import Run
-from fdamed.stages.evaluate import keep_predictions
+from fdamed.stages.evaluate import keep_predictions, over_patients
 from fdamed.stages.features import read
 from fdamed.stages.federate import chosen
 from fdamed.stages.hospitals import device, resident
@@ -163,7 +163,8 @@ def judged(config: Config, name: str, spec: Run, target: str, seed: int, p: NDAr
     asked = rows[rows["split"].isin(JUDGED)]
     y, split = asked["y"].to_numpy(dtype="int64"), asked["split"].to_numpy(dtype=object)
     found = {s: scores(y[split == s], p[split == s]) for s in JUDGED}
-    keep_predictions(places, target, name, target, seed, y[split == "test"], p[split == "test"])
+    tested, chances = y[split == "test"], p[split == "test"]
+    patient = keep_predictions(places, target, name, target, seed, tested, chances)
     record: dict[str, Any] = {
         "cohort": config.cohort,
         "run": name,
@@ -174,6 +175,7 @@ def judged(config: Config, name: str, spec: Run, target: str, seed: int, p: NDAr
         "party": target,
         "split": "test",
         **found["test"],
+        "bootstrap": over_patients(config, target, tested, chances, patient),
     }
     write_json(places.run(name, target, seed) / "scores" / f"{target}.json", record)
     return {f"{s}/acc": found[s]["acc"] for s in JUDGED} | {f"{s}/auc": found[s]["auc"] for s in JUDGED}

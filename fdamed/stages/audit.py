@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from fdamed.evaluate.paired import Estimate, Scored
+    from fdamed.evaluate.paired import Influence
+    from fdamed.evaluate.subgroups import Group, Standing
 
 Runs = dict[str, dict[int, int]]
 """Run -> seed -> row of the scores."""
@@ -54,7 +55,11 @@ def reference_of(config: Config) -> str:
 
 def audited(config: Config, target: str) -> dict[str, Any]:
     """What audit/{target}.json holds."""
+    import numpy as np
+
     from fdamed.disclosure import hides, small
+    from fdamed.evaluate import comparisons
+    from fdamed.seeds import stream
 
     frame, chances, runs = predictions(config, target)
     smallest, several = config.privacy.smallest_cell, chances.ndim == 3
@@ -75,15 +80,14 @@ def audited(config: Config, target: str) -> dict[str, Any]:
     }
     if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
         return content | {"suppressed": f"fewer than {smallest} images of a class"}
-    scored = _scored(frame, chances)
-    content["scores"] = {
-        metric: {name: _told(_mean(found, list(rows.values()))) for name, rows in runs.items()}
-        for metric, found in scored.items()
-    }
-    content["pairs"] = _pairs(scored, runs)
-    if not several:
+    scored = comparisons.scored(frame, chances, stream(0, config.cohort, target, "audit"))
+    content["scores"] = comparisons.means(scored, runs)
+    content["pairs"] = comparisons.pairs(scored, runs, reference, frame, chances)
+    if several:  # the class that was named, and how sure it was of it
+        content["calibration"] = _calibration(chances.argmax(axis=2) == y, chances.max(axis=2), runs, smallest)
+    else:
         content["groups"], content["gaps"] = _by_group(frame, chances, runs, reference, smallest)
-        content["calibration"] = _calibration(y, chances, runs, smallest)
+        content["calibration"] = _calibration(np.broadcast_to(y, chances.shape), chances, runs, smallest)
     return content
 
 
@@ -117,100 +121,116 @@ def predictions(config: Config, target: str) -> tuple[pd.DataFrame, NDArray[Any]
     return first, np.stack(rows), runs
 
 
-def _scored(frame: pd.DataFrame, chances: NDArray[Any]) -> dict[str, Scored]:
-    """Score -> its values and covariance over patients, where they can be told."""
-    import numpy as np
-
-    from fdamed.evaluate.paired import accuracy_of, auc_of, share_of
-
-    y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
-    if chances.ndim == 3:
-        _, owner = np.unique(patient, return_inverse=True)
-        found = {"acc": share_of(chances.argmax(axis=2) == y, owner)}
-    else:
-        found = {"auc": auc_of(y, chances, patient), "acc": accuracy_of(y, chances, patient)}
-    return {metric: scored for metric, scored in found.items() if scored is not None}
-
-
-def _mean(scored: Scored, rows: list[int]) -> Estimate:
-    from fdamed.evaluate.paired import mean_of
-
-    return mean_of(scored, rows)
-
-
-def _pairs(scored: dict[str, Scored], runs: Runs) -> list[dict[str, Any]]:
-    """Every two runs by the seeds that both have; p-values also as Holm corrects them over all pairs of a score."""
-    from itertools import combinations
-
-    from fdamed.evaluate.paired import difference, holm
-
-    out = []
-    for metric, found in scored.items():
-        told = []
-        for a, b in combinations(runs, 2):
-            both = [s for s in runs[a] if s in runs[b]]
-            if both:
-                apart = difference(found, [runs[a][s] for s in both], [runs[b][s] for s in both])
-                told.append({"metric": metric, "first": a, "second": b, "seeds": len(both), **_told(apart)})
-        for row, p in zip(told, holm([row["p"] for row in told]), strict=True):
-            row["p_holm"] = p
-        out += told
-    return out
-
-
 def _by_group(
     frame: pd.DataFrame, chances: NDArray[Any], runs: Runs, reference: str, smallest: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    from collections import defaultdict
+    """Every group that may be shown, and the widest gaps between those of one attribute."""
+    from itertools import groupby
 
-    from fdamed.evaluate.subgroups import gap, groups, standings
+    from fdamed.evaluate.subgroups import groups, standings
 
     rows = {name: list(by_seed.values()) for name, by_seed in runs.items()}
-    told: list[dict[str, Any]] = []
-    scores: dict[tuple[str, str, str], dict[str, Estimate]] = defaultdict(dict)
-    for group in groups(frame, smallest):
-        found = standings(group, frame, chances, rows, reference)
-        if not found:
-            continue
-        entry: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
-        for name, s in found.items():
-            parts = {"auc": s.auc, "sensitivity": s.sensitivity, "false_alarms": s.false_alarms}
-            entry["runs"][name] = {k: _told(v) for k, v in parts.items() if v is not None} | {
-                "brier": s.brier,
-                "calibration_error": s.calibration_error,
-                "gain": _told(s.gain) if s.gain else None,
+    entries: list[dict[str, Any]] = []
+    gaps: list[dict[str, Any]] = []
+    # An attribute at a time: what its groups keep for the gaps, a number a patient, run and seed, is much.
+    for by, members in groupby(groups(frame, smallest), key=lambda group: group.by):
+        known = [(group, found) for group in members if (found := standings(group, frame, chances, rows))]
+        entries += [_entry(frame, chances, group, found, runs, reference, smallest) for group, found in known]
+        if len(by) == 1:
+            gaps += _gaps(by[0], {group.are[0]: found for group, found in known}, reference)
+    return entries, gaps
+
+
+def _entry(
+    frame: pd.DataFrame,
+    chances: NDArray[Any],
+    group: Group,
+    found: Mapping[str, Standing],
+    runs: Runs,
+    reference: str,
+    smallest: int,
+) -> dict[str, Any]:
+    """What is told of one group: its runs' scores, what they gain on the reference, and calibration in large bins."""
+    from fdamed.evaluate.comparisons import score, told
+    from fdamed.evaluate.subgroups import SCORES
+
+    out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
+    for name, standing in found.items():
+        values = {k: (told if k == "bias" else score)(v) for k in SCORES if (v := standing.told(k))}
+        brier = values.pop("brier", None)
+        gains = {
+            k: told(v) for k in SCORES if name != reference and (v := standing.gain(k, found[reference])) is not None
+        }
+        out["runs"][name] = rounded(
+            values
+            | {
+                "brier": brier["value"] if brier else None,
+                "brier_low": brier["low"] if brier else None,
+                "brier_high": brier["high"] if brier else None,
+                "calibration_error": standing.calibration_error,
+                "calibration_limit": standing.calibration_limit,
+                "gain": gains.get("auc"),
+                "gains": gains,
             }
-            for metric, value in parts.items():
-                if value is not None and len(group.by) == 1:
-                    scores[group.by[0], name, metric][group.are[0]] = value
-        told.append(entry)
-    gaps = [
-        {"by": by, "run": name, "metric": metric, **asdict(widest)}
-        for (by, name, metric), by_group in scores.items()
-        if (widest := gap(by_group))
-    ]
-    return told, gaps
-
-
-def _calibration(y: NDArray[Any], chances: NDArray[Any], runs: Runs, smallest: int) -> dict[str, Any]:
-    """Run -> the bins of its first seed, joined until they tell nothing of single persons, and the mean error."""
-    from fdamed.evaluate.calibration import calibration_error, joined, reliability
-
-    out = {}
-    for name, rows in runs.items():
-        bins = [reliability(y, chances[row]) for row in rows.values()]
-        errors = [e for b in bins if (e := calibration_error(b)) is not None]
-        shown = [{"n": b.n, "chance": b.chance, "rate": b.rate} for b in joined(bins[0], smallest)]
-        out[name] = {"error": sum(errors) / len(errors), "bins": shown}
+        )
+    # Where the number of images is not told, neither are the bins that it could be counted from.
+    if group.n is not None and len(group.by) == 1:
+        y, p = frame["y"].to_numpy()[group.rows], chances[:, group.rows]
+        shown = {name: _bins(y, p[next(iter(rows.values()))], smallest) for name, rows in runs.items()}
+        out["calibration"] = rounded({name: bins for name, bins in shown.items() if bins})
     return out
 
 
-def _told(estimate: Estimate) -> dict[str, Any]:
-    return {
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "p": estimate.p,
-        "patients": estimate.patients,
-        "seeds_error": estimate.seeds,
-    }
+def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str) -> list[dict[str, Any]]:
+    """Score by score and run by run, from group -> run -> standing."""
+    from fdamed.evaluate.comparisons import told
+    from fdamed.evaluate.subgroups import LOWER_IS_BETTER, SCORES, gap
+
+    def of(name: str, score: str) -> dict[str, Influence]:
+        return {group: runs[name].scores[score] for group, runs in found.items() if score in runs[name].scores}
+
+    out = []
+    for name in next(iter(found.values()), {}):
+        for score in SCORES:
+            beside = of(reference, score) if name != reference else None
+            widest = gap(of(name, score), beside, score in LOWER_IS_BETTER)
+            if widest:
+                change = told(widest.change) if widest.change else None
+                told_gap = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}
+                out.append({"by": by, "run": name, "metric": score, **rounded(told_gap | {"change": change})})
+    return out
+
+
+def rounded(content: Any) -> Any:
+    """Numbers with four decimals: no share of a group can be turned back into its counts."""
+    if isinstance(content, dict):
+        return {key: rounded(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [rounded(value) for value in content]
+    return round(content, 4) if isinstance(content, float) else content
+
+
+def _calibration(y: NDArray[Any], chances: NDArray[Any], runs: Runs, smallest: int) -> dict[str, Any]:
+    """Run -> the bins of its first seed, joined until they tell nothing of single persons, and the mean error.
+
+    `y` (R, n): what came true of each chance.
+    """
+    from fdamed.evaluate.calibration import by_chance, calibration_error, reliability
+
+    out = {}
+    for name, rows in runs.items():
+        errors = [e for r in rows.values() if (e := calibration_error(reliability(y[r], chances[r]))) is not None]
+        limits = [e for r in rows.values() if (e := by_chance(y[r], chances[r])) is not None]
+        first = next(iter(rows.values()))
+        out[name] = {
+            "error": sum(errors) / len(errors),
+            "limit": sum(limits) / len(limits),
+            "bins": _bins(y[first], chances[first], smallest),
+        }
+    return out
+
+
+def _bins(y: NDArray[Any], p: NDArray[Any], smallest: int) -> list[dict[str, Any]]:
+    from fdamed.evaluate.calibration import joined, reliability
+
+    return [{"n": b.n, "chance": b.chance, "rate": b.rate} for b in joined(reliability(y, p), smallest)]

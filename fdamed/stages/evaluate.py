@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fdamed.data.loader import Labelled
     from fdamed.models.flat import FlatModel
 
+REPLICATES = 2000
+"""Draws behind an interval over patients: its ends are then sure to about a twentieth of its width."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
@@ -51,9 +54,32 @@ def _score(
 ) -> None:
     from fdamed.evaluate.metrics import scores
     from fdamed.seeds import stream
+    from fdamed.train import predict
+
+    places = Places.of(config)
+    folder = places.run(name, target, seed)
+    model = trained(config, spec, name, target, seed, party, model)
+    p = predict(model, data, rng=stream(seed, party, "test", "noise"))
+    patient = keep_predictions(places, party, name, target, seed, data.y, p)
+    record: dict[str, Any] = {
+        "cohort": config.cohort,
+        "run": name,
+        "method": spec.method,
+        "title": read_json(folder / "run.json")["title"],
+        "target": target,
+        "seed": seed,
+        "party": party,
+        "split": "test",
+        **scores(data.y, p),
+        "bootstrap": over_patients(config, party, data.y, p, patient),
+    }
+    write_json(folder / "scores" / f"{party}.json", record)
+
+
+def trained(config: Config, spec: Run, name: str, target: str, seed: int, party: str, model: FlatModel) -> FlatModel:
+    """The model with which a run predicts at a hospital: `model`, filled, or the hospital's own."""
     from fdamed.stages.own_models import kept_model, own_path, shared_model
     from fdamed.stages.phases import phases
-    from fdamed.train import predict
 
     places = Places.of(config)
     folder = places.run(name, target, seed)
@@ -66,31 +92,27 @@ def _score(
             if party == target:
                 fix = "Look into the run's log for the messages that it missed; more rounds may help."
             raise FdamedError(f"{party} has no whole model of its own in this run", str(path), fix)
-        model = kept
-    elif method.parts:
-        model = shared_model(config, method, folder / "theta.safetensors")
-    else:
-        model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
-    p = predict(model, data, rng=stream(seed, party, "test", "noise"))
-    keep_predictions(places, party, name, target, seed, data.y, p)
-    record: dict[str, Any] = {
-        "cohort": config.cohort,
-        "run": name,
-        "method": spec.method,
-        "title": read_json(folder / "run.json")["title"],
-        "target": target,
-        "seed": seed,
-        "party": party,
-        "split": "test",
-        **scores(data.y, p),
-    }
-    write_json(folder / "scores" / f"{party}.json", record)
+        return kept
+    if method.parts:
+        return shared_model(config, method, folder / "theta.safetensors")
+    model.load(weights_in(folder / "theta.safetensors", "federate", model.layout))
+    return model
+
+
+def over_patients(
+    config: Config, party: str, y: NDArray[Any], p: NDArray[Any], patient: NDArray[Any]
+) -> dict[str, Any]:
+    """Score -> 95 % interval when other patients of this hospital had come; the same draws for every run."""
+    from fdamed.evaluate.resampling import bootstrap
+    from fdamed.seeds import stream
+
+    return bootstrap(y, p, patient, stream(0, config.cohort, party, "bootstrap"), REPLICATES).told()
 
 
 def keep_predictions(
     places: Places, party: str, name: str, target: str, seed: int, y: NDArray[Any], p: NDArray[Any]
-) -> None:
-    """The probabilities of the hospital's test images, in its own folder."""
+) -> NDArray[Any]:
+    """Keep the probabilities of the hospital's test images in its own folder, and tell whose images they are."""
     import pandas as pd
 
     rows = pd.read_parquet(places.party(party) / "order.parquet")
@@ -101,3 +123,5 @@ def keep_predictions(
     frame = frame.assign(**chances)
     with atomic(places.predictions(party, name, target, seed)) as draft:
         frame.to_parquet(draft, index=False)
+    patients: NDArray[Any] = frame["patient"].to_numpy()
+    return patients

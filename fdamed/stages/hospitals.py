@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.config import Config
 from fdamed.cuts import Cut
 from fdamed.errors import FdamedError
+from fdamed.files import read_json
 from fdamed.runs import Run
 from fdamed.stages.places import Places, needed
 
@@ -143,8 +144,15 @@ def network(
     net = _reliable(config, kind.name, target, model, threads, build, aside)
     train = config.train_of(spec)
     whole = Unreliable(net, train.unreliable, own) if train.unreliable else net
+    whole.guard = train.guard
     whole.invite(train.participation, own)
     return whole
+
+
+def declared(config: Config) -> dict[str, int]:
+    """Hospital -> how many images it can train on by its own manifest, which no answer may exceed."""
+    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
+    return {p: sum(int(parties[p]["images"].get(split, 0)) for split in ("train", "adapt")) for p in config.cut.parties}
 
 
 def _reliable(
@@ -162,9 +170,12 @@ def _reliable(
     parties, release = list(config.cut.parties), frozenset(config.privacy.release)
     if config.train.network == "in_process":
         builders = {p: partial(build, party=p, model=model, account=account(aside, p)) for p in parties}
-        return OnDemand(builders, target, model.layout, method, release, aside)
-    builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
-    return Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+        net: Network = OnDemand(builders, target, model.layout, method, release, aside)
+    else:
+        builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
+        net = Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+    net.declared = declared(config)
+    return net
 
 
 def account(aside: Callable[[str], Path], party: str) -> Path:

@@ -73,6 +73,10 @@ def _advice(config: Config, folder: Path) -> dict[str, dict[str, Any] | None]:
 
 
 def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
-    """Target -> its audit, where it is there."""
-    files = {t: folder / "audit" / f"{t}.json" for t in config.cut.targets}
-    return {target: read_json(path) for target, path in files.items() if path.is_file()}
+    """Target -> its audit, where it is there, and in it the leak probe, where that is."""
+    out = {}
+    for target in config.cut.targets:
+        audit, probe = (folder / kind / f"{target}.json" for kind in ("audit", "probe"))
+        if audit.is_file():
+            out[target] = read_json(audit) | {"probe": read_json(probe) if probe.is_file() else None}
+    return out

@@ -69,10 +69,14 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
         "init": [places.init(seed) / "theta.safetensors" for seed in config.seeds],
         "advise": [root / "advice" / f"{t}.json" for t in config.cut.targets],
         "audit": [root / "audit" / f"{t}.json" for t in config.cut.targets],
+        "probe": [root / "probe" / f"{t}.json" for t in config.cut.targets],
         "track": [root / "tracked.json"],
         "report": [root / "report" / "index.html"],
     }
-    stages = (*data, "init", *(("advise",) if config.advise else ()), "audit", "track", "report")
+    known = catalogue()
+    trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
+    advised, probed = ("advise",) if config.advise else (), ("probe",) if config.audit.probe and trained else ()
+    stages = (*data, "init", *advised, "audit", *probed, "track", "report")
     return {stage: all(path.exists() for path in made[stage]) for stage in stages}
 
 

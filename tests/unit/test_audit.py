@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binom, binomtest
 from sklearn.metrics import roc_auc_score
 
 from fdamed.cli import main
-from fdamed.evaluate.paired import Estimate
+from fdamed.evaluate.metrics import scores
+from fdamed.evaluate.paired import Influence, auc_influence, auc_of, contrast, difference
+from fdamed.evaluate.resampling import TWO
 from fdamed.evaluate.subgroups import banded, gap, groups, standings
 
 SMALLEST = 11
@@ -80,25 +83,53 @@ def test_a_group_of_one_class_is_not_shown() -> None:
 def test_standings_are_the_groups_own_scores(frame) -> None:
     chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
     women = next(g for g in groups(frame, SMALLEST) if g.are == ("Female",))
-    found = standings(women, frame, chances, {"fedavg": [0], "gp": [1]}, "fedavg")
+    found = standings(women, frame, chances, {"fedavg": [0], "gp": [1]})
     y = frame["y"].to_numpy()[women.rows]
     p = chances[:, women.rows]
-    assert found["fedavg"].auc.value == pytest.approx(roc_auc_score(y, p[0]))
-    assert found["gp"].gain.value == pytest.approx(roc_auc_score(y, p[1]) - roc_auc_score(y, p[0]))
-    assert found["gp"].gain.low > 0.1 and found["fedavg"].gain is None
-    assert found["gp"].sensitivity.value == pytest.approx((p[1][y == 1] >= 0.5).mean())
-    assert found["gp"].false_alarms.value == pytest.approx((p[1][y == 0] >= 0.5).mean())
-    assert found["gp"].brier == pytest.approx(((p[1] - y) ** 2).mean())
+    assert found["fedavg"].told("auc").value == pytest.approx(roc_auc_score(y, p[0]))
+    gain = found["gp"].gain("auc", found["fedavg"])
+    assert gain.value == pytest.approx(roc_auc_score(y, p[1]) - roc_auc_score(y, p[0])) and gain.low > 0.1
+    assert found["gp"].told("sensitivity").value == pytest.approx((p[1][y == 1] >= 0.5).mean())
+    assert found["gp"].told("false_alarms").value == pytest.approx((p[1][y == 0] >= 0.5).mean())
+    assert found["gp"].told("brier").value == pytest.approx(((p[1] - y) ** 2).mean())
+    assert found["gp"].told("bias").value == pytest.approx(p[1].mean() - y.mean())
+
+
+def test_influences_give_the_variance_of_delong_and_obuchowski(frame) -> None:
+    """Only the correction for few patients is simpler: one K / (K - 1) for all parts."""
+    chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
+    names, owner = np.unique(frame["patient"], return_inverse=True)
+    full = auc_of(frame["y"], chances, frame["patient"])
+    one = contrast([(1, auc_influence(frame["y"], chances, owner, len(names)).rows([0]))])
+    assert (one.value, one.patients) == pytest.approx((full.value[0], np.sqrt(full.covariance[0, 0])), rel=5e-3)
+    both = auc_influence(frame["y"], chances, owner, len(names))
+    apart, known = contrast([(1, both.rows([0])), (-1, both.rows([1]))]), difference(full, [0], [1])
+    assert (apart.value, apart.patients) == pytest.approx((known.value, known.patients), rel=5e-3)
 
 
 def test_a_gap_by_hand() -> None:
-    def told(value: float, error: float) -> Estimate:
-        return Estimate(value, error, None, 0, 0, 0, 1)
+    """Groups of two patients each, values 0.9 and 0.7: variances 2 x 0.02^2 and 2 x 0.01^2, times 4 / 3."""
+    a = Influence(np.array([0.9]), np.array([[0.02, -0.02, 0, 0]]))
+    b = Influence(np.array([0.7]), np.array([[0, 0, 0.01, -0.01]]))
+    found = gap({"a": a, "b": b, "c": Influence(np.array([0.8]), a.of)}, None)
+    half = 1.959964 * np.sqrt(4 / 3 * (0.0008 + 0.0002))
+    assert (found.best, found.worst, found.change) == ("a", "b", None)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half), rel=1e-5)
+    assert gap({"a": a, "b": b}, None, lower=True).best == "b"
+    assert gap({"a": a}, None) is None
 
-    found = gap({"a": told(0.9, 0.03), "b": told(0.7, 0.04), "c": told(0.8, 0.1)})
-    assert (found.best, found.worst) == ("a", "b")
-    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.2 - 0.0979982, 0.2 + 0.0979982))
-    assert gap({"a": told(0.9, 0.1)}) is None
+
+def test_a_patient_in_both_groups_moves_both_and_a_gap_says_how_it_changed() -> None:
+    """The same patients stand in both views and move both scores alike: the gap is sure, whoever comes."""
+    same = np.array([[0.05, -0.05, 0.02, -0.02]])
+    views = {"AP": Influence(np.array([0.6]), same), "PA": Influence(np.array([0.8]), same)}
+    before = {"AP": Influence(np.array([0.75]), same), "PA": Influence(np.array([0.8]), 3 * same)}
+    found = gap(views, before)
+    assert (found.low, found.value, found.high) == pytest.approx((0.2, 0.2, 0.2))
+    assert found.change.value == pytest.approx(0.15)
+    turned = {"AP": before["PA"], "PA": before["AP"]}
+    assert gap(views, turned).change.value == pytest.approx(0.15), "0.2 apart now, 0.05 before, the other way round"
+    assert found.change.patients == pytest.approx(np.sqrt(4 / 3 * 4 * (same**2).sum()))
 
 
 @pytest.fixture
@@ -138,6 +169,80 @@ def test_the_audit_tells_who_gains_and_names_no_patient(study: Path) -> None:
     assert gaps["sex", "gp", "auc"]["low"] < 0
     for run in ("fedavg", "gp"):
         assert all(b["n"] >= SMALLEST for b in told["calibration"][run]["bins"])
+
+
+def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> None:
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    assert set(told["scores"]) == set(TWO)
+    for metric, by_run in told["scores"].items():
+        for run, score in by_run.items():
+            values = [
+                scores(f["y"], f["score"])[metric]
+                for seed in range(3)
+                if (f := pd.read_parquet(study / f"c/parties/B/predictions/{run}/B/{seed}.parquet")) is not None
+            ]
+            assert score["value"] == pytest.approx(np.mean(values), abs=1e-6), (metric, run)
+            assert score["low"] < score["value"] < score["high"] and "p" not in score
+    assert {p["metric"] for p in told["pairs"]} == set(TWO)
+    acc = next(p for p in told["pairs"] if p["metric"] == "acc")
+    assert acc["cohens_h"] < 0 and acc["cliffs_delta"] == -1 and acc["mcnemar"] is None, "two images a patient"
+
+
+def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -> None:
+    for path in (study / "c/parties/B/predictions").rglob("*.parquet"):
+        pd.read_parquet(path).drop_duplicates("patient").to_parquet(path, index=False)
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    acc = next(p for p in told["pairs"] if p["metric"] == "acc")
+    by_seed = []
+    for seed in range(3):
+        a, b = (pd.read_parquet(study / f"c/parties/B/predictions/{r}/B/{seed}.parquet") for r in ("fedavg", "gp"))
+        first, second = ((f["score"] >= 0.5) == (f["y"] == 1) for f in (a, b))
+        only = int((first & ~second).sum()), int((second & ~first).sum())
+        by_seed.append(binomtest(min(only), sum(only)).pvalue - binom.pmf(min(only), sum(only), 0.5))
+    assert acc["mcnemar"] == pytest.approx(max(by_seed))
+
+
+def test_groups_tell_gains_calibration_and_how_gaps_changed(study: Path) -> None:
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    women = next(g for g in told["groups"] if g["are"] == ["Female"])
+    assert set(women["runs"]["gp"]["gains"]) == {"auc", "sensitivity", "false_alarms", "brier", "bias"}
+    assert women["runs"]["fedavg"]["gains"] == {} and women["runs"]["gp"]["brier_low"] < women["runs"]["gp"]["brier"]
+    assert sum(b["n"] for b in women["calibration"]["gp"]) == women["n"]
+    hidden = [g for g in told["groups"] if g["n"] is None]
+    assert hidden and all("calibration" not in g for g in hidden), "bins would tell the number that is hidden"
+    closer = next(g for g in told["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
+    assert closer["change"]["high"] < 0, "the gap between the sexes has closed"
+    alarms = [g for g in told["gaps"] if g["metric"] == "false_alarms"]
+    assert alarms and all(g["value"] >= 0 for g in alarms)
+
+
+def test_numbers_of_groups_have_four_decimals_so_that_no_count_can_be_worked_out(study: Path) -> None:
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    shares = [g["runs"]["gp"]["sensitivity"]["value"] for g in told["groups"]]
+    assert all(v == round(v, 4) for v in shares)
+
+
+def test_an_attribute_that_all_share_makes_no_groups(frame) -> None:
+    same = frame.assign(view="frontal")
+    assert not any("view" in g.by for g in groups(same, SMALLEST))
+
+
+def test_several_classes_are_compared_by_accuracy_and_calibrated_by_the_class_that_was_named(study: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    for i, path in enumerate(sorted((study / "c/parties/B/predictions").rglob("*.parquet"))):
+        p = rng.dirichlet([1, 1, 1], 200) + 0.5 * (i % 2) * np.eye(3)[y]
+        p /= p.sum(axis=1, keepdims=True)
+        frame = pd.DataFrame({"patient": np.arange(200).astype(str), "y": y})
+        frame.assign(**{f"score_{c}": p[:, c] for c in range(3)}).to_parquet(path, index=False)
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    assert set(told["scores"]) == {"acc", "balanced_acc", "brier"} and told["groups"] == []
+    assert all(b["chance"] >= 1 / 3 for b in told["calibration"]["gp"]["bins"]), "the largest of three chances"
 
 
 def test_runs_that_were_judged_on_other_images_are_not_compared(study: Path, capsys) -> None:

@@ -49,7 +49,7 @@ class Answers(Network):
         assert step is compare_steps and party == "T"
         asked = []
         for u in msg.u[:, :4]:
-            asked.append(next(s for s in D2 if torch.allclose(u, MOVES[s] / MOVES[s].norm())))
+            asked.append(next((s for s in D2 if torch.allclose(u, MOVES[s] / MOVES[s].norm())), "S1"))  # none: no way
         d2 = torch.tensor([D2[s] for s in asked], dtype=torch.float64)
         known = self.count > 1
         return Compared(
@@ -106,11 +106,10 @@ def test_with_one_step_beta_is_what_the_option_says_and_the_log_tells(capsys) ->
     [
         (torch.full((4,), float("nan")), "not finite"),
         (torch.tensor([1.0, float("inf"), 0.0, 0.0]), "not finite"),
-        (torch.zeros(4), "all zero"),
         (MOVES["S2"] * 1e9, "times as long"),
         (MOVES["S2"] * 1e37, "beyond all measure"),
     ],
-    ids=["nan", "infinite", "zero", "huge", "boundless"],
+    ids=["nan", "infinite", "huge", "boundless"],
 )
 def test_the_round_is_the_one_without_the_offender_who_is_named(method, bad, why) -> None:
     with_offender = Answers(MOVES | {"S2": bad})
@@ -122,8 +121,18 @@ def test_the_round_is_the_one_without_the_offender_who_is_named(method, bad, why
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
 def test_without_a_sound_source_the_target_goes_its_own_way(method) -> None:
-    net = Answers(MOVES | {"S1": torch.zeros(4), "S2": torch.zeros(4)})
+    nothing = torch.full((4,), float("nan"))
+    net = Answers(MOVES | {"S1": nothing, "S2": nothing})
     assert after(method, net) == [3.0, 4.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
+def test_a_source_that_has_not_moved_is_no_offender_and_adds_nothing_to_the_targets_share(method) -> None:
+    net = Answers(MOVES | {"S1": torch.zeros(4), "S2": torch.zeros(4)})
+    moved = torch.tensor(after(method, net))
+    share = float(moved @ MOVES["T"] / MOVES["T"].square().sum())
+    assert net.absences == [] and 0.0 < share <= 1.0
+    assert moved.tolist() == pytest.approx((share * MOVES["T"]).tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])

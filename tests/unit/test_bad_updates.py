@@ -11,9 +11,10 @@ import fdamed.methods  # noqa: F401
 from fdamed.algebra.vector import BLOCK
 from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
-from fdamed.federation.averaging import Travel, distances, implausible
+from fdamed.federation.guard import Travel, distances, judged
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.network import InProcess
+from fdamed.limits import Guard
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
 from tests import hospitals
@@ -92,7 +93,6 @@ def test_an_unsound_update_leaves_a_finite_model(rule: str, offence: str, names:
 WHY = {
     "nan": "not finite",
     "one infinite entry": "not finite",
-    "all zero": "it is all zero",
     "huge": "times as long as",
 }
 
@@ -112,6 +112,35 @@ def test_the_offender_is_named_and_the_result_is_the_others(rule: str, offence: 
     for absence in net.absences:
         assert absence["why"].startswith("update rejected: ") and WHY[offence] in absence["why"]
         assert f"round {absence['round']}: north is left out of {absence['step']}: {absence['why']}" in told
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_hospital_that_did_not_move_is_no_offender_and_adds_nothing(rule: str) -> None:
+    net = offending("all zero")
+    theta = two_rounds(rule, net)
+    assert net.absences == []
+    assert torch.isfinite(theta).all()
+    everybody = offending("all zero")
+    everybody._deliver = idle(everybody._deliver, everybody.layout.trainable)
+    still = two_rounds(rule, everybody)
+    assert torch.isfinite(still).all() and everybody.absences == []
+    if rule in ("fedavg", "fedda", "fedda_auto", "fedgp", "fedgp_auto", "fedprox", "gp"):  # the others distil or tune
+        cut = everybody.layout.trainable
+        assert torch.equal(still[:cut], hospitals.theta()[:cut])
+
+
+def idle(deliver, cut: int):
+    """Every hospital trains and moves nothing, the target too."""
+
+    def still(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        if hasattr(reply, "g"):
+            reply.g[:cut].zero_()
+        elif hasattr(reply, "x") and hasattr(msg, "x"):  # what the target distils is its own
+            reply.x[:cut] = msg.x[:cut]
+        return reply
+
+    return still
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -157,51 +186,66 @@ def test_a_flipped_source_gets_less_weight_than_it_had() -> None:
 
 # --- the judgement by hand --------------------------------------------------------------------------------------------
 
-ONES = torch.ones(4)
-"""A model of length 2."""
+TEN = {"a": Travel(1.0, 10, 10.0), "b": Travel(1.0, 10, 10.0)}
+"""Two hospitals of ten images that moved by 1."""
 
 
-def judged(*lengths: float, n: int = 10, target: Travel | None = None, x: torch.Tensor = ONES) -> list[int]:
-    """Which of these lengths, from `n` images each, are rejected."""
-    return list(implausible({i: Travel(v, n, n) for i, v in enumerate(lengths)}, target, x))
+def verdict(*lengths: float, n: int = 10, target: Travel | None = None, size: float = 2.0):
+    return judged({str(i): Travel(v, n, n) for i, v in enumerate(lengths)}, target, size, Guard())
+
+
+def rejected(*lengths: float, target: Travel | None = None, size: float = 2.0) -> list[int]:
+    """Which of these lengths, from ten images each, are left out."""
+    return [int(i) for i in verdict(*lengths, target=target, size=size).faults]
+
+
+def left_out(**more: Travel) -> dict[str, str]:
+    """Who of the two and these others is left out, and why."""
+    return judged(TEN | more, None, 2.0, Guard()).faults
 
 
 def test_more_than_a_hundred_times_the_median_of_the_others_is_too_long() -> None:
-    assert judged(1.0, 2.0, 4.0, 200.0) == []
-    assert judged(1.0, 2.0, 4.0, 200.1) == [3]
-    assert judged(1.0, 2.0, 4.0, 500.0, 600.0) == [3, 4]  # of four others the upper middle one: 4
+    assert rejected(1.0, 2.0, 4.0, 200.0) == []
+    assert rejected(1.0, 2.0, 4.0, 200.1) == [3]
+    assert rejected(1.0, 2.0, 4.0, 500.0, 600.0) == [3, 4]  # of four others the upper middle one: 4
+
+
+def test_between_ten_and_a_hundred_times_the_median_an_update_is_shortened_to_ten() -> None:
+    assert verdict(1.0, 2.0, 4.0, 20.0).factors == {}
+    assert verdict(1.0, 2.0, 4.0, 40.0).factors == {"3": 0.5}
+    assert judged(TEN | {"c": Travel(50.0, 10, 10.0)}, None, 2.0, Guard(shortened=None)).factors == {}
 
 
 def test_the_target_is_one_of_the_others() -> None:
-    assert judged(1.0, 300.0, target=Travel(2.0, 10, 10.0)) == [1]
-    assert judged(1.0, 300.0) == []  # with one other there is no majority: 300 is short of 1e4 models
+    assert rejected(1.0, 300.0, target=Travel(2.0, 10, 10.0)) == [1]
+    assert rejected(1.0, 150.0) == []  # with one other there is no majority: 150 is short of 100 models
 
 
 def test_where_there_is_no_majority_the_model_is_the_measure() -> None:
-    assert judged(2e4) == [] and judged(2.1e4) == [0]
-    assert judged(1.0, 2.1e4) == [1]
-    assert judged(5.0, 4e4) == []
-    assert judged(1e-9, 0.5) == []  # one that sends next to nothing cannot make the other look long
-    assert judged(7.0, x=torch.zeros(4)) == []
+    assert rejected(200.0) == [] and rejected(200.1) == [0]
+    assert rejected(1.0, 201.0) == [1]
+    assert rejected(5.0, 400.0) == []
+    assert rejected(1e-9, 0.5) == []  # one that sends next to nothing cannot make the other look long
+    assert rejected(7.0, size=0.0) == []
 
 
 def test_a_large_hospital_may_go_far_and_a_small_one_far_for_its_few_images() -> None:
-    others = {"a": Travel(1.0, 10, 10.0), "b": Travel(1.0, 10, 10.0)}
-    assert implausible(others | {"large": Travel(900.0, 100, 100.0)}, None, ONES) == {}
-    assert implausible(others | {"single": Travel(90.0, 1, 1.0)}, None, ONES) == {}
-    assert list(implausible(others | {"large": Travel(1100.0, 100, 100.0)}, None, ONES)) == ["large"]
+    assert left_out(large=Travel(900.0, 100, 100.0)) == {}
+    assert left_out(single=Travel(90.0, 1, 1.0)) == {}
+    assert list(left_out(large=Travel(1100.0, 100, 100.0))) == ["large"]
 
 
 def test_a_reach_told_too_small_counts_as_length_and_none_at_all_is_no_training() -> None:
-    others = {"a": Travel(1.0, 10, 10.0), "b": Travel(1.0, 10, 10.0)}
-    assert list(implausible(others | {"liar": Travel(1.0, 10, 0.09)}, None, ONES)) == ["liar"]
-    assert implausible(others | {"slow": Travel(1.0, 10, 0.11)}, None, ONES) == {}
+    assert list(left_out(liar=Travel(1.0, 10, 0.09))) == ["liar"]
+    assert left_out(slow=Travel(1.0, 10, 0.11)) == {}
     for n, reach in ((0, 1.0), (10, 0.0), (10, -1.0), (10**8, 5e-324)):
-        assert implausible(others | {"none": Travel(1.0, n, reach)}, None, ONES) == {"none": "it counts no training"}
+        assert left_out(none=Travel(1.0, n, reach)) == {"none": "it counts no training"}
 
 
-def test_a_target_that_stands_still_is_no_measure() -> None:
-    assert judged(1.0, 1.0, target=Travel(0.0, 10, 10.0)) == []
+def test_a_hospital_that_stands_still_is_no_measure_and_no_offender() -> None:
+    assert rejected(1.0, 1.0, target=Travel(0.0, 10, 10.0)) == []
+    assert rejected(0.0, 0.0, 0.0, 5.0) == []
+    assert rejected(0.0, 1.0, 2.0, 4.0, 300.0) == [4]
 
 
 @pytest.mark.parametrize("rule", [GP(), GP(align=False), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
@@ -229,7 +273,7 @@ def test_distances_are_those_of_the_whole_vectors_and_leave_buffers_out() -> Non
 def test_the_median_of_the_others_is_found_without_sorting_them_for_each(high: bool) -> None:
     from statistics import median_high, median_low
 
-    from fdamed.federation.averaging import median_without
+    from fdamed.federation.guard import median_without
 
     for numbers in ([3.0, 1.0], [1.0, 1.0, 2.0], [5.0, 1.0, 4.0, 2.0], [2.0, 2.0, 2.0, 9.0, 1.0], list(range(11))):
         for i, own in enumerate(numbers):

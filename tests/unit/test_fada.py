@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -519,13 +520,15 @@ def spoiling(net, party: str, change) -> None:
 
 
 @pytest.mark.parametrize("options", [{"model": "I"}, {"model": "II"}, {}, {"wire": "features"}])
-@pytest.mark.parametrize(("factor", "why"), [(math.nan, "not finite"), (1e6, "times as long")])
+@pytest.mark.parametrize(
+    ("factor", "why"), [(math.nan, "not finite"), (1e6, "times as long|negative running variance")]
+)
 def test_a_source_with_an_unsound_update_is_rejected_by_name_and_the_others_go_on(options, factor, why) -> None:
     net = federation(features=True)
     spoiling(net, "east", lambda g: g * factor)
     theta, record = run(Fada(**options), net, hospitals.theta(), 1, hospitals.no_judge)
     (absence,) = record.absences
-    assert absence["party"] == "east" and "update rejected" in absence["why"] and why in absence["why"]
+    assert absence["party"] == "east" and "update rejected" in absence["why"] and re.search(why, absence["why"])
     assert "weight/east" not in record.metrics[0]
     without = federation(tuple(n for n in hospitals.NAMES if n != "east"), features=True)
     expected, _ = run(Fada(**options), without, hospitals.theta(), 1, hospitals.no_judge)

@@ -93,7 +93,7 @@ def test_a_name_that_a_spreadsheet_or_browser_would_run_is_no_name(place: str, e
 
 
 def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.contents.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
     evil = " ".join(MARKUP)
     sources = {"gp": 0.81, "fedavg": {"NC": 0.7}}
     config = write_study(

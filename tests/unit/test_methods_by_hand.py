@@ -80,7 +80,7 @@ def test_fedavg_drifts_to_the_fixed_point_of_two_quadratics() -> None:
         y = x.double()
         for _ in range(10):
             y = y - 0.02 * a[party] * (y - b[party])
-        return y
+        return y.float()
 
     net = Scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
     state = Model(x=torch.zeros(4))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.evaluate.intervals import Interval, bootstrap, over_seeds
+from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.evaluate.metrics import (
     OF_TWO,
     accuracy,
@@ -25,7 +25,6 @@ from fdamed.evaluate.metrics import (
     scores,
     sensitivity_at,
 )
-from fdamed.seeds import stream
 
 
 def test_auc_counts_the_pairs_that_are_in_order() -> None:
@@ -138,43 +137,6 @@ def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
 def test_intervals_overlap_when_they_share_a_point() -> None:
     assert Interval(0.7, 0.1, 3).overlaps(Interval(0.85, 0.06, 3)) is True
     assert Interval(0.7, 0.1, 3).overlaps(Interval(0.9, 0.05, 3)) is False
-
-
-def test_the_bootstrap_equals_a_plain_loop_over_drawn_patients() -> None:
-    from sklearn.metrics import roc_auc_score
-
-    g = stream(1, "data").numpy
-    owner = g.integers(0, 40, 90)
-    y = g.integers(0, 2, 90)
-    p = np.round(np.clip(0.3 * y + 0.7 * g.random(90), 0, 1), 1)  # rounded: ties
-    _, owner = np.unique(owner, return_inverse=True)
-    patients = int(owner.max()) + 1
-    drawn = stream(2, "draw").numpy.integers(0, patients, size=(200, patients), dtype=np.int32)
-    areas, shares = [], []
-    for row in drawn:
-        images = np.concatenate([np.flatnonzero(owner == one) for one in row])
-        areas.append(roc_auc_score(y[images], p[images]))
-        shares.append(((p[images] >= 0.5) == (y[images] == 1)).mean())
-    found = bootstrap(y, p, owner, stream(2, "draw"), replicates=200)
-    assert found.auc == pytest.approx(tuple(np.quantile(areas, [0.025, 0.975])))
-    assert found.acc == pytest.approx(tuple(np.quantile(shares, [0.025, 0.975])))
-
-
-def test_images_of_one_patient_move_together() -> None:
-    y = np.array([1, 0] * 100)
-    p = np.tile([0.9, 0.2, 0.3, 0.6], 50)
-    alone = bootstrap(y, p, np.arange(200), stream(0, "b"), replicates=500)
-    together = bootstrap(y, p, np.arange(200) // 20, stream(0, "b"), replicates=500)
-    assert alone.auc is not None and together.auc is not None
-    assert alone.auc[1] - alone.auc[0] > 0.05
-    assert together.auc == pytest.approx((0.75, 0.75))  # every patient holds the same twenty images
-
-
-def test_replicates_without_a_class_are_counted_not_scored() -> None:
-    found = bootstrap([1, 0], [0.9, 0.1], ["a", "b"], stream(0, "b"), replicates=1000)
-    assert found.auc == (1.0, 1.0)
-    assert 400 < found.undefined < 600  # both draws the same patient: one half
-    assert bootstrap([1, 1], [0.9, 0.1], ["a", "b"], stream(0, "b"), replicates=10).auc is None
 
 
 def test_the_scores_load_without_torch_and_pandas() -> None:

@@ -7,7 +7,17 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from fdamed.evaluate.paired import Scored, accuracy_of, auc_of, difference, holm, mcnemar
+from fdamed.evaluate.paired import (
+    Scored,
+    accuracy_of,
+    auc_of,
+    cliffs_delta,
+    cohens_h,
+    difference,
+    holm,
+    mcnemar,
+    separation,
+)
 
 # DeLong, DeLong and Clarke-Pearson (1988): albumin, total protein, K-G score, benefit of surgery; patients with all.
 OVARIAN = """
@@ -134,6 +144,33 @@ def test_mcnemar_by_hand() -> None:
     assert mcnemar(6, 1) == pytest.approx((2 * 8 - 7) / 128)
     assert mcnemar(1, 6) == mcnemar(6, 1)
     assert mcnemar(0, 0) == 1.0
+
+
+@pytest.mark.parametrize(("a", "b", "exact", "middle"), [(1, 7, 0.070, 0.039), (6, 16, 0.052, 0.035)])
+def test_mcnemar_of_the_examples_of_fagerland_lydersen_and_laake(a: int, b: int, exact: float, middle: float) -> None:
+    """BMC Medical Research Methodology 13:91 (2013), Tables 1 and 2: exact and mid-p as they print them."""
+    conditional = stats.binomtest(a, a + b).pvalue
+    assert conditional == pytest.approx(exact, abs=6e-4)
+    assert mcnemar(a, b) == pytest.approx(middle, abs=6e-4)
+    assert mcnemar(a, b) == pytest.approx(conditional - stats.binom.pmf(a, a + b, 0.5), rel=1e-12)
+
+
+def test_sizes_of_effects_by_hand() -> None:
+    assert cohens_h(0.65, 0.45) == pytest.approx(0.4049, abs=5e-5)
+    assert cohens_h(1.0, 0.0) == pytest.approx(np.pi) and cohens_h(0.3, 0.3) == 0
+    # Normal classes one standard deviation apart have AUC 0.76025, equal ones 0.5.
+    assert separation(stats.norm.cdf(1 / np.sqrt(2)), 0.5) == pytest.approx(1.0)
+    assert separation(1.0, 0.5) is None
+    # Of six pairs four are above, one equal, one below.
+    assert cliffs_delta([3, 5], [1, 4, 3]) == pytest.approx((4 - 1) / 6)
+    assert cliffs_delta([1, 2], [3, 4]) == -1
+
+
+def test_cliffs_delta_is_twice_the_auc_less_one() -> None:
+    y, p, _ = many(6, images=1)
+    found = auc_of(y, p[:1], np.arange(len(y)))
+    assert found is not None
+    assert cliffs_delta(p[0][y == 1], p[0][y == 0]) == pytest.approx(2 * found.value[0] - 1)
 
 
 def test_holm_by_hand() -> None:

@@ -23,7 +23,7 @@ STUDY: dict[str, Any] = {
     "data": {"layout": "chexpert", "root": "data/x", "reject_share": 0.1, "allowed_roots": ["/store"]},
     "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a", "labelled": 20},
     "image": {"size": 64},
-    "privacy": {"release": ["weights"], "smallest_cell": 11},
+    "privacy": {"release": ["weights"], "smallest_cell": 11, "smallest_images": 1, "smallest_steps": 1},
     "model": {"width": 0.5, "heads": ["sex"]},
     "train": {"rounds": 5, "source": {"lr": 0.001, "batch": 8}, "device": "cpu"},
     "runs": {"gp": {"beta": 0.4, "auxiliary": {"heads": ["sex"]}}, "fedavg": {"sweep": {"labelled": [5, 10]}}},

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy import stats
 
-from fdamed.evaluate.calibration import Bin, calibration_error, joined, reliability
+from fdamed.cli import main
+from fdamed.evaluate.calibration import Bin, by_chance, calibration_error, joined, reliability
 from fdamed.evaluate.ranking import ranking
+from fdamed.files import read_json, write_json
 
 # Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
 # the two values printed as 0.975 are not equal, so one has a digit more here.
@@ -25,8 +30,17 @@ def test_mean_ranks_the_test_and_the_critical_difference_are_the_printed_ones() 
     by_name = dict(zip(found.names, found.ranks, strict=True))
     assert [by_name[n] for n in NAMES] == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
     assert found.apart == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=1e-3)
-    assert 0.01 < found.p < 0.05  # F = 3.69 with 3 and 39 degrees of freedom; 2.85 is the critical value at 5 %
+    assert found.p == pytest.approx(stats.f.sf(3.69, 3, 39), abs=2e-4)  # F as printed; 2.85 is critical at 5 %
     assert found.cliques == [(0, 3)]  # at 5 % the best and the worst are 1.179 apart, 1.25 is needed
+
+
+def test_friedmans_statistic_is_scipys() -> None:
+    table = np.random.default_rng(0).normal(size=(9, 5)) + np.arange(5) / 2
+    found = ranking([*"abcde"], table)
+    chi2 = stats.friedmanchisquare(*table.T).statistic
+    assert found is not None
+    assert found.p == pytest.approx(stats.f.sf(8 * chi2 / (9 * 4 - chi2), 4, 32), rel=1e-9)
+    assert found.apart == pytest.approx(stats.studentized_range.ppf(0.95, 5, np.inf) / np.sqrt(2) * np.sqrt(30 / 54))
 
 
 def test_methods_that_are_far_apart_are_in_no_clique_together() -> None:
@@ -42,6 +56,29 @@ def test_one_data_set_or_one_method_ranks_nothing() -> None:
     assert ranking(["a"], [[1], [2]]) is None
     with pytest.raises(ValueError, match="finite"):
         ranking(["a", "b"], [[1, np.nan], [1, 2]])
+
+
+def audit(values: dict[str, float], p: float) -> dict:
+    pair = {"metric": "auc", "first": "a", "second": "b", "value": values["a"] - values["b"], "p_holm": p}
+    return {"scores": {"auc": {run: {"value": v} for run, v in values.items()}}, "pairs": [pair]}
+
+
+def test_runs_are_ranked_over_the_targets_of_several_studies(tmp_path: Path, capsys) -> None:
+    write_json(tmp_path / "one/audit/T.json", audit({"a": 0.9, "b": 0.8, "only_here": 0.99}, 0.01))
+    write_json(tmp_path / "two/audit/T.json", audit({"a": 0.7, "b": 0.6}, 0.5))
+    write_json(tmp_path / "two/audit/U.json", audit({"a": 0.6, "b": 0.7}, 0.001))
+    studies = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert main(["rank", *studies, "--out", str(tmp_path / "out")]) == 0
+    told = read_json(tmp_path / "out/ranks.json")
+    assert told["targets"] == ["one/T", "two/T", "two/U"]
+    assert told["runs"] == [
+        {"run": "a", "rank": pytest.approx(4 / 3), "better": 1, "equal": 1, "worse": 1},
+        {"run": "b", "rank": pytest.approx(5 / 3), "better": 1, "equal": 1, "worse": 1},
+    ]
+    assert (tmp_path / "out/ranks.svg").read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert "1.33" in capsys.readouterr().out
+    assert main(["rank", str(tmp_path / "one")]) == 2
+    assert "ranks need two" in capsys.readouterr().err
 
 
 def test_reliability_by_hand() -> None:
@@ -63,3 +100,14 @@ def test_bins_are_joined_until_no_class_in_them_is_small() -> None:
     assert [(b.n, b.positives) for b in shown] == [(20, 0), (60, 33)]
     assert sum(b.n * b.chance for b in shown) == pytest.approx(sum(b.n * b.chance for b in given))
     assert joined([Bin(9, 4, 0.5)], 5) == []
+
+
+def test_true_chances_have_the_error_that_chance_makes() -> None:
+    """Of 400 samples of true chances, 5 in 100 have a larger error than the limit; it falls with the root of images."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 2, 300)
+    errors = [calibration_error(reliability(rng.random(300) < p, p)) for _ in range(400)]
+    limit = by_chance(np.zeros(300), p)
+    assert np.mean(np.array(errors) > limit) == pytest.approx(0.05, abs=0.03)
+    assert by_chance(np.zeros(1200), np.repeat(p, 4)) == pytest.approx(limit / 2, rel=0.05)
+    assert by_chance([], []) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fdamed.evaluate.ranking import ranking
-from fdamed.report import audited
+from fdamed.report import audit_tables, audited, leaks, subgroups
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict:
@@ -87,7 +87,7 @@ def test_the_best_run_that_could_be_had_is_open(audit) -> None:
 
 
 def test_names_of_groups_are_text_and_not_markup(audit) -> None:
-    drawn = audited.forest(audit, "gp", 1)
+    drawn = subgroups.forest(audit, "gp", 1)
     assert "&lt;b&gt;Female" in drawn and "<b>Female" not in drawn
     assert "1,200 images" in drawn and "sex: &lt;b&gt;Female: +10.0 points, +5.0 to +15.0" in drawn
 
@@ -104,3 +104,49 @@ def test_the_drawing_of_ranks_names_everybody_once() -> None:
     drawn = audited.critical_difference(found)
     assert all(drawn.count(f">run{i} ") == 1 for i in range(7))
     assert f"critical difference {found.apart:.2f}" in drawn
+
+
+def probe() -> dict:
+    area = {"value": 0.7, "low": 0.6, "high": 0.8, "shuffled": 0.51}
+    apart = {"run": "gp_aux", "base": "gp", "heads": ["sex"], "value": 0.2, "low": 0.1, "high": 0.3}
+    other = apart | {"value": -0.01, "low": -0.1, "high": 0.08}
+    return {
+        "images": 400,
+        "runs": {"untrained": [0], "gp": [0], "gp_aux": [0]},
+        "attributes": {
+            "age": {
+                "classes": ["under 60", "60 and over"],
+                "runs": {"untrained": area, "gp": area | {"r2": 0.1}, "gp_aux": area},
+                "heads": [other],
+            },
+            "sex": {"classes": ["<i>F", "M"], "runs": {"gp": area, "gp_aux": area}, "heads": [apart]},
+        },
+    }
+
+
+def test_what_the_features_give_away_is_drawn_and_heads_are_told_by_size() -> None:
+    section = leaks.block(probe(), ["gp_aux", "gp", "classical"], {"gp": 0, "gp_aux": 1, "classical": 2})
+    assert section is not None
+    assert [row["run"] for row in section["rows"]] == ["untrained", "gp_aux", "gp"]
+    assert [(h["attribute"], h["sure"]) for h in section["heads"]] == [("sex", True), ("age", False)]
+    assert "sex from gp_aux: 0.700, 0.600 to 0.800" in section["drawing"] and section["drawing"].count("<circle") == 5
+    assert leaks.block(None, ["gp"], {"gp": 0}) is None
+    assert leaks.block({"attributes": {}, "images": 0}, ["gp"], {"gp": 0}) is None
+
+
+def test_audits_of_all_targets_stand_in_tables(audit) -> None:
+    seeds = audit | {"pairs": [p | {"seeds": 1, "cohens_h": 0.1} for p in audit["pairs"]], "probe": probe()}
+    sheets = audit_tables.tables({"A": seeds, "B": seeds})
+    assert len(sheets["pairs"]) == 6 and set(sheets["pairs"]["target"]) == {"A", "B"}
+    assert sheets["probe"].set_index(["target", "attribute", "run"]).loc[("A", "age", "gp"), "r2"] == 0.1
+    assert sheets["probe_heads"]["heads"].tolist() == ["sex"] * 4
+    assert set(sheets["subgroups"]["metric"]) >= {"auc", "brier", "calibration_error"}
+    assert len(sheets["gaps"]) == 2 and len(sheets["calibration"]) == 2
+    assert all(sheet.empty for sheet in audit_tables.tables({}).values())
+
+
+def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown(audit) -> None:
+    methods = {"fedavg": "fedavg", "gp": "gp", "oracle": "oracle"}
+    section = audited.block(audit, ["oracle", "gp", "fedavg"], methods, INDEX)
+    assert section["probe"] is None and section["diagrams"][0]["limit"] is None
+    assert section["metrics"] == ["AUC"] and section["forests"][1]["rows"][0]["gain"]["value"] == 0.1

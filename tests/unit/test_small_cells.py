@@ -50,33 +50,27 @@ def test_no_small_count_is_shown_in_a_row_with_its_total_nor_follows_from_it() -
 
 def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_sums_and_rates() -> None:
     """Unknowns of a hospital: positives, negatives and patients of each of the four splits."""
-    rng = np.random.default_rng(1)
-    for _ in range(TABLES):
+    rng, units = np.random.default_rng(1), np.eye(12)
+    meaning = {"images": units[0:4] + units[4:8], "patients": units[8:12], "positives": units[0:4]}
+    meaning = {k: np.vstack([rows, rows.sum(0)]) for k, rows in meaning.items()}  # the splits and their total
+    parties, truths = {}, {}
+    for name in map(str, range(TABLES)):
         positives, negatives = drawn(rng, 4), drawn(rng, 4)
         patients = rng.binomial(positives + negatives, 0.8)
-        truth = np.concatenate([positives, negatives, patients])
-        names = {"images": positives + negatives, "patients": patients, "positives": positives}
-        content = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in names.items()}
-        table = sizes({"parties": {"A": content}}, SMALLEST).set_index("split")
-        units = np.eye(12)
-        meaning = {
-            "images": units[0:4] + units[4:8],
-            "patients": units[8:12],
-            "positives": units[0:4],
-        }
-        equations = []
+        known = {"images": positives + negatives, "patients": patients, "positives": positives}
+        parties[name] = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in known.items()}
+        truths[name] = np.concatenate([positives, negatives, patients])
+    equations: dict[str, list[tuple[NDArray[np.float64], float]]] = {name: [] for name in parties}
+    for row in sizes({"parties": parties}, SMALLEST).to_dict("records"):
+        place = (*SPLITS, "total").index(row["split"])
         for column, rows in meaning.items():
-            for place, split in enumerate((*SPLITS, "total")):
-                shown = table.loc[split, column]
-                if not isinstance(shown, str):
-                    assert not 0 < shown < SMALLEST
-                    equations.append((rows[place] if split != "total" else rows.sum(0), float(shown)))
-        for place, split in enumerate((*SPLITS, "total")):  # positives = rate x images
-            rate, images = table.loc[split, "rate"], table.loc[split, "images"]
-            if not isinstance(rate, str) and not isinstance(images, str):
-                row = meaning["positives"][place] if split != "total" else meaning["positives"].sum(0)
-                equations.append((row, float(rate) * images))
-        assert all(not 0 < truth[i] < SMALLEST for i in recoverable(equations, 12))
+            if not isinstance(row[column], str):
+                assert not 0 < row[column] < SMALLEST
+                equations[row["hospital"]].append((rows[place], float(row[column])))
+        if not isinstance(row["rate"], str) and not isinstance(row["images"], str):  # positives = rate x images
+            equations[row["hospital"]].append((meaning["positives"][place], row["rate"] * row["images"]))
+    for name, truth in truths.items():
+        assert all(not 0 < truth[i] < SMALLEST for i in recoverable(equations[name], 12))
 
 
 def test_a_public_set_with_several_classes_hides_its_small_splits_too() -> None:

@@ -32,14 +32,14 @@ P = hospitals.model().layout.size
 
 @message
 class Times:
-    n: Count
+    count: Count
 
 
 @at_site
 def remember(site: Site, ask: Times) -> Times:
     """Count the questions that arrived."""
-    site.memory["times"] = site.memory.get("times", torch.zeros(1)) + ask.n
-    return Times(n=int(site.memory["times"]))
+    site.memory["times"] = site.memory.get("times", torch.zeros(1)) + ask.count
+    return Times(count=int(site.memory["times"]))
 
 
 def unreliable(seed: int = 3, **faults: object) -> Unreliable:
@@ -159,7 +159,7 @@ def test_who_is_absent_is_not_sent_anything() -> None:
 def test_what_the_hospital_did_and_which_bytes_left(faults, why, worked, up) -> None:
     net = unreliable(**faults)
     with pytest.raises(DroppedOut, match=f"north: {why}"):
-        net.ask("north", remember, Times(n=1))
+        net.ask("north", remember, Times(count=1))
     assert [a["why"] for a in net.absences] == [why]
     assert len(net._inner._sites["north"].memory) == worked
     assert bytes_of(net, receiver="north") == (0 if up is None else 8)
@@ -168,8 +168,8 @@ def test_what_the_hospital_did_and_which_bytes_left(faults, why, worked, up) -> 
 
 def test_an_answer_in_time_is_the_answer() -> None:
     net = unreliable(minutes={"median": 9.0, "spread": 0.0}, deadline=9.0)
-    assert net.ask("north", remember, Times(n=1)).n == 1
-    assert net.ask("north", remember, Times(n=1)).n == 2
+    assert net.ask("north", remember, Times(count=1)).count == 1
+    assert net.ask("north", remember, Times(count=1)).count == 2
     assert net.absences == []
 
 
@@ -197,7 +197,7 @@ def test_the_order_in_which_hospitals_are_asked_changes_nothing() -> None:
             for name in names:
                 for nth in range(2):
                     try:
-                        net.ask(name, remember, Times(n=1))
+                        net.ask(name, remember, Times(count=1))
                         found[r, name, nth] = ""
                     except DroppedOut as absent:
                         found[r, name, nth] = absent.why

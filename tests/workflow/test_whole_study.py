@@ -58,6 +58,9 @@ def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
     for name in ("advice/edema.json", "advice/edema.svg", "advice/edema.ledger.jsonl", "report/tables/advice.csv"):
         assert (root / name).stat().st_size > 0, name
     assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
+    for name in ("audit/edema.json", "probe/edema.json", "report/tables/pairs.csv", "report/tables/probe.csv"):
+        assert (root / name).stat().st_size > 0, name
+    assert "give away" in (root / "report/index.html").read_text(encoding="utf-8")
     assert len(runs(study)) == 8
     for done in runs(study):
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
@@ -77,6 +80,25 @@ def test_classical_rows_stand_beside_the_federated_ones_and_their_features_are_i
     assert not left[left["run"] == "fedavg"]["kind"].eq("features").any()
     embedded = {p.relative_to(root).parts[:4] for p in root.rglob("features/*/*/*.safetensors")}
     assert {parts[0] for parts in embedded} == {"parties"} and {parts[3] for parts in embedded} == {"init", "fedavg"}
+
+
+def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> None:
+    root = study / "results" / "tiny"
+    audit = json.loads((root / "audit" / "edema.json").read_text())
+    assert set(audit["runs"]) == {"fedavg", "gp_auxinfo", "tca", "rftca"}, "classical rows, too"
+    probe = json.loads((root / "probe" / "edema.json").read_text())
+    assert set(probe["runs"]) == {"untrained", "fedavg", "gp_auxinfo"}, "classical rows have no model of their own"
+    score = json.loads((root / "runs" / "tca" / "edema" / "0" / "scores" / "edema.json").read_text())
+    low, high = score["bootstrap"]["intervals"]["auc"]
+    assert low <= score["auc"] <= high
+    assert {p.relative_to(root).parts[0] for p in root.rglob("probes")} == {"parties"}
+
+
+def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
+    without = tmp_path / "without.yaml"
+    without.write_text(TINY.read_text().replace("advise: true", "audit: {probe: false}"))
+    dry = snakemake(tmp_path, "-n", config=without)
+    assert dry.returncode == 0 and "audit" in dry.stdout and "rule probe" not in dry.stdout
 
 
 def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:
@@ -203,6 +225,9 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     score = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "scores" / "C3.json").read_text())
     last = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "metrics.jsonl").read_text().splitlines()[-1])
     assert score["n"] == 100 and score["auc"] is None and score["acc"] == last["test/acc"]
+    audit = json.loads((root / "audit" / "C3.json").read_text())
+    assert set(audit["runs"]) == {"fedavg", "gp-noise-0", "gp-noise-0.2"} and audit["scores"]["acc"]
+    assert json.loads((root / "probe" / "C3.json").read_text())["attributes"] == {}, "digits have neither sex nor age"
     advice = json.loads((root / "advice" / "C3.json").read_text())
     assert advice["ranking"][0]["method"] == advice["recommended"]["method"] and list(advice["runs"]) == ["fedavg"]
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")

@@ -1,5 +1,7 @@
 # The checked configuration, and what the rules ask about it.
+import atexit
 import shlex
+from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
 
@@ -7,14 +9,15 @@ from fdamed.configfile import catalogue
 from fdamed.configfile import parse as checked
 from fdamed.configfile import read as read_strictly
 from fdamed.errors import FdamedError
-from fdamed.files import digest, private, write_json
+from fdamed.files import digest, held, private, write_json
 from fdamed.provenance import digest_source
 from fdamed.stages.batch import FILES as RUN_FILES
 from fdamed.stages.federate import TRAINING
 
 try:
+    # Snakemake has read them too, but takes a key that stands there twice.
     for path in workflow.configfiles:
-        read_strictly(Path(path))  # Snakemake has read them too, but takes a key that stands there twice
+        read_strictly(Path(path))
     study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
@@ -69,6 +72,24 @@ def keep_config():
     if not Path(CONFIG).exists():
         write_json(CONFIG, SECTIONS)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+
+
+HELD = ExitStack()
+atexit.register(HELD.close)
+
+
+def hold_study():
+    """Let this Snakemake alone write to the study.
+
+    Snakemake looks whether there is a lock and then makes one: of two that start in the same moment both go on, and
+    the job that fails in one of them takes the other's files with it. This lock is taken in one step.
+    """
+    try:
+        HELD.enter_context(held(ROOT))
+    except FdamedError as error:
+        raise WorkflowError(
+            f"{error.what}\n  where: {error.where}\n  to do: {error.fix}"
+        )
 
 
 def settings(*sections, source="data"):
@@ -185,6 +206,14 @@ def advice_files():
     if not study.advise:
         return []
     return expand(f"{ROOT}/advice/{{target}}.json", target=study.cut.targets)
+
+
+def audit_files():
+    """What every target lets out of its audit and, where the configuration asks for it, of its leak probe."""
+    kinds = ["audit", "probe"] if study.audit.probe and FEDERATED else ["audit"]
+    return expand(
+        f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.cut.targets
+    )
 
 
 keep_config()

@@ -26,6 +26,34 @@ rule audit:
         "fdamed audit --target {wildcards.target} 2> {log:q}"
 
 
+rule probe:
+    input:
+        lambda wildcards: [
+            f"{ROOT}/runs/{run}/{wildcards.target}/{seed}/done"
+            for run in FEDERATED
+            for seed in study.seeds
+        ],
+        order=f"{ROOT}/parties/{{target}}/order.parquet",
+        theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+    output:
+        f"{ROOT}/probe/{{target}}.json",
+    log:
+        f"{ROOT}/logs/probe.{{target}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/probe.{{target}}.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: study.train.threads
+    resources:
+        mem_mb=growing(3000),
+        gpu=1 if study.train.device == "cuda" else 0,
+        runtime=240,
+    params:
+        settings=settings("privacy", "runs", "seeds", "audit"),
+    shell:
+        "fdamed probe --target {wildcards.target} --threads {threads} 2> {log:q}"
+
+
 rule track:
     input:
         run_files(),
@@ -46,7 +74,7 @@ rule report_page:
     input:
         run_files(),
         advice_files(),
-        expand(f"{ROOT}/audit/{{target}}.json", target=study.cut.targets),
+        audit_files(),
         f"{ROOT}/cohort.json",
         f"{ROOT}/ingest.json",
         f"{ROOT}/leakage.json",

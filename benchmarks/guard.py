@@ -1,0 +1,72 @@
+"""What the guard costs: its share of the CPU time of a FedAvg round, ResNet-18, four sources.
+
+`python -m benchmarks.guard` prints one JSON line; `share` is the time inside the checks (at the door and side by side,
+the lengths that the rule measures among them) over that of the whole round, both from the same rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import fdamed.federation.averaging as averaging
+import fdamed.federation.loop as loop
+import fdamed.federation.network as network
+from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled
+from fdamed.federation.method import Model
+from fdamed.federation.site import Site
+from fdamed.guards import NO_FLOOR
+from fdamed.methods.fedavg import FedAvg
+from fdamed.models.flat import FlatModel
+
+REPEATS = 2
+spent = [0.0]
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        begin = time.process_time()
+        out = function(*arguments, **options)
+        spent[0] += time.process_time() - begin
+        return out
+
+    return call
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    network.unusable = timed(network.unusable)
+    averaging.sound_models = timed(averaging.sound_models)
+    healthy = timed(loop.healthy)
+    rng = np.random.default_rng(0)
+    model = FlatModel(fresh())
+    names = [*(f"s{i}" for i in range(SOURCES)), "target"]
+    release = frozenset({"weights", "count", "scalar"})
+    sites = {}
+    for name in names:
+        data = Labelled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
+        sites[name] = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
+    net = network.InProcess(sites, "target", "fedavg")
+    net.declared = dict.fromkeys(names, IMAGES)
+    state, shares, rounds = Model(x=model.read()), [], []
+    for repeat in range(REPEATS + 1):
+        net.begin(repeat + 1, REPEATS + 1)
+        spent[0], begin = 0.0, time.process_time()
+        state = healthy(FedAvg().round(state, net), net.layout)
+        whole = time.process_time() - begin
+        shares.append(spent[0] / whole)
+        rounds.append(whole)
+    found = {"benchmark": "guard", "share": round(statistics.median(shares[1:]), 5)}
+    print(json.dumps(found | {"round_cpu_s": round(statistics.median(rounds[1:]), 2), "images": SOURCES * IMAGES}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""A small federation that learns in seconds, and a hospital in it whose answers are altered on their way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fdamed.methods  # noqa: F401
+from fdamed.config import Recipe
+from fdamed.data.loader import Labelled
+from fdamed.evaluate.metrics import auc
+from fdamed.federation.checkpoints import Record
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY, Method
+from fdamed.federation.network import InProcess
+from fdamed.federation.site import Site, Step
+from fdamed.federation.wire import kinds
+from fdamed.guards import NO_FLOOR
+from fdamed.limits import Guard
+from fdamed.models.backbone import initialise
+from fdamed.models.flat import FlatModel, Layout
+from fdamed.seeds import stream
+from fdamed.train import predict
+from tests.hospitals import RELEASE, SIDE, no_judge
+
+SOURCES = ("bern", "genoa", "lyon", "mallory")
+ATTACKER, TARGET = "mallory", "target"
+IMAGES = {"bern": 96, "genoa": 72, "lyon": 120, "mallory": 96, "target": 48}
+ROUNDS = 8
+OPTIONS: dict[str, dict[str, Any]] = {
+    "scaffold": {"variate": "I"},
+    "target_only": {"warmup": 2},
+    "kd3a": {"gate_begin": 0.6, "gate_end": 0.7, "heads": "average"},
+    "fedrf_tca": {"warmup": 2, "frequencies": 32, "components": 8, "width": 16},
+}
+"""What makes a method listen to its sources, and take so small a federation."""
+
+
+# --- the federation ---------------------------------------------------------------------------------------------------
+
+
+class Small(nn.Module):
+    """A network of the real one's shape that sees where something is bright: about 800 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 8, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.hidden = nn.Linear(72, 8)
+        self.head = nn.Linear(8, 2)
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.relu(self.hidden(torch.relu(self.norm(self.conv(x))).flatten(1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+def model() -> FlatModel:
+    net = Small()
+    initialise(net, stream(0, "test").torch)
+    return FlatModel(net)
+
+
+def radiographs(name: str, n: int, seed: int, positives: float = 0.5) -> Labelled:
+    """Positives are a little brighter in the middle, in noise; each hospital has an exposure of its own."""
+    rng = stream(seed, "radiographs", name).numpy
+    y = (rng.permutation(n) < positives * n).astype(np.int64)
+    exposure = 12 * (SOURCES.index(name) if name in SOURCES else 2)
+    x = rng.normal(90 + exposure, 30, (n, SIDE, SIDE))
+    x[:, 2:6, 2:6] += 26 * y[:, None, None]
+    return Labelled(x.clip(0, 255).astype(np.uint8), y, {})
+
+
+def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, positives: float = 0.5) -> Site:
+    data = radiographs(name, IMAGES[name], seed, positives)
+    return Site(
+        name=name,
+        data=data if labels or name != TARGET else data.without_labels(),
+        model=resident,
+        recipe=Recipe(lr=0.004, batch=16) if name == TARGET else Recipe(lr=0.01, batch=16),
+        seed=seed,
+        release=RELEASE | {"individual"},
+        smallest_batch=2,
+        floor=NO_FLOOR,
+    )
+
+
+def made(name: str) -> Method[Any]:
+    return REGISTRY[name](**OPTIONS.get(name, {}))
+
+
+@dataclass
+class Result:
+    theta: Tensor
+    record: Record
+    auc: float
+    memories: dict[str, dict[str, Tensor]]
+
+
+@cache
+def federate(
+    name: str,
+    seed: int,
+    attack: str | None = None,
+    sources: tuple[str, ...] = SOURCES,
+    rounds: int = ROUNDS,
+    opposed: float | None = None,
+) -> Result:
+    """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
+    resident = model()
+    labels = REGISTRY[name].target_labels
+    sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
+    net = Attacked(sites, attack, seed)
+    net.guard = Guard(opposed=opposed)
+    method = made(name)
+    theta, record = run(method, net, model().read(), rounds, no_judge)
+    judged = judge_model(method, net, theta)
+    test = radiographs(TARGET, 400, seed + 1000)
+    score = auc(test.y, predict(judged, test)[:, 1].astype(np.float64))
+    assert score is not None
+    return Result(theta, record, score, {p: site.memory for p, site in sites.items()})
+
+
+def judge_model(method: Method[Any], net: InProcess, theta: Tensor) -> FlatModel:
+    if method.keeps:
+        module = method.predictor(Small(), net._sites[TARGET].memory)
+    elif method.parts:
+        module = method.predictor(Small(), method.named(theta, net.layout))
+    else:
+        judged = model()
+        judged.load(theta)
+        return judged
+    assert module is not None
+    return FlatModel(module)
+
+
+# --- the attacks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Change:
+    """What of an answer's tensor is a change: the answer, and where the question had it begin (zeros: nowhere)."""
+
+    value: Tensor
+    base: Tensor
+    rng: torch.Generator
+
+    @property
+    def own(self) -> Tensor:
+        return self.value - self.base
+
+
+def huge_at_random(c: Change) -> Tensor:
+    noise = torch.randn(c.own.shape, generator=c.rng, dtype=c.own.dtype)
+    return c.base + noise * (1e6 * c.own.norm() / noise.norm())
+
+
+def hijacked(c: Change) -> Tensor:
+    """1e6 times as long, and nearly orthogonal: the cosine with the honest update is 0.001."""
+    if not float(c.own.norm()) > 0.0:
+        return huge_at_random(c)
+    u = (c.own / c.own.norm()).flatten()
+    v = torch.randn(u.shape, generator=c.rng, dtype=u.dtype)
+    v -= (v @ u) * u
+    v /= v.norm()
+    return c.base + (1e6 * c.own.norm() * (0.001 * u + v)).view(c.own.shape)
+
+
+def one_infinite(c: Change) -> Tensor:
+    out = c.value.clone()
+    out.view(-1)[len(out.view(-1)) // 2] = float("inf")
+    return out
+
+
+TENSORS: dict[str, Callable[[Change], Tensor]] = {
+    "nan": lambda c: torch.full_like(c.value, float("nan")),
+    "infinite": one_infinite,
+    "huge, aligned": lambda c: c.base + 1e6 * c.own,
+    "huge, at random": huge_at_random,
+    "huge, nearly orthogonal": hijacked,
+    "sign flip": lambda c: c.base - c.own,
+    "all zero": lambda c: c.base.clone(),
+    "one number for all": lambda c: c.value.flatten()[:1].clone(),
+    "one number too few": lambda c: c.value.flatten()[:-1].clone(),
+    "double precision": lambda c: c.value.double() if c.value.dtype != torch.float64 else c.value.float(),
+}
+COUNTS: dict[str, int] = {"a count of 10^12": 10**12, "a count of 10^8": 10**8, "a negative count": -35}
+BUFFERS: dict[str, float] = {"negative variances": -24.5, "nan buffers": float("nan")}
+OTHERS = ("replayed", "scalars times 10^6", "scalars divided by 10^12")
+ATTACKS = (*TENSORS, *COUNTS, *BUFFERS, *OTHERS)
+
+
+class Attacked(InProcess):
+    """All hospitals in this process; what mallory answers is altered before it reaches the server."""
+
+    def __init__(self, sites: dict[str, Site], attack: str | None, seed: int) -> None:
+        super().__init__(sites, TARGET, "test")
+        self.declared = {party: len(site.data) for party, site in sites.items()}
+        self.attack = attack
+        self.rng = torch.Generator().manual_seed(seed)
+        self.last: Tensor | None = None
+        self.first: dict[str, Any] = {}
+
+    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
+        reply = super()._deliver(party, step, nth, msg)
+        if party != ATTACKER or self.attack is None:
+            return reply
+        if "x" in kinds(type(msg)):
+            self.last = msg.x
+        if self.attack == "replayed":
+            return self.first.setdefault(step.name, reply)
+        return dataclasses.replace(reply, **altered(self, reply, msg))
+
+
+def altered(net: Attacked, reply: Any, msg: Any) -> dict[str, Any]:
+    """The fields of an answer that the attack changes."""
+    out: dict[str, Any] = {}
+    for name, kind in kinds(type(reply)).items():
+        value = getattr(reply, name)
+        if isinstance(value, Tensor) and value.numel():
+            out[name] = tensor(net, name, kind, value, msg)
+        elif kind == "count" and name == "n" and net.attack in COUNTS:
+            out[name] = COUNTS[net.attack]
+        elif kind == "scalar" and net.attack == "scalars times 10^6":
+            out[name] = value * 1e6
+        elif kind == "scalar" and net.attack == "scalars divided by 10^12":
+            out[name] = value / 1e12
+    return out
+
+
+def tensor(net: Attacked, name: str, kind: str, value: Tensor, msg: Any) -> Tensor:
+    attack = net.attack or ""
+    if attack in BUFFERS:
+        return with_buffers(net, kind, value, BUFFERS[attack]) if kind in ("weights", "update") else value
+    if attack not in TENSORS:
+        return value
+    asked = getattr(msg, name, None)
+    begun = net.last if kind == "weights" else asked if name in ("s", "di", "d") else None
+    base = begun if isinstance(begun, Tensor) and begun.shape == value.shape else torch.zeros_like(value)
+    return TENSORS[attack](Change(value, base, net.rng))
+
+
+def with_buffers(net: Attacked, kind: str, value: Tensor, wrong: float) -> Tensor:
+    out = value.clone()
+    for segment in variances(net.layout):
+        out[segment] = wrong
+    return out
+
+
+def variances(layout: Layout) -> list[slice]:
+    return [slice(s.start, s.stop) for s in layout if s.name.endswith("running_var")]

@@ -1,0 +1,93 @@
+"""`fdamed probe` on a small hospital: numbers go out, features and names stay, and nothing is read twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fdamed.cli import main
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """120 patients with an image each, those of men brighter, so that any network sees it; weights as they start."""
+    config = {
+        "cohort": "c",
+        "results": str(tmp_path),
+        "data": {"layout": "chexpert", "root": "nowhere"},
+        "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "image": {"size": 32},
+        "model": {"width": 0.0625, "heads": ["sex"]},
+        "train": {"device": "cpu"},
+        "runs": {"fedavg": {}, "aux": {"method": "fedavg", "auxiliary": {"heads": ["sex"]}}},
+        "seeds": [0, 1],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(0)
+    n = 120
+    sex = np.where(rng.random(n) < 0.5, "F", "M")
+    images = rng.integers(60, 120, (n, 32, 32)) + np.where(sex == "M", 60, 0)[:, None, None]
+    folder = tmp_path / "c" / "parties" / "B"
+    folder.mkdir(parents=True)
+    np.save(folder / "images.npy", images.astype(np.uint8))
+    rows = {"patient": [f"p{i:04d}" for i in range(n)], "sex": sex, "age": rng.uniform(20, 90, n), "view": "frontal"}
+    frame = pd.DataFrame(rows).assign(race=pd.Series([None] * n, dtype="str"), y=rng.integers(0, 2, n))
+    frame.assign(split=np.repeat(["adapt", "test", "train", "val"], n // 4)).to_parquet(folder / "order.parquet")
+    for seed in (0, 1):
+        assert main(["init", "--config", str(tmp_path / "config.json"), "--seed", str(seed)]) == 0
+        for run in ("fedavg", "aux"):
+            place = tmp_path / "c" / "runs" / run / "B" / str(seed)
+            place.mkdir(parents=True)
+            shutil.copy(tmp_path / "c" / "init" / str(seed) / "theta.safetensors", place)
+    return tmp_path
+
+
+def probe(study: Path) -> dict:
+    assert main(["probe", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    return json.loads((study / "c" / "probe" / "B.json").read_text())
+
+
+def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> None:
+    told = probe(study)
+    assert set(told["attributes"]) == {"sex", "age"} and told["images"] == 120
+    sex = told["attributes"]["sex"]
+    assert set(sex["runs"]) == {"untrained", "fedavg", "aux"} == set(told["runs"])
+    assert all(r["value"] > 0.95 and 0.3 < r["shuffled"] < 0.7 for r in sex["runs"].values())
+    assert all(r["low"] < 0.5 < r["high"] for r in told["attributes"]["age"]["runs"].values())
+    (heads,) = sex["heads"]
+    assert (heads["run"], heads["base"], heads["heads"], heads["value"]) == ("aux", "fedavg", ["sex"], 0.0)
+    assert "p0001" not in (study / "c" / "probe" / "B.json").read_text()
+    outside = {p.relative_to(study / "c").parts[0] for p in study.rglob("*.safetensors")}
+    assert outside == {"parties", "init", "runs"} and not list((study / "c" / "probe").glob("*.safetensors"))
+
+
+def test_only_what_has_new_weights_is_read_again(study: Path) -> None:
+    first = probe(study)
+    kept = sorted((study / "c" / "parties" / "B" / "probes").rglob("*.safetensors"))
+    assert len(kept) == 6
+    stamps = [p.stat().st_mtime_ns for p in kept]
+    assert probe(study) == first and [p.stat().st_mtime_ns for p in kept] == stamps
+    shutil.copy(study / "c/init/1/theta.safetensors", study / "c/runs/fedavg/B/0/theta.safetensors")
+    probe(study)
+    changed = [
+        p.relative_to(p.parents[2]).parts[0] for p, s in zip(kept, stamps, strict=True) if p.stat().st_mtime_ns != s
+    ]
+    assert changed == ["fedavg"]
+
+
+def test_where_nothing_is_known_of_the_patients_no_model_is_asked(study: Path) -> None:
+    path = study / "c" / "parties" / "B" / "order.parquet"
+    pd.read_parquet(path).drop(columns=["sex", "age", "view", "race"]).to_parquet(path)
+    told = probe(study)
+    assert told["attributes"] == {} and not (study / "c" / "parties" / "B" / "probes").exists()
+
+
+def test_a_study_without_finished_runs_is_one_clear_error(study: Path, capsys) -> None:
+    shutil.rmtree(study / "c" / "runs")
+    assert main(["probe", "--config", str(study / "config.json"), "--target", "B"]) == 2
+    assert "fdamed federate" in capsys.readouterr().err

@@ -1,0 +1,189 @@
+"""Properties of the guard and of the rules behind it, for any numbers that a hospital can send (fuzz target F7)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from fdamed.algebra.vector import fedda, fedgp, gp, mean
+from fdamed.config import Train
+from fdamed.faults import Faults
+from fdamed.federation.averaging import sound_moves
+from fdamed.federation.guard import Travel, gram, judged, odd_shapes, opposed, unusable
+from fdamed.federation.method import REGISTRY, Model
+from fdamed.federation.network import DroppedOut
+from fdamed.federation.steps import Moved, move_locally
+from fdamed.federation.unreliable import Unreliable
+from fdamed.limits import Guard
+from tests import hospitals
+
+LAYOUT = hospitals.model().layout
+CUT = LAYOUT.trainable
+ANY = st.floats(width=32, allow_nan=True, allow_infinity=True)
+COUNT = st.one_of(st.integers(-(10**13), 10**13), st.integers(0, 40), st.floats(), st.booleans())
+fuzz = settings(max_examples=40, deadline=None)
+
+
+@st.composite
+def updates(draw) -> Moved:
+    """An update of any kind: ordinary, scaled beyond measure, with any numbers in it, of another shape or dtype."""
+    seed, scale = draw(st.integers(0, 2**31)), draw(st.sampled_from([0.0, 1e-42, 1e-6, 1.0, 1.0, 1.0, 50.0, 1e7, 1e37]))
+    g = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(seed)).mul_(0.01 * scale)
+    for place, value in draw(st.dictionaries(st.integers(0, LAYOUT.size - 1), ANY, max_size=3)).items():
+        g[place] = value
+    kind = draw(st.sampled_from(["whole", "whole", "whole", "whole", "short", "one", "double", "square"]))
+    g = {"whole": g, "short": g[:-1], "one": g[:1], "double": g.double(), "square": g[None]}[kind]
+    reach = draw(st.one_of(st.just(1.0), st.floats(-1.0, 1e300)))
+    return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), reach=reach, loss=0.5)
+
+
+def let_in(sent: dict[str, Moved], guard: Guard | None = None) -> dict[str, Moved]:
+    """What of the answers passes the door and the judgement side by side."""
+    net = hospitals.in_process(("target", *sent))
+    net.guard = guard or Guard()
+    x = hospitals.theta()
+    asked = type("Asked", (), {"x": x})()
+    known = {k: r for k, r in sent.items() if unusable(r, asked, LAYOUT, images=40) is None}
+    return sound_moves(net, move_locally, x, known)
+
+
+RULES = {
+    "mean": lambda t, s, n: mean(s, n),
+    "fedda": lambda t, s, n: fedda(t, s, 0.5, n),
+    "fedgp": lambda t, s, n: fedgp(t, s, LAYOUT, 0.5, n),
+    "gp": lambda t, s, n: gp(t, s, LAYOUT, 0.5, n),
+}
+
+
+def aggregated(rule: str, kept: dict[str, Moved]) -> Tensor:
+    ordered = dict(sorted(kept.items()))
+    g_t = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(3)).mul_(0.01)
+    return RULES[rule](g_t, torch.stack([r.g for r in ordered.values()]), [r.n for r in ordered.values()])
+
+
+def plain(seed: int) -> Moved:
+    g = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(seed)).mul_(0.01)
+    return Moved(g=g, n=10, reach=1.0, loss=0.5)
+
+
+@fuzz
+@given(st.lists(updates(), min_size=3, max_size=3), st.sampled_from(sorted(RULES)))
+def test_whatever_hospitals_send_the_model_stays_finite_or_they_are_refused(sent, rule) -> None:
+    kept = let_in(dict(zip(("north", "east", "south"), sent, strict=True)))
+    if kept:
+        out = aggregated(rule, kept)
+        assert torch.isfinite(out).all()
+        x = hospitals.theta() + (out if rule == "mean" else 0.0)
+        assert (x[LAYOUT.variances] >= 0.0).all()
+
+
+@fuzz
+@given(st.permutations(["north", "east", "south"]), updates(), st.sampled_from(sorted(RULES)))
+def test_the_order_of_the_answers_changes_no_bit(order, bad, rule) -> None:
+    sent = {"north": bad, "east": plain(1), "south": plain(2)}
+    here, there = let_in(sent), let_in({k: sent[k] for k in order})
+    assert set(here) == set(there)
+    assert torch.equal(aggregated(rule, here), aggregated(rule, there))
+
+
+@fuzz
+@given(updates())
+def test_nothing_that_is_let_in_is_longer_than_the_limit(bad) -> None:
+    guard = Guard(longest=20.0, shortened=4.0)
+    kept = let_in({"north": bad, "east": plain(1), "south": plain(2)}, guard)
+    if "north" in kept:
+        usual = max(float(plain(i).g[:CUT].norm()) for i in (1, 2))
+        times = float(kept["north"].g[:CUT].norm()) / usual
+        by_image = times * 10 / bad.n
+        assert min(times, by_image) <= 4.0 * (1.0 + 1e-5)
+
+
+@fuzz
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_the_mean_of_one_good_hospital_is_that_hospital(seed, n) -> None:
+    only = dataclasses.replace(plain(seed), n=n)
+    kept = let_in({"north": only})
+    assert torch.equal(aggregated("mean", kept), only.g)
+
+
+@fuzz
+@given(st.sampled_from(sorted(RULES)), st.floats(1e3, 1e20))
+def test_an_offender_that_is_left_out_might_as_well_not_have_been_there(rule, factor) -> None:
+    bad = dataclasses.replace(plain(7), g=plain(7).g * factor)
+    good = {"east": plain(1), "south": plain(2)}
+    assert torch.equal(aggregated(rule, let_in({"north": bad} | good)), aggregated(rule, let_in(good)))
+
+
+@pytest.mark.parametrize("rule", ["mean", "fedda"])
+def test_a_weight_of_zero_is_removal(rule) -> None:
+    sent = {"north": dataclasses.replace(plain(7), n=0), "east": plain(1), "south": plain(2)}
+    rest = {k: r for k, r in sent.items() if r.n}
+    assert torch.allclose(aggregated(rule, sent), aggregated(rule, rest), rtol=0, atol=1e-9)
+
+
+@fuzz
+@given(COUNT)
+def test_a_count_is_a_whole_number_that_the_hospital_has_declared(n) -> None:
+    fine = type(n) is int and 0 <= n <= 14
+    reply = dataclasses.replace(plain(0), n=n)
+    assert (unusable(reply, None, LAYOUT, images=14) is None) == fine
+
+
+@fuzz
+@given(arrays(np.float64, st.integers(2, 6), elements=st.floats(1e-3, 1e3)), st.floats(1e-2, 1e2))
+def test_the_judgement_does_not_depend_on_the_unit_of_length(lengths, unit) -> None:
+    def verdict(scale: float):
+        travels = {str(i): Travel(float(v) * scale, 10, 10.0) for i, v in enumerate(lengths)}
+        return judged(travels, None, 5.0 * scale, Guard(longest=7.0001, shortened=3.0001))
+
+    here, there = verdict(1.0), verdict(unit)
+    assert here.faults.keys() == there.faults.keys() and here.factors.keys() == there.factors.keys()
+
+
+def test_a_study_that_sets_no_guard_keeps_its_digests_and_a_senseless_one_is_refused() -> None:
+    assert "guard" not in Train().model_dump()
+    assert Train(guard=Guard(strikes=None)).model_dump()["guard"]["strikes"] is None
+    with pytest.raises(ValueError, match="beyond `longest`"):
+        Guard(longest=5.0)
+
+
+def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:
+    inner = hospitals.in_process()
+    net = Unreliable(inner, Faults(quorum=3), 0)
+    deliver = inner._deliver
+
+    def huge(party, step, nth, msg):
+        reply = deliver(party, step, nth, msg)
+        return dataclasses.replace(reply, x=reply.x * 1e6) if party == "north" else reply
+
+    inner._deliver = huge
+    net.begin(1, 1)
+    with pytest.raises(DroppedOut, match="2 of 3 are there, the quorum is 3"):
+        REGISTRY["fedavg"]().round(Model(x=hospitals.theta()), net)
+
+
+def test_parts_of_another_shape_or_dtype_than_most_are_named_and_nothing_is_broadcast() -> None:
+    parts = {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(1), "d": torch.zeros(3, dtype=torch.float64)}
+    assert odd_shapes(parts) == {
+        "c": "a part has shape [1] of float32, not [3] of float32",
+        "d": "a part has shape [3] of float64, not [3] of float32",
+    }
+    assert list(odd_shapes({"a": torch.zeros(2)}, like=torch.zeros(3))) == ["a"]
+
+
+def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
+    common = torch.ones(6)
+    rows = [common + 0.5 * torch.eye(6)[i] for i in range(4)]
+    flipped = [*rows[:3], -rows[3]]
+    assert opposed(gram(rows), -0.2) == []
+    assert opposed(gram(flipped), -0.2) == [3]
+    assert opposed(gram(flipped[1:]), -0.2) == []  # two others are no majority
+    assert opposed(gram(list(torch.eye(4))), -0.2) == []
+    assert opposed(gram([*rows[:3], torch.zeros(6)]), -0.2) == []  # who stands still points nowhere

@@ -1,0 +1,68 @@
+"""A training that fails in a hospital, at any step: nothing that is not finite is saved or aggregated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fdamed.train
+from fdamed.errors import FdamedError
+from fdamed.federation.checkpoints import Checkpoints
+from fdamed.federation.loop import run
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.wire import kinds
+from tests import hospitals
+
+ROUNDS = 3
+OPTIONS = {"scaffold": {"variate": "I"}}
+RULES = ("fedavg", "finetune_offline", "gp", "scaffold", "fedda_auto")
+
+
+def broken_at(step: int, gradient: bool, monkeypatch) -> None:
+    """The loss of this step of the whole run, or only its gradient, is NaN."""
+    loss, done = fdamed.train.local_loss, [0]
+
+    def broken(*arguments, **options):
+        value = loss(*arguments, **options)
+        done[0] += 1
+        if done[0] != step:
+            return value
+        if gradient:
+            value.register_hook(lambda g: g * float("nan"))
+            return value
+        return value * float("nan")
+
+    monkeypatch.setattr(fdamed.train, "local_loss", broken)
+
+
+@pytest.mark.parametrize("nth", range(20))
+def test_no_tensor_that_is_saved_is_ever_other_than_finite(nth: int, tmp_path: Path, monkeypatch) -> None:
+    rng = np.random.default_rng(nth)
+    rule = RULES[nth % len(RULES)]
+    method = REGISTRY[rule](**OPTIONS.get(rule, {}))
+    step = int(rng.integers(1, 25))
+    broken_at(step, gradient=bool(nth % 2), monkeypatch=monkeypatch)
+
+    def keep() -> Checkpoints:
+        return Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {}, 1)
+
+    net = hospitals.in_process(auxiliary=nth % 4 == 0)
+    try:
+        theta, record = run(method, net, hospitals.theta(), ROUNDS, hospitals.no_judge, keep())
+    except FdamedError as stopped:
+        assert "not finite" in stopped.what and stopped.where.startswith("hospital ")
+    else:
+        assert torch.isfinite(theta).all()
+        assert record.absences and "not finite" in record.absences[0]["why"]
+    after = hospitals.in_process(auxiliary=nth % 4 == 0)
+    found = keep().load(method, after)
+    if found is None:  # stopped in the first round: nothing was saved at all
+        assert not list(tmp_path.rglob("*.bin"))
+        return
+    _, state, _ = found
+    saved = [getattr(state, name) for name in kinds(type(state))]
+    saved += [v for site in after._sites.values() for v in site.memory.values()]
+    assert all(torch.isfinite(v).all() for v in saved if isinstance(v, torch.Tensor))
