@@ -60,8 +60,11 @@ class Floor:
     def refusal(self, party: str, images: int, steps: int | None = None) -> FdamedError | None:
         """What is wrong with so few images, or with so few steps where a model or an update is to leave; None: nothing.
 
-        A small number of images is told in words, for the text reaches the server.
+        A small number of images is told in words, for the text reaches the server. Without any image there is nobody
+        to protect: the answer is then what was asked.
         """
+        if not images:
+            return None
         if images < self.images:
             return FdamedError(
                 f"{party} has {vague(images, CELL)} images to compute on, and fewer than {self.images} let nothing out "

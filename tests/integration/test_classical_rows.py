@@ -75,7 +75,9 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
     root = folder / "results" / "small"
     for seed, party in enumerate(PARTIES):
         write_party(root / "parties" / party, seed, flipped and party == "target")
-    (root / "cohort.json").write_text(json.dumps({"hash": "h", "parties": {}}))
+    (root / "cohort.json").write_text(
+        json.dumps({"hash": "h", "parties": dict.fromkeys(PARTIES, {"images": {"train": 1000, "adapt": 1000}})})
+    )
     (root / "leakage.json").write_text("{}")
     return path
 
