@@ -137,7 +137,8 @@ def _by_group(
         known = [(group, found) for group in members if (found := standings(group, frame, chances, rows))]
         entries += [_entry(frame, chances, group, found, runs, reference, smallest) for group, found in known]
         if len(by) == 1:
-            gaps += _gaps(by[0], {group.are[0]: found for group, found in known}, reference)
+            hidden = any(group.n is None for group, _ in known)
+            gaps += _gaps(by[0], {group.are[0]: found for group, found in known}, reference, hidden, smallest)
     return entries, gaps
 
 
@@ -152,14 +153,15 @@ def _entry(
 ) -> dict[str, Any]:
     """What is told of one group: its runs' scores, what they gain on the reference, and calibration in large bins."""
     from fdamed.evaluate.comparisons import score, told
-    from fdamed.evaluate.subgroups import SCORES
 
+    hidden = group.n is None
+    names = _may_be_told(hidden)
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in found.items():
-        values = {k: (told if k == "bias" else score)(v) for k in SCORES if (v := standing.told(k))}
+        values = {k: (told if k == "bias" else score)(v) for k in names if (v := standing.told(k))}
         brier = values.pop("brier", None)
         gains = {
-            k: told(v) for k in SCORES if name != reference and (v := standing.gain(k, found[reference])) is not None
+            k: told(v) for k in names if name != reference and (v := standing.gain(k, found[reference])) is not None
         }
         out["runs"][name] = rounded(
             values
@@ -167,47 +169,72 @@ def _entry(
                 "brier": brier["value"] if brier else None,
                 "brier_low": brier["low"] if brier else None,
                 "brier_high": brier["high"] if brier else None,
-                "calibration_error": standing.calibration_error,
-                "calibration_limit": standing.calibration_limit,
+                "calibration_error": None if hidden else standing.calibration_error,
+                "calibration_limit": None if hidden else standing.calibration_limit,
                 "gain": gains.get("auc"),
                 "gains": gains,
-            }
+            },
+            _decimals(hidden, smallest),
         )
     # Where the number of images is not told, neither are the bins that it could be counted from.
-    if group.n is not None and len(group.by) == 1:
+    if not hidden and len(group.by) == 1:
         y, p = frame["y"].to_numpy()[group.rows], chances[:, group.rows]
         shown = {name: _bins(y, p[next(iter(rows.values()))], smallest) for name, rows in runs.items()}
         out["calibration"] = rounded({name: bins for name, bins in shown.items() if bins})
     return out
 
 
-def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str) -> list[dict[str, Any]]:
-    """Score by score and run by run, from group -> run -> standing."""
+def _gaps(
+    by: str, found: Mapping[str, Mapping[str, Standing]], reference: str, hidden: bool, smallest: int
+) -> list[dict[str, Any]]:
+    """Score by score and run by run, from group -> run -> standing; `hidden`: the groups' numbers are not told."""
     from fdamed.evaluate.comparisons import told
-    from fdamed.evaluate.subgroups import LOWER_IS_BETTER, SCORES, gap
+    from fdamed.evaluate.subgroups import LOWER_IS_BETTER, gap
 
     def of(name: str, score: str) -> dict[str, Influence]:
         return {group: runs[name].scores[score] for group, runs in found.items() if score in runs[name].scores}
 
     out = []
     for name in next(iter(found.values()), {}):
-        for score in SCORES:
+        for score in _may_be_told(hidden):
             beside = of(reference, score) if name != reference else None
             widest = gap(of(name, score), beside, score in LOWER_IS_BETTER)
             if widest:
                 change = told(widest.change) if widest.change else None
                 told_gap = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}
-                out.append({"by": by, "run": name, "metric": score, **rounded(told_gap | {"change": change})})
+                content = rounded(told_gap | {"change": change}, _decimals(hidden, smallest))
+                out.append({"by": by, "run": name, "metric": score, **content})
     return out
 
 
-def rounded(content: Any) -> Any:
-    """Numbers with four decimals: no share of a group can be turned back into its counts."""
+def _may_be_told(hidden: bool) -> tuple[str, ...]:
+    """The scores of a group; where its number of images is hidden, none that is a share of them.
+
+    Shares of several runs and seeds have one denominator, and four decimals are enough to find it.
+    """
+    from fdamed.evaluate.subgroups import SCORES
+
+    return tuple(name for name in SCORES if not hidden or name in ("auc", "brier"))
+
+
+def _decimals(hidden: bool, smallest: int) -> int:
+    """How many decimals are told of a group.
+
+    An AUC is a whole number of pairs, of which there are at least smallest^2: where a step of rounding is wider than
+    one pair, every AUC that is told fits any number of pairs.
+    """
+    if not hidden:
+        return 4
+    return 2 if smallest**2 >= 100 else 1
+
+
+def rounded(content: Any, decimals: int = 4) -> Any:
+    """Numbers with so many decimals."""
     if isinstance(content, dict):
-        return {key: rounded(value) for key, value in content.items()}
+        return {key: rounded(value, decimals) for key, value in content.items()}
     if isinstance(content, list):
-        return [rounded(value) for value in content]
-    return round(content, 4) if isinstance(content, float) else content
+        return [rounded(value, decimals) for value in content]
+    return round(content, decimals) if isinstance(content, float) else content
 
 
 def _calibration(y: NDArray[Any], chances: NDArray[Any], runs: Runs, smallest: int) -> dict[str, Any]:

@@ -219,11 +219,18 @@ def test_groups_tell_gains_calibration_and_how_gaps_changed(study: Path) -> None
     assert alarms and all(g["value"] >= 0 for g in alarms)
 
 
-def test_numbers_of_groups_have_four_decimals_so_that_no_count_can_be_worked_out(study: Path) -> None:
+def test_groups_have_four_decimals_and_where_their_number_is_hidden_two_and_no_shares(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     told = json.loads((study / "c/audit/B.json").read_text())
-    shares = [g["runs"]["gp"]["sensitivity"]["value"] for g in told["groups"]]
-    assert all(v == round(v, 4) for v in shares)
+    counted = [g["runs"]["gp"] for g in told["groups"] if g["n"] is not None]
+    assert all(r["sensitivity"]["value"] == round(r["sensitivity"]["value"], 4) for r in counted)
+    hidden = [g["runs"]["gp"] for g in told["groups"] if g["n"] is None]
+    assert counted and hidden
+    for run in hidden:
+        assert not {"sensitivity", "false_alarms", "bias"} & (run.keys() | run["gains"].keys())
+        assert run["calibration_error"] is run["calibration_limit"] is None
+        values = [*run["auc"].values(), *run["gain"].values(), run["brier"], run["brier_low"], run["brier_high"]]
+        assert all(v == round(v, 2) for v in values)
 
 
 def test_an_attribute_that_all_share_makes_no_groups(frame) -> None:

@@ -13,6 +13,7 @@ from fdamed.data.loader import classes_of
 from fdamed.disclosure import counts
 from fdamed.evaluate.cohort import SPLITS, sizes
 from fdamed.evaluate.subgroups import banded, groups
+from fdamed.stages.audit import _by_group
 
 TABLES, SMALLEST = 1000, 11
 
@@ -108,6 +109,46 @@ def test_no_small_group_is_judged_and_none_follows_from_the_numbers_of_the_other
                 assert len(numbers) == len(cells) and cells.min() >= SMALLEST
                 assert n - sum(c or 0 for c in numbers) == 0 or n - sum(c or 0 for c in numbers) >= SMALLEST
     assert tables > 400
+
+
+def fits(told: float, parts: int, decimals: int) -> bool:
+    """Whether some whole number of so many parts is told as this."""
+    return abs(round(told * parts) / parts - told) <= 0.5 * 10.0**-decimals + 1e-9
+
+
+@pytest.mark.parametrize("smallest", [5, SMALLEST])
+def test_no_small_group_follows_from_the_scores_of_the_others(smallest: int) -> None:
+    """Who knows all positives and negatives tries every size of the hidden group: none of them may be ruled out."""
+    rng = np.random.default_rng(3)
+    seeds, names = 2, [f"run{i}" for i in range(6)]
+    runs = {name: {s: seeds * i + s for s in range(seeds)} for i, name in enumerate(names)}
+    tried = 0
+    for _ in range(30):
+        few, n = int(rng.integers(1, smallest)), int(rng.integers(4 * smallest, 180))
+        y = rng.integers(0, 2, n)
+        sex = np.where(np.arange(n) < few, "M", "F")
+        frame = pd.DataFrame({"patient": np.arange(n).astype(str), "y": y, "sex": sex})
+        chances = np.clip(0.3 * y + rng.normal(0.35, 0.25, (len(names) * seeds, n)), 0, 1)
+        entries, gaps = _by_group(frame, chances, runs, names[0], smallest)
+        assert gaps == []
+        if not entries:
+            continue
+        (women,) = entries
+        assert women["are"] == ("F",) and women["n"] is None
+        told = {
+            score: [run[score]["value"] for run in women["runs"].values() if score in run]
+            + [run["gains"][score]["value"] for run in women["runs"].values() if score in run["gains"]]
+            for score in ("sensitivity", "false_alarms", "auc")
+        }
+        decimals = max(len(str(v).split(".")[1]) for v in told["auc"])
+        positives, negatives = int(y.sum()), int(n - y.sum())
+        for p in range(max(smallest, positives - smallest + 1), positives + 1):
+            for q in range(max(smallest, negatives - smallest + 1), negatives + 1):
+                assert all(fits(v, seeds * p, 4) for v in told["sensitivity"]), f"{positives - p} positives or more"
+                assert all(fits(v, seeds * q, 4) for v in told["false_alarms"]), f"{negatives - q} negatives or more"
+                assert all(fits(v, 2 * seeds * p * q, decimals) for v in told["auc"])
+                tried += 1
+    assert tried > 300
 
 
 @pytest.mark.parametrize("age", [90.0, 93.0, 104.0])
