@@ -22,8 +22,8 @@ from fdamed.evaluate.paired import Estimate, Influence, auc_influence, contrast,
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
 AGES = ((0, "under 40"), (40, "40 to 59"), (60, "60 to 79"), (80, "80 and over"))
 Floats = NDArray[np.float64]
-Runs = Mapping[str, Sequence[int]]
-"""Run -> its rows of the scores, one a seed, in the order of the seeds."""
+Runs = Mapping[str, Mapping[int, int]]
+"""Run -> seed -> row of the scores."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ SCORES = ("auc", "sensitivity", "false_alarms", "brier", "bias")
 class Standing:
     """How one run does in one group."""
 
+    seeds: tuple[int, ...]
     scores: Mapping[str, Influence]
     """Score -> a value a seed, and how far each patient of the target moves it."""
     calibration_error: float
@@ -55,12 +56,20 @@ class Standing:
     def told(self, score: str) -> Estimate | None:
         return contrast([(1, self.scores[score])]) if score in self.scores else None
 
-    def gain(self, score: str, reference: Standing) -> Estimate | None:
-        """Against the reference with the same seeds; None where their numbers differ."""
-        pair = self.scores.get(score), reference.scores.get(score)
-        if pair[0] is None or pair[1] is None or len(pair[0].value) != len(pair[1].value):
+    def paired(self, score: str, other: Standing) -> tuple[Influence, Influence] | None:
+        """The score of both, of the seeds that both have; None where there is none."""
+        common = [seed for seed in self.seeds if seed in other.seeds]
+        if not common or score not in self.scores or score not in other.scores:
             return None
-        return contrast([(1, pair[0]), (-1, pair[1])])
+        return self._of(score, common), other._of(score, common)
+
+    def _of(self, score: str, seeds: Sequence[int]) -> Influence:
+        return self.scores[score].rows([self.seeds.index(seed) for seed in seeds])
+
+    def gain(self, score: str, reference: Standing) -> Estimate | None:
+        """Against the reference with the same seeds."""
+        both = self.paired(score, reference)
+        return contrast([(1, both[0]), (-1, both[1])]) if both else None
 
 
 def banded(frame: pd.DataFrame) -> pd.DataFrame:
@@ -131,11 +140,14 @@ def standings(group: Group, frame: pd.DataFrame, chances: Floats, runs: Runs) ->
     limits = np.array([by_chance(y, row) for row in p])
     return {
         run: Standing(
-            scores={name: all_runs.rows(rows) for name, all_runs in found.items() if all_runs is not None},
-            calibration_error=float(errors[list(rows)].mean()),
-            calibration_limit=float(limits[list(rows)].mean()),
+            seeds=tuple(by_seed),
+            scores={
+                name: all_runs.rows(list(by_seed.values())) for name, all_runs in found.items() if all_runs is not None
+            },
+            calibration_error=float(errors[list(by_seed.values())].mean()),
+            calibration_limit=float(limits[list(by_seed.values())].mean()),
         )
-        for run, rows in runs.items()
+        for run, by_seed in runs.items()
     }
 
 
@@ -154,24 +166,25 @@ class Gap:
 
 
 def gap(
-    by_group: Mapping[str, Influence], reference: Mapping[str, Influence] | None, lower: bool = False
+    by_group: Mapping[str, Influence],
+    beside: Mapping[str, tuple[Influence, Influence]] | None,
+    lower: bool = False,
 ) -> Gap | None:
     """From group -> score; None with fewer than two groups. Patients in both groups are counted as such.
 
-    `lower`: the smaller score is the better one.
+    `beside`: group -> the score of the run and of the reference, of common seeds. `lower`: the smaller is the better.
     """
     if len(by_group) < 2:
         return None
     ordered = sorted(by_group, key=lambda g: float(by_group[g].value.mean()))
     worst, best = (ordered[-1], ordered[0]) if lower else (ordered[0], ordered[-1])
     sign = -1 if lower else 1
-    here = [(sign, by_group[best]), (-sign, by_group[worst])]
-    apart, change = contrast(here), None
-    if reference and all(g in reference and _same(by_group[g], reference[g]) for g in (best, worst)):
-        before = -1 if sign * float((reference[best].value - reference[worst].value).mean()) < 0 else 1
-        change = contrast([*here, (-before * sign, reference[best]), (before * sign, reference[worst])])
+    apart = contrast([(sign, by_group[best]), (-sign, by_group[worst])])
+    change = _change(beside[best], beside[worst], sign) if beside and best in beside and worst in beside else None
     return Gap(best, worst, apart.value, apart.low, apart.high, change)
 
 
-def _same(a: Influence, b: Influence) -> bool:
-    return a.value.shape == b.value.shape
+def _change(best: tuple[Influence, Influence], worst: tuple[Influence, Influence], sign: int) -> Estimate:
+    before = -1 if sign * float((best[1].value - worst[1].value).mean()) < 0 else 1
+    here = [(sign, best[0]), (-sign, worst[0])]
+    return contrast([*here, (-before * sign, best[1]), (before * sign, worst[1])])

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from fdamed.evaluate.paired import Influence
     from fdamed.evaluate.subgroups import Group, Standing
 
 Runs = dict[str, dict[int, int]]
@@ -129,12 +128,11 @@ def _by_group(
 
     from fdamed.evaluate.subgroups import groups, standings
 
-    rows = {name: list(by_seed.values()) for name, by_seed in runs.items()}
     entries: list[dict[str, Any]] = []
     gaps: list[dict[str, Any]] = []
     # An attribute at a time: what its groups keep for the gaps, a number a patient, run and seed, is much.
     for by, members in groupby(groups(frame, smallest), key=lambda group: group.by):
-        known = [(group, found) for group in members if (found := standings(group, frame, chances, rows))]
+        known = [(group, found) for group in members if (found := standings(group, frame, chances, runs))]
         entries += [_entry(frame, chances, group, found, runs, reference, smallest) for group, found in known]
         if len(by) == 1:
             hidden = any(group.n is None for group, _ in known)
@@ -191,14 +189,13 @@ def _gaps(
     from fdamed.evaluate.comparisons import told
     from fdamed.evaluate.subgroups import LOWER_IS_BETTER, gap
 
-    def of(name: str, score: str) -> dict[str, Influence]:
-        return {group: runs[name].scores[score] for group, runs in found.items() if score in runs[name].scores}
-
     out = []
     for name in next(iter(found.values()), {}):
         for score in _may_be_told(hidden):
-            beside = of(reference, score) if name != reference else None
-            widest = gap(of(name, score), beside, score in LOWER_IS_BETTER)
+            here = {group: runs[name].scores[score] for group, runs in found.items() if score in runs[name].scores}
+            both = {group: runs[name].paired(score, runs[reference]) for group, runs in found.items()}
+            beside = {group: pair for group, pair in both.items() if pair} if name != reference else None
+            widest = gap(here, beside, score in LOWER_IS_BETTER)
             if widest:
                 change = told(widest.change) if widest.change else None
                 told_gap = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}

@@ -83,7 +83,7 @@ def test_a_group_of_one_class_is_not_shown() -> None:
 def test_standings_are_the_groups_own_scores(frame) -> None:
     chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
     women = next(g for g in groups(frame, SMALLEST) if g.are == ("Female",))
-    found = standings(women, frame, chances, {"fedavg": [0], "gp": [1]})
+    found = standings(women, frame, chances, {"fedavg": {0: 0}, "gp": {0: 1}})
     y = frame["y"].to_numpy()[women.rows]
     p = chances[:, women.rows]
     assert found["fedavg"].told("auc").value == pytest.approx(roc_auc_score(y, p[0]))
@@ -93,6 +93,34 @@ def test_standings_are_the_groups_own_scores(frame) -> None:
     assert found["gp"].told("false_alarms").value == pytest.approx((p[1][y == 0] >= 0.5).mean())
     assert found["gp"].told("brier").value == pytest.approx(((p[1] - y) ** 2).mean())
     assert found["gp"].told("bias").value == pytest.approx(p[1].mean() - y.mean())
+
+
+def test_gains_and_changed_gaps_are_of_the_seeds_that_both_runs_have(study: Path, frame) -> None:
+    for run, seed in (("fedavg", 0), ("gp", 2)):
+        (study / f"c/parties/B/predictions/{run}/B/{seed}.parquet").unlink()
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    assert told["runs"] == {"fedavg": [1, 2], "gp": [0, 1]}
+    a, b = (pd.read_parquet(study / f"c/parties/B/predictions/{run}/B/1.parquet") for run in ("fedavg", "gp"))
+    area = {
+        sex: [roc_auc_score(f["y"][f["sex"] == sex], f["score"][f["sex"] == sex]) for f in (a, b)]
+        for sex in ("Female", "Male")
+    }
+    women = next(g for g in told["groups"] if g["are"] == ["Female"])["runs"]["gp"]["gain"]
+    assert women["value"] == pytest.approx(area["Female"][1] - area["Female"][0], abs=1e-4)
+    assert women["seeds_error"] is None, "one seed is common"
+    apart = next(g for g in told["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
+    before, after = (area[apart["best"]][i] - area[apart["worst"]][i] for i in (0, 1))
+    assert apart["change"]["value"] == pytest.approx(after - abs(before), abs=2e-4)
+
+
+def test_runs_without_a_common_seed_have_no_gain(study: Path) -> None:
+    for run, seed in (("fedavg", 0), ("gp", 1), ("gp", 2)):
+        (study / f"c/parties/B/predictions/{run}/B/{seed}.parquet").unlink()
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    told = json.loads((study / "c/audit/B.json").read_text())
+    assert all(g["runs"]["gp"]["gains"] == {} and g["runs"]["gp"]["gain"] is None for g in told["groups"])
+    assert all(g["change"] is None for g in told["gaps"])
 
 
 def test_influences_give_the_variance_of_delong_and_obuchowski(frame) -> None:
@@ -124,10 +152,10 @@ def test_a_patient_in_both_groups_moves_both_and_a_gap_says_how_it_changed() -> 
     same = np.array([[0.05, -0.05, 0.02, -0.02]])
     views = {"AP": Influence(np.array([0.6]), same), "PA": Influence(np.array([0.8]), same)}
     before = {"AP": Influence(np.array([0.75]), same), "PA": Influence(np.array([0.8]), 3 * same)}
-    found = gap(views, before)
+    found = gap(views, {view: (views[view], before[view]) for view in views})
     assert (found.low, found.value, found.high) == pytest.approx((0.2, 0.2, 0.2))
     assert found.change.value == pytest.approx(0.15)
-    turned = {"AP": before["PA"], "PA": before["AP"]}
+    turned = {"AP": (views["AP"], before["PA"]), "PA": (views["PA"], before["AP"])}
     assert gap(views, turned).change.value == pytest.approx(0.15), "0.2 apart now, 0.05 before, the other way round"
     assert found.change.patients == pytest.approx(np.sqrt(4 / 3 * 4 * (same**2).sum()))
 
