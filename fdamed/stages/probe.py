@@ -78,14 +78,17 @@ Read = dict[str, dict[int, list["NDArray[Any]"]]]
 
 
 def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Read:
-    """What probes read from every model that is there; what was read before from the same weights is taken again."""
+    """What probes read from every model that is there; the same asked of the same weights is read once."""
     from fdamed.data.loader import Labelled, load
+    from fdamed.provenance import digest_source
     from fdamed.stages.hospitals import resident
 
     places = Places.of(config)
     whole = load(places.party(target), SPLITS, noise=config.cut.noise)
     data = Labelled(whole.images[here], whole.y[here], {}, whole.noise)
-    same = digest([digest_file(places.party(target) / "order.parquet"), config.audit.images, config.cut.noise])
+    order, code = digest_file(places.party(target) / "order.parquet"), digest_source("evaluate/probe.py")
+    questions = [(q.name, q.classes, len(q.rows)) for q in asked]
+    same = digest([order, config.audit.images, config.cut.noise, questions, code])
     model, out = resident(config), Read()
     known = catalogue()
     federated = {n: r for n, r in config.expanded_runs().items() if not known[r.method].get("classical")}
@@ -95,7 +98,7 @@ def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]
                 continue
             weights = _weights(config, spec, name, target, seed)
             kept = places.party(target) / "probes" / name / target / f"{seed}.safetensors"
-            about = {"weights": digest_file(weights), "asked": same, "questions": ",".join(q.name for q in asked)}
+            about = {"weights": digest_file(weights), "asked": same}
             out.setdefault(name, {})[seed] = _kept(kept, about, len(asked)) or _probe(
                 config, spec, name, target, seed, model, data, asked, kept, about
             )
@@ -149,7 +152,7 @@ def _probe(
 
 
 def _kept(path: Path, about: dict[str, str], questions: int) -> list[NDArray[Any]] | None:
-    """What was read before, if it was of these weights and images; a damaged file is read anew."""
+    """What was read before, if it was of these weights, images and questions; a damaged file is read anew."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():

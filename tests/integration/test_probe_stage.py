@@ -80,6 +80,24 @@ def test_only_what_has_new_weights_is_read_again(study: Path) -> None:
     assert changed == ["fedavg"]
 
 
+def test_what_was_read_under_other_rules_for_small_groups_or_by_other_code_is_read_again(
+    study: Path, monkeypatch
+) -> None:
+    path = study / "c" / "parties" / "B" / "order.parquet"
+    frame = pd.read_parquet(path)
+    frame.loc[:14, "sex"] = "O"  # 15 of a third class
+    frame.to_parquet(path)
+    assert probe(study)["attributes"]["sex"]["classes"] == ["F", "M", "O"]
+    config = json.loads((study / "config.json").read_text())
+    (study / "config.json").write_text(json.dumps(config | {"privacy": {"smallest_cell": 20}}))
+    told = probe(study)
+    assert told["attributes"]["sex"]["classes"] == ["F", "M"]
+    kept = sorted((study / "c" / "parties" / "B" / "probes").rglob("*.safetensors"))
+    stamps = [p.stat().st_mtime_ns for p in kept]
+    monkeypatch.setattr("fdamed.provenance.digest_source", lambda *parts: "other")
+    assert probe(study) == told and all(p.stat().st_mtime_ns != s for p, s in zip(kept, stamps, strict=True))
+
+
 def test_where_nothing_is_known_of_the_patients_no_model_is_asked(study: Path) -> None:
     path = study / "c" / "parties" / "B" / "order.parquet"
     pd.read_parquet(path).drop(columns=["sex", "age", "view", "race"]).to_parquet(path)
