@@ -47,11 +47,19 @@ DATA += [
 # Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
 SOURCE = {
     "data": digest_source(*DATA),
-    "model": digest_source("models"),
+    "model": digest_source("models", "seeds.py", "stages/init.py"),
     "training": digest_source(*DATA, *TRAINING),
     "classical": digest_source(*DATA, *TRAINING, "classical"),
     "theory": digest_source(*DATA, *TRAINING, "theory"),
-    "scores": digest_source("evaluate", "models", "train.py"),
+    "scores": digest_source(
+        "evaluate",
+        "models",
+        "methods",
+        "train.py",
+        "data/loader.py",
+        "stages/evaluate.py",
+        "stages/own_models.py",
+    ),
     "package": digest_source(),
 }
 

@@ -49,7 +49,7 @@ rule probe:
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=240,
     params:
-        settings=settings("privacy", "runs", "seeds", "audit"),
+        settings=settings("privacy", "runs", "seeds", "audit", source="package"),
     shell:
         "fdamed probe --target {wildcards.target} --threads {threads} 2> {log:q}"
 
