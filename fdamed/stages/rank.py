@@ -37,13 +37,18 @@ def run(arguments: argparse.Namespace) -> None:
 def audits(studies: list[Path], metric: str) -> Sets:
     """Every target that tells this score."""
     out: Sets = {}
-    for study in studies:
+    names = [study.resolve().name for study in studies]
+    for name in names:
+        if names.count(name) > 1:
+            fix = "Give each study once; rename a folder where two have the same name."
+            raise FdamedError(f"two studies are called {name}", ", ".join(map(str, studies)), fix)
+    for name, study in zip(names, studies, strict=True):
         files = sorted((study / "audit").glob("*.json"))
         if not files:
             raise FdamedError(
                 "this study has no audit", str(study), "Give the folder results/COHORT of a finished study."
             )
-        out |= {f"{study.name}/{f.stem}": read_json(f) for f in files}
+        out |= {f"{name}/{f.stem}": read_json(f) for f in files}
     told = {name: audit for name, audit in out.items() if metric in audit["scores"]}
     if len(told) < 2:
         fix = "Give more studies, or one with `cut.target: each`."
@@ -76,7 +81,12 @@ def _ranking(sets: Sets, metric: str, wanted: list[str] | None) -> Any:
     from fdamed.evaluate.ranking import ranking
 
     scores = [audit["scores"][metric] for audit in sets.values()]
-    common = [name for name in scores[0] if all(name in s for s in scores) and (not wanted or name in wanted)]
+    everywhere = [name for name in scores[0] if all(name in s for s in scores)]
+    absent = [name for name in wanted or () if name not in everywhere]
+    if absent:
+        fix = f"Choose from: {', '.join(everywhere)}."
+        raise FdamedError(f"not every target tells the {metric} of {', '.join(absent)}", "--runs", fix)
+    common = [name for name in everywhere if not wanted or name in wanted]
     if len(common) < 2:
         fix = "Rank studies that share runs (by their names in the configuration)."
         raise FdamedError(f"{len(common)} run is in all of them; ranks need two", ", ".join(sets), fix)
