@@ -1,6 +1,6 @@
 """fdamed predict: scores for new DICOM, JPEG and PNG files from an exported model.
 
-Files are named as they were given; nothing of a header is printed.
+Files are named as they were given; nothing of a header but the view is printed.
 """
 
 from __future__ import annotations
