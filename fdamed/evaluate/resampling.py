@@ -25,6 +25,8 @@ TWO = ("acc", "auc", "balanced_acc", "brier", *OF_TWO)
 SEVERAL = ("acc", "balanced_acc", "brier")
 CHUNK = 200_000
 """Weights at once: bounds the memory, and stays in the cache of a processor."""
+REPLICATES = 1000
+"""Draws of a comparison."""
 WORK = 2_000_000_000
 """Weights that a comparison of many models may take in all; above, it draws less often."""
 
@@ -76,18 +78,23 @@ def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float] | N
     return float(low), float(high)
 
 
+def affordable(models: int, images: int) -> int:
+    """How often a comparison of so many models draws patients: fewer times, but 200 at least, where there is much."""
+    return max(200, min(REPLICATES, WORK // max(1, models * images)))
+
+
 def scored(
     y: ArrayLike,
     chances: ArrayLike,
     patient: ArrayLike,
     stream: Stream,
     names: Sequence[str] | None = None,
-    replicates: int = 1000,
+    replicates: int | None = None,
 ) -> dict[str, Scored]:
     """Score -> its values for R models on the same patients and the covariance of their errors, by the bootstrap.
 
     `chances` (R, n) or (R, n, C). All models see the same draws, so that differences of models are paired. A score
-    that is undefined on the data, or in every second draw, is not there.
+    that is undefined on the data, or in every second draw, is not there. `replicates`: as many as are affordable.
     """
     rows = np.asarray(chances, dtype=np.float64)
     first = _checked(y, rows[0], patient)
@@ -96,9 +103,9 @@ def scored(
         return {}
     models = [prepared(*_checked(labels, row, owner), patients) for row in rows]
     wanted = [n for n in (TWO if rows.ndim == 2 else SEVERAL) if names is None or n in names]
-    affordable = max(200, min(replicates, WORK // max(1, rows.shape[0] * rows.shape[1])))
+    times_drawn = replicates or affordable(rows.shape[0], rows.shape[1])
     parts: dict[str, list[Floats]] = {name: [] for name in wanted}
-    for times in draws(stream, affordable, patients, len(labels)):
+    for times in draws(stream, times_drawn, patients, len(labels)):
         told = [model.scores(times) for model in models]
         for name in wanted:
             parts[name].append(np.stack([t[name] for t in told]))
@@ -109,7 +116,7 @@ def scored(
         values = np.array([float(t[name][0]) for t in exact])
         again = np.concatenate(parts[name], axis=1)
         known = again[:, np.isfinite(again).all(axis=0)]
-        if np.isfinite(values).all() and known.shape[1] >= affordable / 2:
+        if np.isfinite(values).all() and known.shape[1] >= times_drawn / 2:
             out[name] = Scored(values, np.atleast_2d(np.cov(known)))
     return out
 

@@ -57,7 +57,7 @@ def audited(config: Config, target: str) -> dict[str, Any]:
     import numpy as np
 
     from fdamed.disclosure import hides, small
-    from fdamed.evaluate import comparisons
+    from fdamed.evaluate import comparisons, resampling
     from fdamed.seeds import stream
 
     frame, chances, runs = predictions(config, target)
@@ -80,6 +80,7 @@ def audited(config: Config, target: str) -> dict[str, Any]:
     if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
         return content | {"suppressed": f"fewer than {smallest} images of a class"}
     scored = comparisons.scored(frame, chances, stream(0, config.cohort, target, "audit"))
+    content["replicates"] = resampling.affordable(chances.shape[0], chances.shape[1])
     content["scores"] = comparisons.means(scored, runs)
     content["pairs"] = comparisons.pairs(scored, runs, reference, frame, chances)
     if several:  # the class that was named, and how sure it was of it

@@ -217,6 +217,13 @@ def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> Non
     assert acc["cohens_h"] < 0 and acc["cliffs_delta"] == -1 and acc["mcnemar"] is None, "two images a patient"
 
 
+def test_the_audit_says_how_often_it_drew_patients(study: Path, monkeypatch) -> None:
+    for work, times in ((2_000_000_000, 1000), (6 * 800 * 300, 300), (1, 200)):
+        monkeypatch.setattr("fdamed.evaluate.resampling.WORK", work)
+        assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+        assert json.loads((study / "c/audit/B.json").read_text())["replicates"] == times
+
+
 def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -> None:
     for path in (study / "c/parties/B/predictions").rglob("*.parquet"):
         pd.read_parquet(path).drop_duplicates("patient").to_parquet(path, index=False)
