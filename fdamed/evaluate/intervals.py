@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVEL = 0.95
+SURE = 0.05
+"""Holm's p-value, within a target, below which two runs differ."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.report.subgroups import paired
 from fdamed.report.words import interval
 
 CEILING = "oracle"
@@ -14,9 +16,19 @@ ALONE = "target_only"
 
 
 def answer(
-    target: str, scores: Mapping[str, Interval], methods: Mapping[str, str], name: str = "AUC", tuned: bool = False
+    target: str,
+    scores: Mapping[str, Interval],
+    methods: Mapping[str, str],
+    name: str = "AUC",
+    tuned: bool = False,
+    audit: Mapping[str, Any] | None = None,
+    metric: str = "auc",
 ) -> list[str]:
-    """Sentences about the score `name` at `target`; `tuned`: the runs are values of a sweep, seen on the test split."""
+    """Sentences about the score `name`, in the audit `metric`, at `target`.
+
+    `tuned`: the runs are values of a sweep, seen on the test split. Where the audit compares runs on the same patients,
+    that test says how sure a lead is; intervals over seeds only elsewhere.
+    """
     place = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
     known = {run: s for run, s in scores.items() if s.mean is not None}
     rivals = sorted((r for r in known if methods[r] != CEILING), key=lambda r: -_mean(known[r]))
@@ -30,15 +42,32 @@ def answer(
         first = f"{best} reaches the highest {name} {place}: {interval(top)} over {top.n} seeds."
     chosen = ["Its value was picked by looking at the test split: a new study must confirm it."] if tuned else []
     last = _ceiling(known, methods, name)
-    return [first, *chosen, *_sureness(best, rivals, known), *_alone(best, known, methods), *last]
+    others = rivals[1:]
+    tests = {r: pair["ahead"] for r in others if audit and (pair := paired(audit, best, r, metric)) is not None}
+    sureness = _tested(others, tests) if tests else _sureness(best, others, known)
+    return [first, *chosen, *sureness, *_alone(best, known, methods, tests), *last]
 
 
 def _mean(score: Interval) -> float:
     return score.mean if score.mean is not None else float("-inf")
 
 
-def _sureness(best: str, rivals: list[str], known: Mapping[str, Interval]) -> list[str]:
-    others = rivals[1:]
+def _tested(others: list[str], tests: Mapping[str, bool]) -> list[str]:
+    """From run -> whether the best is surely above it on the same patients."""
+    close, untested = [r for r in tests if not tests[r]], [r for r in others if r not in tests]
+    if close:
+        out = [f"On the same patients its lead over {_named(close)} may be chance (Holm-corrected p of 0.05 or more)."]
+    else:
+        whom = "every other run that was compared" if untested else "every other run"
+        out = [f"On the same patients its lead over {whom} is unlikely to be chance (Holm-corrected p below 0.05)."]
+    return [*out, f"Not compared so: {_named(untested)}."] if untested else out
+
+
+def _named(runs: list[str]) -> str:
+    return ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
+
+
+def _sureness(best: str, others: list[str], known: Mapping[str, Interval]) -> list[str]:
     if not others:
         return ["There is no other run to compare it with."]
     touch = [r for r in others if known[best].overlaps(known[r])]
@@ -50,14 +79,16 @@ def _sureness(best: str, rivals: list[str], known: Mapping[str, Interval]) -> li
         whom = "any other run" if not unknown else "any other run that has one"
         out.append(f"Its 95 % interval does not overlap with that of {whom}: the lead is unlikely to be chance.")
     else:
-        named = ", ".join(touch[:3]) + (f" and {len(touch) - 3} more" if len(touch) > 3 else "")
+        named = _named(touch)
         out.append(f"Its 95 % interval overlaps with that of {named}: between these the order may be chance.")
     if unknown:
         out.append(f"No interval exists for {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}.")
     return out
 
 
-def _alone(best: str, known: Mapping[str, Interval], methods: Mapping[str, str]) -> list[str]:
+def _alone(
+    best: str, known: Mapping[str, Interval], methods: Mapping[str, str], tests: Mapping[str, bool]
+) -> list[str]:
     """Whether the other hospitals helped at all."""
     alone = next((r for r in known if methods[r] == ALONE), None)
     if alone is None:
@@ -65,13 +96,16 @@ def _alone(best: str, known: Mapping[str, Interval], methods: Mapping[str, str])
     if alone == best:
         return ["Training on the target’s own few labels was best: the other hospitals did not help here."]
     gain = _mean(known[best]) - _mean(known[alone])
-    overlap = known[best].overlaps(known[alone])
-    doubt = {
-        True: "but the intervals over seeds overlap",
-        False: "and the intervals over seeds do not overlap",
-        None: "without intervals",
-    }
-    return [f"{best} is {gain:.3f} above training on the target’s own labels alone ({alone}), {doubt[overlap]}."]
+    if alone in tests:
+        sure = "and on the same patients that is unlikely to be chance"
+        doubt = sure if tests[alone] else "but on the same patients that may be chance"
+    else:
+        doubt = {
+            True: "but the intervals over seeds overlap",
+            False: "and the intervals over seeds do not overlap",
+            None: "without intervals",
+        }[known[best].overlaps(known[alone])]
+    return [f"{best} is {gain:.3f} above training on the target’s own labels alone ({alone}), {doubt}."]
 
 
 def _ceiling(known: Mapping[str, Interval], methods: Mapping[str, str], name: str) -> list[str]:

@@ -7,13 +7,12 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from fdamed.evaluate.intervals import SURE
 from fdamed.evaluate.ranking import Ranking, ranking
 from fdamed.report import leaks, subgroups
 from fdamed.report.answer import CEILING
 from fdamed.report.svg import colour, drawing, scale
 
-SURE = 0.05
-"""Holm's p-value below which two runs differ."""
 RELIABILITY = 8
 """Diagrams on the page at most."""
 Audit = Mapping[str, Any]

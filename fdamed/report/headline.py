@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fdamed.evaluate.intervals import Interval
 from fdamed.report.answer import ALONE
-from fdamed.report.audited import SURE
+from fdamed.report.subgroups import paired
 from fdamed.report.view import Row, View
 from fdamed.report.words import interval, megabytes
 
@@ -53,14 +53,12 @@ def _mean(score: Interval) -> float:
 
 def _sureness(best: Row, second: Row, main: str, name: str, audit: Mapping[str, Any] | None) -> Card:
     """Against the next best run: the paired test on the same patients where there is one, else the intervals."""
-    pair = _paired(best.run, second.run, main, (audit or {}).get("pairs", ()))
+    pair = paired(audit, best.run, second.run, main) if audit else None
     if pair is not None:
-        low, high, p = pair
-        sure = p < SURE
-        points = f"{100 * (low + high) / 2:+.1f} points of {name} ({100 * low:+.1f} to {100 * high:+.1f})".replace(
-            "-", "−"
-        )
-        told = f"{points} over {second.run} on the same patients, Holm-corrected p {_p(p)}"
+        sure = pair["ahead"]
+        ends = f"({pair['low']:+.1f} to {pair['high']:+.1f})"
+        points = f"{pair['points']:+.1f} points of {name} {ends}".replace("-", "−")
+        told = f"{points} over {second.run} on the same patients, Holm-corrected p {_p(pair['p'])}"
         return Card("How sure", "a clear lead" if sure else "may be chance", told, doubt=not sure)
     apart = f"{_mean(best.scores[main]) - _mean(second.scores[main]):+.3f} over {second.run}"
     overlap = best.scores[main].overlaps(second.scores[main])
@@ -75,24 +73,12 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.2g}"
 
 
-def _paired(
-    first: str, second: str, main: str, pairs: Sequence[Mapping[str, Any]]
-) -> tuple[float, float, float] | None:
-    """Interval of the difference first - second, and its corrected p-value."""
-    for pair in pairs:
-        if pair["metric"] == main and {pair["first"], pair["second"]} == {first, second}:
-            sign = 1 if pair["first"] == first else -1
-            low, high = sorted((sign * float(pair["low"]), sign * float(pair["high"])))
-            return low, high, float(pair["p_holm"])
-    return None
-
-
 def _over_alone(best: Row, alone: Row, main: str, name: str, audit: Mapping[str, Any] | None) -> Card:
     """Against the target's own few labels, by the same test."""
     gain = _mean(best.scores[main]) - _mean(alone.scores[main])
-    pair = _paired(best.run, alone.run, main, (audit or {}).get("pairs", ()))
+    pair = paired(audit, best.run, alone.run, main) if audit else None
     if pair is not None:
-        sure, told = pair[2] < SURE, f"on the same patients p {_p(pair[2])}"
+        sure, told = pair["ahead"], f"on the same patients p {_p(pair['p'])}"
     else:
         overlap = best.scores[main].overlaps(alone.scores[main])
         words = {True: "the intervals overlap", False: "the intervals are apart", None: "without intervals"}

@@ -129,7 +129,7 @@ def known(
         every=every,
         fold=fold,
         found=found,
-        views=[view(t, found) for t in targets],
+        views=[view(t, found, audits.get(t)) for t in targets],
         sweeps=sweeps.grouped(places),
         gains={t: gains.gains(plain, frames.scores, main, t) for t in targets},
         costs=costs(sorted(records, key=lambda r: order.index(r.run)), every, config.model, fold),

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from fdamed.evaluate.intervals import SURE
 from fdamed.report.svg import colour, drawing, limits, number, scale, ticks
 
 Audit = Mapping[str, Any]
@@ -15,7 +16,7 @@ Told = Mapping[str, Any]
 
 
 def paired(audit: Audit, run: str, other: str, metric: str) -> dict[str, Any] | None:
-    """How far `run` is above `other`, in points."""
+    """How far `run` is above `other`, in points, and whether it surely is."""
     for pair in audit["pairs"]:
         if pair["metric"] == metric and {pair["first"], pair["second"]} == {run, other} and run != other:
             return oriented(pair, run)
@@ -33,6 +34,7 @@ def oriented(pair: Told, run: str) -> dict[str, Any]:
         "low": 100 * ends[0],
         "high": 100 * ends[1],
         "p": pair["p_holm"],
+        "ahead": sign * pair["value"] > 0 and pair["p_holm"] < SURE,
         "sizes": sizes,
     }
 

@@ -84,8 +84,8 @@ class Findings:
     remarks: Mapping[tuple[str, str], str]
 
 
-def view(target: str, found: Findings) -> View:
-    """The view of `target`."""
+def view(target: str, found: Findings, audit: Mapping[str, Any] | None = None) -> View:
+    """The view of `target`; `audit`: its runs compared on the same patients."""
     none = Interval(None, None, 0)
     index = {run: i for i, run in enumerate(found.runs)}
     scores = {m: {run: found.summary.get((target, run, m), none) for run in found.runs} for m in ("auc", "acc")}
@@ -120,7 +120,7 @@ def view(target: str, found: Findings) -> View:
         drawings=[p for p in pictures if p],
         plane=against(judged, found.by_bytes, "mb_sent", found.main, target, ("bytes", ALL_BYTES, "MB")),
         clock=against(judged, found.by_seconds, "seconds", found.main, target, ("time", clock_name(found), "s")),
-        sentences=answer(target, contest, found.runs, name, tuned=not plain),
+        sentences=answer(target, contest, found.runs, name, not plain, audit, found.main),
     )
 
 

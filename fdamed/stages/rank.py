@@ -58,6 +58,8 @@ def audits(studies: list[Path], metric: str) -> Sets:
 
 def ranked(sets: Sets, metric: str, wanted: list[str] | None) -> dict[str, Any]:
     """What ranks.json holds: mean ranks, Friedman's test, and who was surely better how often."""
+    from fdamed.evaluate.intervals import SURE
+
     found = _ranking(sets, metric, wanted)
     wins = {name: [0, 0, 0] for name in found.names}
     for audit in sets.values():
@@ -71,10 +73,6 @@ def ranked(sets: Sets, metric: str, wanted: list[str] | None) -> dict[str, Any]:
         for name, rank in zip(found.names, found.ranks, strict=True)
     ]
     return {"metric": metric, "targets": list(sets), "p": found.p, "apart": found.apart, "runs": rows}
-
-
-SURE = 0.05
-"""Holm's p-value, within a target, below which two runs differ."""
 
 
 def _ranking(sets: Sets, metric: str, wanted: list[str] | None) -> Any:

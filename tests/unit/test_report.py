@@ -7,6 +7,7 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -490,8 +491,13 @@ def test_gains_by_auxiliary_task_are_drawn_against_the_run_without(
 # --- the answer ------------------------------------------------------------------------------------------------------
 
 
-def said(**scores: Interval) -> str:
-    return " ".join(answer("NC", scores, {run: run for run in scores})).replace("\xa0", " ")
+def said(audit: dict[str, Any] | None = None, **scores: Interval) -> str:
+    return " ".join(answer("NC", scores, {run: run for run in scores}, audit=audit)).replace("\xa0", " ")
+
+
+def pair(first: str, second: str, value: float, p: float) -> dict[str, Any]:
+    ends = {"low": value - 0.05, "high": value + 0.05}
+    return {"metric": "auc", "first": first, "second": second, "value": value, "p_holm": p} | ends
 
 
 def test_the_answer_says_when_the_lead_may_be_chance() -> None:
@@ -503,6 +509,22 @@ def test_the_answer_says_when_the_lead_may_be_chance() -> None:
 def test_the_answer_says_when_the_lead_is_clear() -> None:
     text = said(gp=Interval(0.8, 0.01, 3), fedavg=Interval(0.6, 0.02, 3))
     assert "does not overlap with that of any other run" in text
+
+
+def test_the_answer_goes_by_the_same_patients_where_these_were_compared_as_the_cards_do() -> None:
+    apart = {"gp": Interval(0.8, 0.01, 3), "target_only": Interval(0.6, 0.01, 3)}
+    text = said({"pairs": [pair("target_only", "gp", -0.2, 0.3)]}, **apart)
+    assert "its lead over target_only may be chance" in text and "but on the same patients that may be chance" in text
+    close = {"gp": Interval(0.8, 0.3, 3), "fedda": Interval(0.7, 0.3, 3), "target_only": Interval(0.6, 0.3, 3)}
+    both = [pair("gp", "fedda", 0.1, 0.001), pair("gp", "target_only", 0.2, 0.001)]
+    text = said({"pairs": both}, **close)
+    assert "its lead over every other run is unlikely to be chance" in text
+    assert "and on the same patients that is unlikely to be chance" in text
+    text = said({"pairs": both[:1]}, **close)
+    assert "over every other run that was compared is unlikely" in text and "Not compared so: target_only." in text
+    for told in (text, said({"pairs": [pair("gp", "fedda", -0.1, 0.001), both[1]]}, **close)):
+        assert "95 % interval" not in told
+    assert "its lead over fedda may be chance" in told, "surely worse on the seeds that both have is no lead"
 
 
 def test_the_oracle_is_no_competitor_and_the_target_alone_is_the_yardstick() -> None:

@@ -73,12 +73,13 @@ def test_the_glance_tells_the_best_method_what_it_brings_and_what_it_costs() -> 
 
 def test_the_paired_test_on_the_same_patients_goes_before_intervals_over_seeds() -> None:
     apart = (row("gp", Interval(0.8, 0.001, 3)), row("target_only", Interval(0.7, 0.001, 3)))
-    pair = {"metric": "auc", "first": "target_only", "second": "gp", "low": -0.3, "high": 0.1, "p_holm": 0.4}
+    pair = {"metric": "auc", "first": "target_only", "second": "gp", "value": -0.1, "low": -0.3, "high": 0.1}
+    pair["p_holm"] = 0.4
     told = glance(*apart, pairs=[pair])
     assert told["How sure"].value == "may be chance" and told["How sure"].doubt
     assert "+10.0 points of AUC (−10.0 to +30.0) over target_only" in told["How sure"].note
     assert told["What the others bring"].doubt and "p = 0.4" in told["What the others bring"].note
-    sure = glance(*apart, pairs=[pair | {"high": -0.05, "p_holm": 1e-5}])
+    sure = glance(*apart, pairs=[pair | {"high": -0.05, "value": -0.175, "p_holm": 1e-5}])
     assert sure["How sure"].value == "a clear lead" and "p < 0.001" in sure["How sure"].note
 
 
