@@ -73,9 +73,12 @@ def subgroups(facts: Facts) -> list[Block]:
     rows = []
     for group in groups:
         found = group["runs"][run]
-        cells = [_estimate(found.get(k)) for k in ("auc", "sensitivity", "false_alarms")]
-        images = "hidden" if group["n"] is None else f"{group['n']:,}"
-        rows.append([f"{group['by'][0]}: {group['are'][0]}", images, *cells, _figure(found["calibration_error"])])
+        if group["n"] is None:  # its shares are not told either, and its AUC is rounded
+            cells = ["hidden", _estimate(found.get("auc"), 2), *["hidden"] * 3]
+        else:
+            scored = [_estimate(found.get(k)) for k in ("auc", "sensitivity", "false_alarms")]
+            cells = [f"{group['n']:,}", *scored, _figure(found["calibration_error"])]
+        rows.append([f"{group['by'][0]}: {group['are'][0]}", *cells])
     head = ["group", "images", "AUC", "sensitivity", "false alarms", "calibration error"]
     known = {g["by"][0] for g in groups}
     absent = [a for a in ("sex", "age", "race", "view", "scanner") if a not in known]
@@ -102,13 +105,13 @@ def calibration(facts: Facts) -> list[Block]:
     return [*out, Text(told), Table(["images", "mean probability", "share of positives"], rows)]
 
 
-def _estimate(found: Mapping[str, Any] | None) -> str:
+def _estimate(found: Mapping[str, Any] | None, digits: int = 3) -> str:
     if not found or found.get("value") is None:
         return NOT_MEASURED
     if found.get("low") is None or found.get("high") is None:
-        return f"{found['value']:.3f}"
+        return f"{found['value']:.{digits}f}"
     low, high = max(0.0, found["low"]), min(1.0, found["high"])  # every score that comes here lies between
-    return f"{found['value']:.3f} ({low:.3f} to {high:.3f})"
+    return f"{found['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def _figure(value: float | str | None) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fdamed.evaluate.ranking import ranking
-from fdamed.report import audit_tables, audited, leaks, subgroups
+from fdamed.report import audit_tables, audited, card_scores, leaks, subgroups
+from fdamed.report.written_blocks import Table
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict:
@@ -150,3 +153,11 @@ def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown
     section = audited.block(audit, ["oracle", "gp", "fedavg"], methods, INDEX)
     assert section["probe"] is None and section["diagrams"][0]["limit"] is None
     assert section["metrics"] == ["AUC"] and section["forests"][1]["rows"][0]["gain"]["value"] == 0.1
+
+
+def test_a_card_calls_hidden_what_a_group_may_not_tell() -> None:
+    told = {"auc": {"value": 0.8, "low": 0.7, "high": 0.9}, "calibration_error": None}
+    audit = {"groups": [{"by": ["sex"], "are": ["F"], "n": None, "runs": {"gp": told}}], "gaps": []}
+    blocks = card_scores.subgroups(SimpleNamespace(study={"run": "gp"}, audit=audit))
+    (table,) = [b for b in blocks if isinstance(b, Table)]
+    assert table.rows == [["sex: F", "hidden", "0.80 (0.70 to 0.90)", "hidden", "hidden", "hidden"]]
