@@ -20,6 +20,8 @@ from fdamed.seeds import Stream
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 ATTRIBUTES = ("sex", "race", "age", "view")
+UNTRAINED = "untrained"
+"""The starting weights, as a row beside the runs."""
 FOLDS = 5
 SHUFFLES = 3
 """Times that attributes are dealt out at random."""

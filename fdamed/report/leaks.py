@@ -7,9 +7,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from fdamed.evaluate.probe import UNTRAINED
 from fdamed.report.svg import colour, drawing, number, scale, ticks
-
-UNTRAINED = "untrained"
 
 
 def block(probe: Mapping[str, Any] | None, order: Sequence[str], index: Mapping[str, int]) -> dict[str, Any] | None:

@@ -58,6 +58,7 @@ def audited(config: Config, target: str) -> dict[str, Any]:
 
     from fdamed.disclosure import hides, small
     from fdamed.evaluate import comparisons, resampling
+    from fdamed.evaluate.intervals import LEVEL
     from fdamed.seeds import stream
 
     frame, chances, runs = predictions(config, target)
@@ -70,7 +71,7 @@ def audited(config: Config, target: str) -> dict[str, Any]:
         "target": target,
         "reference": reference,
         "runs": {name: sorted(rows) for name, rows in runs.items()},
-        "level": 0.95,
+        "level": LEVEL,
         "scores": {},
         "pairs": [],
         "groups": [],

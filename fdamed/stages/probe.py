@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fdamed.models.flat import FlatModel
 
 SPLITS = ("train", "adapt", "val", "test")
-UNTRAINED = "untrained"
-"""The starting weights, as a row beside the runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 def probed(config: Config, target: str) -> dict[str, Any]:
     """What probe/{target}.json holds."""
     from fdamed.evaluate import probe
+    from fdamed.evaluate.intervals import LEVEL
     from fdamed.seeds import stream
 
     places = Places.of(config)
@@ -64,7 +63,7 @@ def probed(config: Config, target: str) -> dict[str, Any]:
         config.privacy.smallest_cell,
         stream(0, config.cohort, target, "questions"),
     )
-    content: dict[str, Any] = {"target": target, "level": 0.95, "images": len(here), "attributes": {}}
+    content: dict[str, Any] = {"target": target, "level": LEVEL, "images": len(here), "attributes": {}}
     if not asked:
         return content
     read = _read(config, target, here, asked)
@@ -80,6 +79,7 @@ Read = dict[str, dict[int, list["NDArray[Any]"]]]
 def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Read:
     """What probes read from every model that is there; the same asked of the same weights is read once."""
     from fdamed.data.loader import Labelled, load
+    from fdamed.evaluate.probe import UNTRAINED
     from fdamed.provenance import digest_source
     from fdamed.stages.hospitals import resident
 
