@@ -266,7 +266,8 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
 def test_a_larger_smallest_cell_takes_scores_back_that_are_already_in_mlflow(tracked: Path, tmp_path: Path) -> None:
     shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
     config = tmp_path / "results/demo/config.json"
-    edit(config, results=str(tmp_path / "results"), privacy={"smallest_cell": 100_000})
+    policy = json.loads(config.read_text())["privacy"] | {"smallest_cell": 100_000}
+    edit(config, results=str(tmp_path / "results"), privacy=policy)
     assert any("test/auc" in run.data.metrics for run in runs_of(tmp_path))
     assert main(["track", "--config", str(config)]) == 0
     assert not any("test/auc" in run.data.metrics for run in runs_of(tmp_path))
