@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     store = store_of(config)
-    with _turn(Path(config.results) / "mlflow"):
+    with _turn(store.artefacts.parent if store.artefacts else Path(config.results) / "mlflow"):
         done = track(
             progress([*of_runs(config, records), of_study(config, folder, records)], "runs to MLflow"),
             models_of(config, records), store, config.cohort, experiment_tags(note(config), len(config.cut.targets)),

@@ -43,10 +43,10 @@ class Entry:
 
 
 def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[str, str]]) -> Entry:
-    """A trained run, with the files that are kept beside it."""
+    """A trained run, with the files that are kept beside it; another smallest cell shows other scores."""
     return Entry(
         key=record.key,
-        digest=record.digest,
+        digest=f"{record.digest}-{smallest}",
         name=f"{record.run}-{record.target}-s{record.seed}",
         span=span(record),
         tags=tags(record),

@@ -38,6 +38,7 @@ def register(client: Any, experiment: str, candidate: Candidate, run: str, store
     versions = client.search_model_versions(f"name = '{candidate.name}'")
     for version in versions:
         if version.tags.get("weights_digest") == candidate.digest and version.run_id == run:
+            client.set_registered_model_alias(candidate.name, ALIAS, version.version)
             return int(version.version)
     tags = {"weights_digest": candidate.digest, "run_key": candidate.key}
     model = client.create_logged_model(

@@ -75,9 +75,8 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
     root = folder / "results" / "small"
     for seed, party in enumerate(PARTIES):
         write_party(root / "parties" / party, seed, flipped and party == "target")
-    (root / "cohort.json").write_text(
-        json.dumps({"hash": "h", "parties": dict.fromkeys(PARTIES, {"images": {"train": 1000, "adapt": 1000}})})
-    )
+    parties = {party: {"images": {"train": 1000, "adapt": 1000}} for party in PARTIES}
+    (root / "cohort.json").write_text(json.dumps({"hash": "h", "parties": parties}))
     (root / "leakage.json").write_text("{}")
     return path
 

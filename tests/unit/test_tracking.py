@@ -256,6 +256,18 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
     ]
     assert found == [1, 1, 2]
     assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
+    assert register(client, run.info.experiment_id, first, run.info.run_id, store, "demo") == 1
+    assert client.get_model_version_by_alias("demo-NC", "adapted").version == 1  # the one that is offered now
     kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
     assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)
     assert len(kept) == 2
+
+
+def test_a_larger_smallest_cell_takes_scores_back_that_are_already_in_mlflow(tracked: Path, tmp_path: Path) -> None:
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "results/demo/config.json"
+    policy = json.loads(config.read_text())["privacy"] | {"smallest_cell": 100_000}
+    edit(config, results=str(tmp_path / "results"), privacy=policy)
+    assert any("test/auc" in run.data.metrics for run in runs_of(tmp_path))
+    assert main(["track", "--config", str(config)]) == 0
+    assert not any("test/auc" in run.data.metrics for run in runs_of(tmp_path))
