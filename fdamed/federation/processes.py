@@ -73,6 +73,9 @@ class Processes(Network):
             raise WireError("an answer without a head")
         raise FdamedError(*map(str, told))
 
+    def gone(self, party: str) -> bool:
+        return party in self._gone
+
     def save_memory(self, party: str, path: Path) -> bool:
         if party in self._gone:
             return False

@@ -119,6 +119,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
         lambda party: job.memory(phase, party, "aside.safetensors"),
         own_stream,
     )
+    kept = checkpoints(job, phase)
     own = predicting(config, method, net, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
         final, record = run_rounds(
@@ -127,7 +128,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
             theta,
             phase.train.rounds,
             judge(config, phase.spec, job.target, job.seed, job.model, own),
-            checkpoints(job, phase),
+            kept,
             phase.train.evaluate_every,
             phase.train.patience,
             note_costs if config.differential_of(phase.spec) else None,
@@ -135,7 +136,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
         if method.keeps:
             for party in config.cut.parties:
                 keep(method, net, party, own_path(job.places, party, job.run, job.target, job.seed))
-        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file))
+        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file), kept)
     finally:
         net.close()
     return final, record, costs
