@@ -134,7 +134,8 @@ def sound_parts(
     """The answers whose `part` can be of this training; the others are left out of the round by name.
 
     It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
-    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`.
+    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where it
+    goes a little too far it is shortened.
     """
     values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
     kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
@@ -145,14 +146,26 @@ def sound_parts(
     moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
     counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
     travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
-    kept = _left(kept, sound(net, step, travels, size, subject=f"its part {part} is"))
-    return _unopposed(net, step, kept, [moved[p] for p in kept])
+    verdict = sound(net, step, travels, size, subject=f"its part {part} is")
+    kept = _left(kept, verdict)
+    kept = _unopposed(net, step, kept, [moved[p] for p in kept])
+    for party, factor in verdict.factors.items():
+        if party in kept:
+            net.shorten(party, step, factor)
+            shorter = values[party] * factor if start is None else torch.lerp(start, values[party], factor)
+            kept[party] = dataclasses.replace(kept[party], **{part: shorter})  # type: ignore[type-var]  # as above
+    return kept
 
 
 def sound_norms(net: Network, step: Step, h: Mapping[str, L], name: str) -> dict[str, L]:
     """The answers whose norm of this name is not far above the others'; a negative one is none, and no fault."""
     travels = {k: Travel(getattr(r, name), max(1, r.n), max(1, r.n)) for k, r in h.items() if getattr(r, name) >= 0.0}
-    return _left(h, sound(net, step, travels, 0.0, subject=f"its {name} is"))
+    verdict = sound(net, step, travels, 0.0, subject=f"its {name} is")
+    kept = _left(h, verdict)
+    for party, factor in verdict.factors.items():
+        net.shorten(party, step, factor)
+        kept[party] = dataclasses.replace(kept[party], **{name: factor * getattr(kept[party], name)})  # type: ignore[type-var]
+    return kept
 
 
 def sound(
