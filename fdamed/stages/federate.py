@@ -203,7 +203,8 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             "source": job.fingerprint["source"],
             "commit": commit() or "unknown",
         },
-        "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
+        "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")}
+        | {"manifest": manifest, "images": digest_images(config)},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
     if first.train.patience:
@@ -220,6 +221,15 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             for phase, rounds in zip(plan, lengths, strict=True)
         ]
     return facts
+
+
+def digest_images(config: Config) -> str:
+    """What decides pixels and labels, and so what a model may be shown: not where files are, nor the salt."""
+    places = {"root", "salt", "reject_share", "allowed_roots", "demographics", "mimic_iv", "table"}
+    data = config.data.model_dump(mode="json", exclude=places)
+    for domain in data.get("domains", {}).values():
+        domain.pop("root")
+    return digest([config.image.model_dump(mode="json"), config.cut.model_dump(mode="json"), data])
 
 
 def _batches(plan: tuple[Phase, ...]) -> str:
