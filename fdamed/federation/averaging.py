@@ -130,12 +130,13 @@ def sound_parts(
     start: Tensor | None = None,
     layout: Layout | None = None,
     size: float = 0.0,
+    shorten: bool = True,
 ) -> dict[str, T]:
     """The answers whose `part` can be of this training; the others are left out of the round by name.
 
     It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
-    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where it
-    goes a little too far it is shortened.
+    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where
+    it goes a little too far it is shortened, unless the hospital goes on with what it sent (`shorten` is false).
     """
     values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
     kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
@@ -149,7 +150,7 @@ def sound_parts(
     verdict = sound(net, step, travels, size, subject=f"its part {part} is")
     kept = _left(kept, verdict)
     kept = _unopposed(net, step, kept, [moved[p] for p in kept])
-    for party, factor in verdict.factors.items():
+    for party, factor in verdict.factors.items() if shorten else ():
         if party in kept:
             net.shorten(party, step, factor)
             shorter = values[party] * factor if start is None else torch.lerp(start, values[party], factor)
@@ -160,12 +161,7 @@ def sound_parts(
 def sound_norms(net: Network, step: Step, h: Mapping[str, L], name: str) -> dict[str, L]:
     """The answers whose norm of this name is not far above the others'; a negative one is none, and no fault."""
     travels = {k: Travel(getattr(r, name), max(1, r.n), max(1, r.n)) for k, r in h.items() if getattr(r, name) >= 0.0}
-    verdict = sound(net, step, travels, 0.0, subject=f"its {name} is")
-    kept = _left(h, verdict)
-    for party, factor in verdict.factors.items():
-        net.shorten(party, step, factor)
-        kept[party] = dataclasses.replace(kept[party], **{name: factor * getattr(kept[party], name)})  # type: ignore[type-var]
-    return kept
+    return _left(h, sound(net, step, travels, 0.0, subject=f"its {name} is"))
 
 
 def sound(

@@ -12,7 +12,7 @@ import fdamed.methods  # noqa: F401
 from fdamed.algebra.vector import BLOCK
 from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
-from fdamed.federation.averaging import sound_norms, sound_parts
+from fdamed.federation.averaging import sound_parts
 from fdamed.federation.guard import Travel, distances, judged
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.network import InProcess
@@ -289,7 +289,6 @@ def test_the_median_of_the_others_is_found_without_sorting_them_for_each(high: b
 class Sent:
     part: torch.Tensor
     n: int = 10
-    norm: float = 1.0
 
 
 @pytest.mark.parametrize("start", [None, torch.full((4,), 3.0)])
@@ -303,8 +302,10 @@ def test_a_part_between_ten_and_a_hundred_times_as_long_as_the_others_is_shorten
     assert float((h["north"].part - base).norm()) == 50.0, "what was sent is not changed in place"
 
 
-def test_a_norm_between_ten_and_a_hundred_times_as_large_as_the_others_counts_as_ten() -> None:
-    sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": -1.0}
-    h = {party: Sent(torch.zeros(1), norm=norm) for party, norm in sent.items()}
-    kept = sound_norms(hospitals.in_process(), train_locally, h, "norm")
-    assert {p: r.norm for p, r in kept.items()} == sent | {"north": 10.0}
+def test_a_part_with_which_its_hospital_goes_on_is_left_out_or_taken_whole() -> None:
+    sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": 500.0}
+    h = {party: Sent(torch.full((1,), times)) for party, times in sent.items()}
+    net = hospitals.in_process()
+    kept = sound_parts(net, train_locally, h, "part", size=1.0, shorten=False)
+    assert {p: float(r.part) for p, r in kept.items()} == {"north": 50.0, "east": 1.0, "south": 1.0}
+    assert net.notes == {}
