@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,11 +123,14 @@ def asked(
 
 
 def most_images(config: Config) -> dict[str, dict[str, int]]:
-    """The most images that a hospital can have for training, where the cut itself says so."""
+    """The most images that a hospital can have for training, where the cut itself says so.
+
+    Patients are drawn for validation and test one by one, so the shares of these take nothing off for certain.
+    """
     cut = config.cut
     if not isinstance(cut, Cut):
         return {}
     far = 10**9
-    whole = far if cut.per_class == "all" else math.ceil(2 * cut.per_class * (1.0 - cut.val - cut.test))
+    whole = far if cut.per_class == "all" else 2 * cut.per_class
     few = min(cut.labelled, whole)
     return {party: {"train": whole - few, "adapt": few} for party in cut.parties}

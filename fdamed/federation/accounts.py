@@ -92,8 +92,9 @@ def note_costs(net: Network) -> None:
     """After a round: epsilon of each source into the notes, and no loss where only withheld ones went into it."""
     if net.notes.get("train/loss") == WITHHELD:
         net.notes["train/loss"] = None
-    try:
-        told: dict[str, Cost] = net.ask_all(net.participants, tell_cost, Ask(round=net.round))
-    except DroppedOut:
-        return
-    net.notes |= {f"privacy/epsilon/{party}": cost.epsilon for party, cost in told.items()}
+    for party in net.participants:  # one by one: who does not tell is missing here, and takes no quorum from the round
+        try:
+            cost: Cost = net.ask(party, tell_cost, Ask(round=net.round))
+        except DroppedOut:
+            continue
+        net.notes[f"privacy/epsilon/{party}"] = cost.epsilon

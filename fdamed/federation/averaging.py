@@ -130,11 +130,13 @@ def sound_parts(
     start: Tensor | None = None,
     layout: Layout | None = None,
     size: float = 0.0,
+    shorten: bool = True,
 ) -> dict[str, T]:
     """The answers whose `part` can be of this training; the others are left out of the round by name.
 
     It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
-    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`.
+    goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where
+    it goes a little too far it is shortened, unless the hospital goes on with what it sent (`shorten` is false).
     """
     values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
     kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
@@ -145,8 +147,15 @@ def sound_parts(
     moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
     counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
     travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
-    kept = _left(kept, sound(net, step, travels, size, subject=f"its part {part} is"))
-    return _unopposed(net, step, kept, [moved[p] for p in kept])
+    verdict = sound(net, step, travels, size, subject=f"its part {part} is")
+    kept = _left(kept, verdict)
+    kept = _unopposed(net, step, kept, [moved[p] for p in kept])
+    for party, factor in verdict.factors.items() if shorten else ():
+        if party in kept:
+            net.shorten(party, step, factor)
+            shorter = values[party] * factor if start is None else torch.lerp(start, values[party], factor)
+            kept[party] = dataclasses.replace(kept[party], **{part: shorter})  # type: ignore[type-var]  # as above
+    return kept
 
 
 def sound_norms(net: Network, step: Step, h: Mapping[str, L], name: str) -> dict[str, L]:

@@ -98,6 +98,8 @@ class Checkpoints:
         self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
         self._log = Log(folder / "record.jsonl")
         self._memories: dict[str, Memory] = {}
+        self.behind: set[str] = set()
+        """Hospitals whose process ended after answers that no memory of theirs tells of."""
         self._last = 0
         self._whole = False
         """Whether the newest file is known to be sound: a damaged one must not take the place of the one before."""
@@ -126,6 +128,10 @@ class Checkpoints:
             file = self.memory(party, round)
             if net.save_memory(party, file):
                 self._memories[party] = Memory(round, _sha256(file))
+            elif net.gone(party):  # the memory before stands; what the hospital has answered since is lost with it
+                known = self._memories[party].round if party in self._memories else 0
+                if any(line["from"] == party and line["round"] > known for line in record.ledger):
+                    self.behind.add(party)
             else:
                 self._memories.pop(party, None)
         head = json.dumps(
@@ -134,6 +140,7 @@ class Checkpoints:
                 "round": round,
                 "log": self._log.append(record),
                 "memories": {party: asdict(memory) for party, memory in self._memories.items()},
+                "behind": sorted(self.behind),
             }
         ).encode()
         content = struct.pack("<I", len(head)) + head + encode(state)
@@ -173,7 +180,7 @@ class Checkpoints:
                 (n,) = struct.unpack("<I", content[32:36])
                 head = json.loads(content[36 : 36 + n])
                 self._fits(head["fingerprint"])
-                memories = self._own(head["memories"], net)
+                memories, behind = self._own(head["memories"], net), set(map(str, head["behind"]))
                 record = self._log.read(head["log"])
                 if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
                     _pass_over(path, "its record" if record is None else "a hospital's memory")
@@ -185,7 +192,7 @@ class Checkpoints:
                 continue
             for party, memory in memories.items():
                 net.load_memory(party, self.memory(party, memory.round))
-            self._memories, self._last = memories, head["round"]
+            self._memories, self._last, self.behind = memories, head["round"], behind
             self._whole = path == self._files[0]
             return head["round"], state, record
         self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
@@ -197,6 +204,10 @@ class Checkpoints:
         if not set(found) <= {*net.sources, net.target} or not all(type(m.round) is int for m in found.values()):
             raise ValueError("a memory of nobody")
         return found
+
+    def kept(self, party: str) -> Path | None:
+        """The last memory of a hospital that was kept; None: there is none."""
+        return self.memory(party, self._memories[party].round) if party in self._memories else None
 
     def clear(self, parties: Iterable[str]) -> None:
         """Forget the state of a run that is finished: nothing is left to go on with."""

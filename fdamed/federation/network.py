@@ -191,6 +191,10 @@ class Network(ABC):
         """Why an answer that left the hospital is of no use; None: it is."""
         return unusable(reply, msg, self.layout, self.declared.get(party, MOST))
 
+    def gone(self, party: str) -> bool:
+        """Whether the hospital has left for good, with what it remembered."""
+        return False
+
     @abstractmethod
     def check_release(self, party: str, step: Step) -> None:
         """Raise when the hospital's policy does not let out what the step answers with."""

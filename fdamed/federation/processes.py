@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fdamed.errors import FdamedError
+from fdamed.federation.guard import REJECTED
 from fdamed.federation.memory import read_memory, write_memory
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.site import Site, Step, open_door, pack, refusal, unpack
@@ -57,7 +58,7 @@ class Processes(Network):
             self._gone.add(party)
             why = "its process ended"
         except WireError as error:
-            why = f"update rejected: {error}"
+            why = f"{REJECTED}{error}"
         self._miss(party, step, why)
         raise DroppedOut(party, why)
 
@@ -71,6 +72,9 @@ class Processes(Network):
         if not isinstance(told, list) or len(told) != 3:
             raise WireError("an answer without a head")
         raise FdamedError(*map(str, told))
+
+    def gone(self, party: str) -> bool:
+        return party in self._gone
 
     def save_memory(self, party: str, path: Path) -> bool:
         if party in self._gone:

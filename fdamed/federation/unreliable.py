@@ -133,6 +133,9 @@ class Unreliable(Network):
     def check_release(self, party: str, step: Step) -> None:
         self._inner.check_release(party, step)
 
+    def gone(self, party: str) -> bool:
+        return self._inner.gone(party)
+
     def save_memory(self, party: str, path: Path) -> bool:
         return self._inner.save_memory(party, path)
 

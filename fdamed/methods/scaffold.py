@@ -166,7 +166,9 @@ class Scaffold(Method[State]):
         h: dict[str, Answer] = {}
         for k, last in zip(sources, taken.tolist(), strict=True):
             h |= net.ask_all((k,), train_corrected, ask(taken=last))
-        h = sound_parts(net, train_corrected, h, "dc", like=torch.empty(cut), size=length(state.x[:cut]))
+        # Never shortened: c is the mean of the c_k, and every hospital moves its own by the whole of what it sent.
+        size = length(state.x[:cut])
+        h = sound_parts(net, train_corrected, h, "dc", like=torch.empty(cut), size=size, shorten=False)
         h = sound_models(net, train_corrected, state.x, h)
         if not h:
             return state

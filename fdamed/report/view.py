@@ -101,7 +101,7 @@ def view(target: str, found: Findings, audit: Mapping[str, Any] | None = None) -
             chosen=found.chosen.get((target, run, found.main), none),
             chosen_round=found.chosen.get((target, run, "round"), none).mean,
             mb=found.megabytes.get((target, run)),
-            ceiling=method == CEILING,
+            ceiling=CEILING in method.split(", then "),
             remark=found.remarks.get((target, run), ""),
         )
         for run, method in found.runs.items()

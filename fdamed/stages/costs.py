@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config import Config
+from fdamed.errors import FdamedError
 from fdamed.runs import Run
 from fdamed.stages.places import Places
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fdamed.federation.checkpoints import Checkpoints
     from fdamed.federation.network import Network
 
 
-def costs_of(config: Config, spec: Run, net: Network, memory: Callable[[str, str], Path]) -> dict[str, Any]:
+def costs_of(
+    config: Config, spec: Run, net: Network, memory: Callable[[str, str], Path], checkpoints: Checkpoints
+) -> dict[str, Any]:
     """`privacy` of run.json: settings and, for each source, epsilon, delta and the steps behind it; {} without noise.
 
-    `memory`: a hospital and a file's name -> the file among its memories.
+    `memory`: a hospital and a file's name -> the file among its memories; `checkpoints` have what it was for a hospital
+    whose process has ended.
     """
     wanted = config.differential_of(spec)
     if wanted is None:
         return {}
     from fdamed.data.loader import patients
     from fdamed.federation.accounts import FILE, lines_in
-    from fdamed.federation.memory import read_memory
     from fdamed.private import Mechanism, epsilon
 
     sources: dict[str, Any] = {}
     for party in net.sources:
         whose = patients(Places.of(config).party(party), ("train", "adapt"))
         delta = Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta).allowance
-        copy = memory(party, "cost.safetensors")
-        remembered = read_memory(copy) if net.save_memory(party, copy) else {}
-        copy.unlink(missing_ok=True)
-        spent = lines_in(remembered, memory(party, FILE) if wanted.secure else None)
+        if wanted.secure:
+            spent = lines_in({}, memory(party, FILE))
+        else:
+            spent = lines_in(_remembered(net, party, memory(party, "cost.safetensors"), checkpoints))
         if spent:
             sources[party] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
     if not sources:
@@ -44,3 +50,21 @@ def costs_of(config: Config, spec: Run, net: Network, memory: Callable[[str, str
         "clip": wanted.clip,
         "sources": sources,
     }
+
+
+def _remembered(net: Network, party: str, copy: Path, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
+    """What a hospital remembers of all that it has answered, also when its process has ended since."""
+    from fdamed.federation.memory import read_memory
+
+    if party in checkpoints.behind:
+        raise FdamedError(
+            f"what noise has cost the patients of {party} is not known: its process ended after answers that are in "
+            "the model and in no account",
+            str(checkpoints.folder),
+            "Delete this folder and start the run again; `train.checkpoint_every: 1` leaves the least to be lost, and "
+            "`secure: true` of the differential privacy keeps the account in a file.",
+        )
+    remembered = read_memory(copy) if net.save_memory(party, copy) else {}
+    copy.unlink(missing_ok=True)
+    last = checkpoints.kept(party) if net.gone(party) else None
+    return read_memory(last) if last else remembered

@@ -34,8 +34,10 @@ from fdamed.stages.phases import Job, Phase, checkpoints, phases, train
 from fdamed.stages.places import Places, add_config, add_run, needed, read_config, weights_in
 
 TRAINING = (
-    "algebra", "federation", "methods", "models", "data/loader.py", "data/samples.py", "distil.py", "seeds.py",
-    "train.py", "stages/hospitals.py", "stages/own_models.py", "stages/phases.py",
+    "algebra", "federation", "methods", "models", "compiled.py", "config.py", "data/loader.py",
+    "data/manifest.py", "data/samples.py", "distil.py", "evaluate/metrics.py", "faults.py", "guards.py", "limits.py",
+    "private.py", "runs.py", "seeds.py", "train.py", "stages/costs.py", "stages/hospitals.py",
+    "stages/own_models.py", "stages/phases.py",
 )  # fmt: skip
 """The part of the package on which the bits of a training depend; the data themselves have digests of their own."""
 
@@ -201,7 +203,8 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             "source": job.fingerprint["source"],
             "commit": commit() or "unknown",
         },
-        "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")} | {"manifest": manifest},
+        "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")}
+        | {"manifest": manifest, "images": digest_images(config)},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
     if first.train.patience:
@@ -218,6 +221,15 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             for phase, rounds in zip(plan, lengths, strict=True)
         ]
     return facts
+
+
+def digest_images(config: Config) -> str:
+    """What decides pixels and labels, and so what a model may be shown: not where files are, nor the salt."""
+    places = {"root", "salt", "reject_share", "allowed_roots", "demographics", "mimic_iv", "table"}
+    data = config.data.model_dump(mode="json", exclude=places)
+    for domain in data.get("domains", {}).values():
+        domain.pop("root")
+    return digest([config.image.model_dump(mode="json"), config.cut.model_dump(mode="json"), data])
 
 
 def _batches(plan: tuple[Phase, ...]) -> str:

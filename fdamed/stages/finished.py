@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,13 +45,13 @@ def by_folder(folder: Path) -> Chosen:
     root = folder.parents[3]
     kept = sorted((root / "parties").glob("config.*.json"), key=lambda p: -p.stat().st_mtime)
     facts = read_json(folder / "run.json")
+    if "images" not in facts["digests"] and "settings" in facts["digests"]:
+        what = "the run is of an older fdamed, and does not say how its images and labels were made"
+        fix = "Name its configuration yourself: --config, --run, --target and --seed."
+        raise FdamedError(what, str(folder), fix)
     for path in kept:
         config = _moved(path, root)
-        if (
-            config
-            and facts["run"] in config.expanded_runs()
-            and _settings(config, facts) == facts["digests"]["settings"]
-        ):
+        if config and facts["run"] in config.expanded_runs() and not _differs(config, facts):
             return of_study(config, facts["run"], facts["target"], int(facts["seed"]))
     raise FdamedError("the configuration of this run is not in its study", str(root / "parties"), fix)
 
@@ -78,14 +79,24 @@ def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
     record = read(folder)
     if record is None:
         raise FdamedError("this run is not finished", str(folder), "Run `snakemake --cores 2`, or `fdamed federate`.")
-    if _settings(config, record.facts) != record.facts["digests"]["settings"]:
+    differs = _differs(config, record.facts)
+    if differs:
         fix = "Give the configuration of the run, or the run's folder alone."
-        raise FdamedError("the run was trained with other settings than this configuration has", str(folder), fix)
+        raise FdamedError(f"the run was trained with other {differs} than this configuration has", str(folder), fix)
+    if "images" not in record.facts["digests"]:
+        told = "is of an older fdamed: that `image`, `cut` and `data` are those of its training is taken from"
+        print(f"{name}/{target}/{seed} {told} the configuration that was named", file=sys.stderr, flush=True)
     method = phases(config, spec)[-1].method
     return Chosen(config, record, spec, folder, method if method.keeps or method.parts else None)
 
 
-def _settings(config: Config, facts: dict[str, Any]) -> str:
-    """What run.json has as the digest of the run's settings, for this configuration."""
-    spec = config.expanded_runs()[facts["run"]]
-    return digest([part.model_dump(mode="json") for part in (config.model, config.train, spec)])
+def _differs(config: Config, facts: dict[str, Any]) -> str:
+    """What of this configuration is not as the run has it in run.json, in words; nothing: it is the run's own."""
+    from fdamed.stages.federate import digest_images
+
+    spec, known = config.expanded_runs()[facts["run"]], facts["digests"]
+    if digest([part.model_dump(mode="json") for part in (config.model, config.train, spec)]) != known["settings"]:
+        return "settings"
+    if known.get("images", here := digest_images(config)) != here:
+        return "images or labels (`image`, `cut` or `data`)"
+    return ""

@@ -27,8 +27,9 @@ def offered(config: Config, records: list[Record]) -> list[Candidate]:
     for target in config.cut.targets:
         standing = defaultdict(list)
         for record in records:
-            facts = known[record.phases[-1]["method"]]
-            barred = facts["every_target_label"] or facts["own_models"] or facts.get("classical")
+            facts = [known[phase["method"]] for phase in record.phases]
+            seen = any(each["every_target_label"] for each in facts)  # also by an earlier phase: its model goes on
+            barred = seen or facts[-1]["own_models"] or facts[-1].get("classical")
             if record.target == target and not barred:
                 standing[record.run].append(record)
         best = chosen(standing)

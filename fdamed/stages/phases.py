@@ -91,16 +91,19 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
     lengths: list[int] = []
     costs: dict[str, Any] = {}
     for phase in plan:
-        final, told, spent = _one(job, phase, theta)
+        done = sum(lengths)
+        earlier = [line | {"round": line["round"] - done} for line in record.absences]  # before this phase's round 1
+        final, told, spent = _one(job, phase, theta, earlier)
         costs = costs or spent
-        join(record, told, sum(lengths))
+        join(record, told, done)
         lengths.append(len(told.metrics))
         if phase is not plan[-1]:
             theta = phase.method.handover(final, job.model.layout)
     return final, record, lengths, costs
 
 
-def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[str, Any]]:
+def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -> tuple[Tensor, Record, dict[str, Any]]:
+    """Train one phase; who was rejected in an `earlier` one is as near to quarantine as it was."""
     from fdamed.federation.accounts import note_costs
     from fdamed.federation.loop import run as run_rounds
     from fdamed.seeds import stream
@@ -119,6 +122,8 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
         lambda party: job.memory(phase, party, "aside.safetensors"),
         own_stream,
     )
+    net.recall(earlier)
+    kept = checkpoints(job, phase)
     own = predicting(config, method, net, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
         final, record = run_rounds(
@@ -127,7 +132,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
             theta,
             phase.train.rounds,
             judge(config, phase.spec, job.target, job.seed, job.model, own),
-            checkpoints(job, phase),
+            kept,
             phase.train.evaluate_every,
             phase.train.patience,
             note_costs if config.differential_of(phase.spec) else None,
@@ -135,7 +140,7 @@ def _one(job: Job, phase: Phase, theta: Tensor) -> tuple[Tensor, Record, dict[st
         if method.keeps:
             for party in config.cut.parties:
                 keep(method, net, party, own_path(job.places, party, job.run, job.target, job.seed))
-        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file))
+        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file), kept)
     finally:
         net.close()
     return final, record, costs

@@ -133,8 +133,13 @@ def rounds_in(folder: Path) -> int | None:
         path = folder / name / "record.jsonl"
         if path.is_file():
             with open(path, "rb") as file:
-                done += sum(b'"round"' in line for line in file)
+                done += sum(_rounds(line) for line in file)
     return done or None
+
+
+def _rounds(line: bytes) -> int:
+    """Rounds that one checkpoint has added to the log; a line that a kill cut short is in no checkpoint."""
+    return len(json.loads(line)["metrics"]) if line.endswith(b"}\n") else 0
 
 
 def last_error(log: Path, name: str) -> str:

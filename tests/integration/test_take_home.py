@@ -145,6 +145,55 @@ def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "change", [{"image": {"equalise": True}}, {"cut": {"uncertain": "ones"}}, {"cut": {"positive_is": 0}}]
+)
+def test_a_model_is_never_exported_with_images_or_labels_of_another_configuration(
+    study: Path, models, change: dict, tmp_path: Path, capsys
+) -> None:
+    raw = yaml.safe_load(study.read_text())
+    for section, values in change.items():
+        raw[section] = raw.get(section, {}) | values
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(yaml.safe_dump(raw))
+    assert export(changed, "fedavg", tmp_path / "out") == 2
+    assert "other images or labels" in capsys.readouterr().err
+    newest = root(study) / "parties" / "config.newest.json"  # as the workflow keeps it, also for a dry run
+    write_json(newest, configfile.load(changed).model_dump(mode="json"))
+    try:
+        folder = root(study) / "runs" / "fedavg" / "edema" / "0"
+        assert main(["export", str(folder), "--out", str(tmp_path / "out"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads((models["fedavg"] / "model.json").read_text())
+    finally:
+        newest.unlink()
+
+
+def test_a_run_that_does_not_say_how_its_images_were_made_needs_its_configuration_named(
+    study: Path, models, tmp_path: Path, capsys
+) -> None:
+    folder = root(study) / "runs" / "fedavg" / "edema" / "0"
+    content = (folder / "run.json").read_text()
+    facts = json.loads(content)
+    del facts["digests"]["images"]
+    try:
+        write_json(folder / "run.json", facts)
+        assert main(["export", str(folder), "--out", str(tmp_path / "by_folder")]) == 2
+        assert "of an older fdamed" in capsys.readouterr().err
+        assert export(study, "fedavg", tmp_path / "named") == 0
+        assert "of an older fdamed" in capsys.readouterr().err
+    finally:
+        (folder / "run.json").write_text(content)
+
+
+def test_paths_and_the_salt_do_not_decide_images_and_labels(study: Path, tmp_path: Path) -> None:
+    from fdamed.stages.federate import digest_images
+
+    config = configfile.load(study)
+    moved = config.model_copy(update={"data": config.data.model_copy(update={"root": "/else", "salt": "other"})})
+    other = config.model_copy(update={"image": config.image.model_copy(update={"equalise": not config.image.equalise})})
+    assert digest_images(moved) == digest_images(config) != digest_images(other)
+
+
 def test_a_model_that_differs_in_onnx_is_not_written(study: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     from fdamed.models import runtime
 

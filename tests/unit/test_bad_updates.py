@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ import fdamed.methods  # noqa: F401
 from fdamed.algebra.vector import BLOCK
 from fdamed.config import Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.averaging import sound_parts
 from fdamed.federation.guard import Travel, distances, judged
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.network import InProcess
+from fdamed.federation.steps import train_locally
 from fdamed.limits import Guard
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
@@ -280,3 +283,29 @@ def test_the_median_of_the_others_is_found_without_sorting_them_for_each(high: b
             rest = [*numbers[:i], *numbers[i + 1 :]]
             expected = median_high(rest) if high else median_low(rest)
             assert median_without(sorted(numbers), own, high) == expected
+
+
+@dataclass(frozen=True)
+class Sent:
+    part: torch.Tensor
+    n: int = 10
+
+
+@pytest.mark.parametrize("start", [None, torch.full((4,), 3.0)])
+def test_a_part_between_ten_and_a_hundred_times_as_long_as_the_others_is_shortened_to_ten(start) -> None:
+    net, base = hospitals.in_process(), torch.zeros(4) if start is None else start
+    sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": 500.0}
+    h = {party: Sent(base + torch.tensor([times, 0.0, 0.0, 0.0])) for party, times in sent.items()}
+    kept = sound_parts(net, train_locally, h, "part", start=start, size=1.0)
+    assert {p: float((r.part - base).norm()) for p, r in kept.items()} == {"north": 10.0, "east": 1.0, "south": 1.0}
+    assert net.notes == {"shortened/north": pytest.approx(0.2)} and [a["party"] for a in net.absences] == ["west"]
+    assert float((h["north"].part - base).norm()) == 50.0, "what was sent is not changed in place"
+
+
+def test_a_part_with_which_its_hospital_goes_on_is_left_out_or_taken_whole() -> None:
+    sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": 500.0}
+    h = {party: Sent(torch.full((1,), times)) for party, times in sent.items()}
+    net = hospitals.in_process()
+    kept = sound_parts(net, train_locally, h, "part", size=1.0, shorten=False)
+    assert {p: float(r.part) for p, r in kept.items()} == {"north": 50.0, "east": 1.0, "south": 1.0}
+    assert net.notes == {}

@@ -166,3 +166,10 @@ def test_links_between_pages_lead_somewhere() -> None:
             ):
                 broken.append(f"{page.name}: {link}")
     assert broken == []
+
+
+def test_every_file_of_tests_that_a_page_cites_is_there() -> None:
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    cited = {(page.name, name) for page in PAGES for name in re.findall(r"\btest_\w+\.py\b", page.read_text())}
+    assert len(cited) > 20
+    assert sorted((page, name) for page, name in cited if name not in there) == []

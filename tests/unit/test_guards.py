@@ -20,7 +20,7 @@ from fdamed.federation.network import InProcess
 from fdamed.federation.site import answer
 from fdamed.federation.steps import train_locally
 from fdamed.guards import NO_FLOOR, Floor, local_steps
-from fdamed.insisting import check_floor
+from fdamed.insisting import check_floor, most_images
 from fdamed.report import guarded
 from fdamed.seeds import stream
 from fdamed.train import batches
@@ -243,3 +243,10 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
 class _Record:
     run: str
     facts: dict[str, Any]
+
+
+def test_the_most_images_of_a_hospital_are_a_maximum_and_not_what_is_left_on_average() -> None:
+    """Patients are drawn: with 20 a class, all 40 images may fall to training, whatever the shares of val and test."""
+    cut = STUDY["cut"] | {"per_class": 20, "labelled": 10, "val": 0.2, "test": 0.4}
+    most = most_images(parse(study(cut=cut, privacy={"smallest_images": 1, "smallest_steps": 1}), "study.yaml"))
+    assert most == {party: {"train": 30, "adapt": 10} for party in ("A", "B")}

@@ -119,6 +119,7 @@ def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path:
     net.close()
     assert torch.isfinite(theta).all()
     assert [(a["round"], a["party"]) for a in record.absences] == [(2, "east"), (3, "east")]
+    assert net.gone("east") and not net.gone("north")
 
 
 def test_a_run_that_lost_every_round_is_not_scored() -> None:

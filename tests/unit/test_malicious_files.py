@@ -187,7 +187,7 @@ def test_pretrained_weights_that_are_no_numbers_are_refused(tmp_path: Path, capf
 
 
 def head(**changes: object) -> bytes:
-    good = {"fingerprint": {"threads": 1}, "round": 3, "log": {"size": 0, "crc32": 0}, "memories": {}}
+    good = {"fingerprint": {"threads": 1}, "round": 3, "log": {"size": 0, "crc32": 0}, "memories": {}, "behind": []}
     return json.dumps(good | changes).encode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,18 +13,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from fdamed.config import Model, Recipe
+from fdamed.data import loader
 from fdamed.data.loader import Labelled
 from fdamed.errors import FdamedError
+from fdamed.federation import loop
 from fdamed.federation.accounts import FILE, lines_in, note_costs
 from fdamed.federation.loop import Checkpoints, run
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import InProcess
+from fdamed.federation.network import DroppedOut, InProcess
 from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.guards import NO_FLOOR, Differential
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 from fdamed.private import Mechanism, accountants, epsilon, secret_normal, secret_uniform
 from fdamed.seeds import stream
+from fdamed.stages import costs
 from fdamed.train import fit
 from tests import hospitals
 
@@ -267,6 +271,55 @@ def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back
     assert told == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
     other, _ = run(fedavg, federation(False, tmp_path / "other"), theta, 4, hospitals.no_judge)
     assert not torch.equal(found, other)
+
+
+class Mortal(InProcess):
+    """A hospital can die here as its process would: with its memory."""
+
+    dead: frozenset[str] = frozenset()
+
+    def gone(self, party: str) -> bool:
+        return party in self.dead
+
+    def _deliver(self, party, step, nth, msg):
+        if party in self.dead:
+            self._miss(party, step, "its process ended")
+            raise DroppedOut(party, "its process ended")
+        return super()._deliver(party, step, nth, msg)
+
+    def save_memory(self, party: str, path: Path) -> bool:
+        return party not in self.dead and super().save_memory(party, path)
+
+
+@pytest.mark.parametrize(("every", "known"), [(1, True), (2, False)])
+def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
+    every: int, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """East dies after round 1: with a checkpoint its account is there, without one nobody knows what it has spent."""
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    net = Mortal(federation(False)._sites, "target", "test")
+    places = (tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1}, every)
+    keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
+
+    def die(round: int, rounds: int, record: object) -> None:  # after the checkpoint of the round, where it has one
+        net.dead = frozenset({"east"})
+
+    monkeypatch.setattr(loop, "_tell", die)
+    run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=note_costs)
+    config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
+    monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(party=lambda party: party))
+    monkeypatch.setattr(loader, "patients", lambda party, splits: net._sites[party].noise.patients)
+    resumed = Checkpoints(*places)
+    revived = federation(False)
+    assert resumed.load(fedavg, revived)
+    for network, checkpoints in ((net, keep), (revived, resumed)):
+        if not known:
+            with pytest.raises(FdamedError, match="patients of east is not known"):
+                costs.costs_of(config, None, network, lambda p, file: tmp_path / p / file, checkpoints)
+            continue
+        spent = costs.costs_of(config, None, network, lambda p, file: tmp_path / p / file, checkpoints)["sources"]
+        assert set(spent) == {"east", "north", "south"}
+        assert spent["east"]["spent"] == [[1.0, 4 / 5, 2]] and spent["north"]["spent"] == [[1.0, 4 / 7, 2 * 4]]
 
 
 def test_training_under_noise_takes_the_main_task_alone() -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -24,7 +25,7 @@ from fdamed.records import study
 from fdamed.report import sections
 from fdamed.report.headline import Card, cards
 from fdamed.report.svg import COLOURS, DASHES, MARKS, Line, colour, curves, dash, key, shape
-from fdamed.report.view import Row, View
+from fdamed.report.view import Findings, Row, View, view
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 RUNS = [("fedavg", "NC", s) for s in (0, 1, 2)] + [("gp", "NC", s) for s in (0, 1, 2)]
@@ -187,3 +188,11 @@ def test_a_drawing_says_in_words_where_its_curves_end() -> None:
     lines = [Line(0, "low<", [1, 2], [0.5, 0.6], none, none), Line(1, "high", [1, 2], [0.5, 0.8], none, none)]
     drawn = str(curves(lines, "title", "AUC"))
     assert "<desc>At the last round: high 0.8; low&lt; 0.6.</desc>" in drawn
+
+
+def test_a_run_that_knows_every_label_in_any_phase_is_shown_as_a_ceiling() -> None:
+    runs = {"fedavg": "fedavg", "oracle": "oracle", "late": "oracle, then finetune_head"}
+    rounds = pd.DataFrame(columns=["run", "target", "seed", "round", "metric", "value"])
+    empty = pd.DataFrame(columns=["run", "target", "round", "mean", "mb_sent", "seconds", "clock"])
+    found = Findings(runs, frozenset(), "auc", 0.5, {}, {}, {}, rounds, {}, empty, empty, {})
+    assert {row.run for row in view("NC", found).rows if row.ceiling} == {"oracle", "late"}

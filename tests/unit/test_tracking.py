@@ -239,6 +239,20 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
     assert "0.900 in this one, chosen on the validation split" in model.why
 
 
+def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_never_offered(tmp_path: Path) -> None:
+    runs = {"fedavg": {}, "late": {"method": "oracle", "then": "finetune_head"}}
+    config = load(write_study(tmp_path, runs=runs, train={"rounds": 3}, seeds=[0]))
+    records = []
+    for run, value in (("fedavg", 0.6), ("late", 0.99)):
+        record = read(tmp_path / f"results/demo/runs/{run}/NC/0")
+        assert record is not None
+        then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
+        rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
+        records.append(replace(record, rounds=rounds, facts=record.facts | {"phases": then}))
+    (model,) = offered(config, records)
+    assert model.key == "demo/fedavg/NC/0"
+
+
 def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: Path, tmp_path: Path) -> None:
     shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
     store = Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db", tmp_path / "results/mlflow/artifacts")

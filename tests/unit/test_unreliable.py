@@ -10,6 +10,7 @@ import torch
 from fdamed import configfile
 from fdamed.errors import FdamedError
 from fdamed.faults import Faults
+from fdamed.federation.accounts import note_costs, tell_cost
 from fdamed.federation.loop import run
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.network import DroppedOut
@@ -385,3 +386,12 @@ def test_every_overlay_can_be_laid_over_the_cohorts(path: Path) -> None:
         assert set(alone.expanded_runs()) <= set(both.expanded_runs())
         faulty = [r for r in both.expanded_runs().values() if both.train_of(r).unreliable]
         assert len(faulty) >= 2
+
+
+def test_a_lost_account_of_privacy_takes_no_quorum_from_a_round_that_was_good(monkeypatch) -> None:
+    net = unreliable(quorum=3)
+    monkeypatch.setattr(net, "_lost", lambda party, way, step: "scalar" if step is tell_cost else None)
+    assert len(net.ask_all(net.sources, train_locally, Model(x=hospitals.theta()))) == 3
+    note_costs(net)
+    assert "below_quorum" not in net.notes
+    assert {a["party"] for a in net.absences if a["step"] == tell_cost.name} == set(SOURCES)
