@@ -58,7 +58,7 @@ def imported(database: Path) -> list[object]:
 def configured(folder: Path, uri: str | None) -> Path:
     """The same study with another address of its server."""
     path = folder / "results" / "demo" / "config.json"
-    raw = yaml.safe_load(path.read_text()) | {"tracking": {"uri": uri}}
+    raw = yaml.safe_load(path.read_text()) | {"tracking": {"uri": uri, "models": False}}
     other = folder / "other.yaml"
     other.write_text(yaml.safe_dump(raw))
     return other
@@ -133,9 +133,9 @@ def test_what_a_server_missed_it_gets_later_in_full(tmp_path: Path, capsys) -> N
         store.mkdir()
         with server(store, port):
             assert main(["track", "--config", str(config)]) == 0
-            assert "4 runs in MLflow: 4 new" in capsys.readouterr().err
+            assert "4 runs and the report in MLflow: 5 new" in capsys.readouterr().err
             assert main(["track", "--config", str(config)]) == 0
-            assert "4 kept" in capsys.readouterr().err
+            assert "5 kept" in capsys.readouterr().err
     assert main(["track", "--config", str(configured(tmp_path / "whole", None))]) == 0
     mine, theirs = imported(store / "mlflow.db"), imported(tmp_path / "whole/results/mlflow/mlflow.db")
     assert mine == theirs

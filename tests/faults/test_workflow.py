@@ -29,6 +29,8 @@ ODD = [
     "😀", "\u00a0no-break", "x" * 251,
 ]  # fmt: skip
 """Names of files; the last one is as long as a name may be with its ending."""
+LISTED = {"back\\slash", "\u00a0no-break"}
+"""Refused with a reason: a backslash could be a folder elsewhere, and cells lose the space around them."""
 SITES = {"North": 'nørd "of" Łódź', "East": "東 'east'; $x"}
 
 
@@ -80,7 +82,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 def snakemake(folder: Path, *arguments: str, source: Path = studies.REPOSITORY) -> subprocess.Popen[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["snakemake", "--snakefile", str(studies.REPOSITORY / "Snakefile"), "--directory", str(folder)]
+    command = ["snakemake", "--snakefile", str(source / "Snakefile"), "--directory", str(folder)]
     if "--configfile" not in arguments:
         arguments = (*arguments, "--configfile", str(folder / "study.yaml"))
     return subprocess.Popen(
@@ -153,14 +155,14 @@ def test_odd_names_go_through_and_what_cannot_be_read_is_listed(made: Made) -> N
     root = made.folder / "results" / "small"
     for name in ("tracked.json", "report/index.html", "ingest.json"):
         assert (root / name).stat().st_size > 0
-    assert yaml.safe_load((root / "ingest.json").read_text())["rows"] == 60
+    assert yaml.safe_load((root / "ingest.json").read_text())["rows"] == 60 - len(LISTED)
     with open(root / "parties" / "rejects.csv", newline="", encoding="utf-8") as file:
         refused = {row["reason"] for row in csv.DictReader(file)}
     assert "MISSING" in refused and len(refused) <= 2
     import pandas as pd
 
     cached = [pd.read_parquet(root / "parties" / party / "order.parquet")["image"] for party in SITES]
-    assert {name.removesuffix(".png") for names in cached for name in names} >= set(ODD)
+    assert {name.removesuffix(".png") for names in cached for name in names} >= set(ODD) - LISTED
 
 
 def test_the_data_are_as_they_were(made: Made) -> None:
@@ -220,7 +222,10 @@ def test_a_changed_key_runs_again_what_it_affects(made: Made, tmp_path, key, val
     ],
 )
 def test_changed_code_runs_again_what_it_makes(made: Made, tmp_path: Path, file, again, kept) -> None:
-    shutil.copytree(studies.REPOSITORY / "fdamed", tmp_path / "fdamed", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("fdamed", "workflow", "envs", "profiles"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(studies.REPOSITORY / folder, tmp_path / folder, ignore=ignored)
+    shutil.copy(studies.REPOSITORY / "Snakefile", tmp_path)
     if file:
         with open(tmp_path / "fdamed" / file, "a") as code:
             code.write("\n# changed\n")
