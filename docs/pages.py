@@ -65,8 +65,11 @@ def method_page(name: str, facts: dict[str, Any], words: dict[str, Any]) -> str:
     if facts["wire"]:
         parts += ["## What crosses the wire", wire_table(facts["wire"])]
     if words.get("cost"):
-        told = f"A round takes {words['cost']:.2f} times the CPU seconds of FedAvg's"
-        parts += ["## Cost", f"{told} (`python -m benchmarks.methods`, a quarter of ResNet-18's width, 64 pixels)."]
+        told = f"A round took {words['cost']:.2f} times the CPU seconds of FedAvg's"
+        how = (
+            "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps a hospital, medians of three"
+        )
+        parts += ["## Cost", f"{told} ({how})."]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     parts += ["## In a study", fenced(f"runs:\n  {name}: {{{example(facts['options'])}}}", "yaml")]
     return "\n\n".join(parts) + "\n"
