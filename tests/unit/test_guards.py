@@ -143,8 +143,8 @@ def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> No
     assert "`runs.gp`, target B: B has 60 images" in few.what and "nothing was started" in few.fix
     assert "takes 7 local steps" in told(cut={"labelled": 100}, runs={"gp": {}}).what
     parse(study(cut={"labelled": 60}), "test")  # fedavg never asks the target
-    small = told(cut={"per_class": 60, "labelled": 20}, runs={"fedavg": {}})
-    assert "A has 84 images" in small.what  # 2 x 60 less val and test
+    small = told(cut={"per_class": 45, "labelled": 20}, runs={"fedavg": {}})
+    assert "A has 90 images" in small.what  # two classes, at most
 
 
 def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> None:
