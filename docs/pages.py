@@ -66,9 +66,7 @@ def method_page(name: str, facts: dict[str, Any], words: dict[str, Any]) -> str:
         parts += ["## What crosses the wire", wire_table(facts["wire"])]
     if words.get("cost"):
         told = f"A round took {words['cost']:.2f} times the CPU seconds of FedAvg's"
-        how = (
-            "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, medians of three"
-        )
+        how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, medians of three"
         parts += ["## Cost", f"{told} ({how})."]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     parts += ["## In a study", fenced(f"runs:\n  {name}: {{{example(facts['options'])}}}", "yaml")]
