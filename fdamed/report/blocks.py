@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.intervals import Interval
-from fdamed.report.svg import colour, drawing, number, scale, ticks
+from fdamed.report.svg import LETTER, colour, drawing, number, scale, ticks
 
 ROUNDS = 20
 LAYERS = 24
@@ -82,6 +82,12 @@ def gains(rows: Sequence[tuple[str, Interval]], title: str, name: str) -> Markup
     return drawing(680, bottom + 44, title, body, told=told)
 
 
+def _layers(members: Sequence[str]) -> str:
+    """Layers that share a row, by their first."""
+    first = members[0].removeprefix("trunk.").removesuffix(".weight")
+    return first if len(members) == 1 else f"{first} … +{len(members) - 1}"
+
+
 def heat(frame: pd.DataFrame, title: str) -> Markup:
     """One panel a source: layers downwards, rounds to the right, the cosine as colour."""
     sources, order = list(dict.fromkeys(frame["source"])), list(dict.fromkeys(frame["layer"]))
@@ -93,12 +99,16 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
     cells = frame.assign(row=frame["layer"].map(group), column=frame["round"].map(column))
     means = cells.groupby(["source", "row", "column"])["cos"].mean()
     rows, columns = -(-len(order) // size), -(-len(rounds) // width)
-    left, high, panel, gap = 150.0, 13.0, max(90.0, min(150.0, 560.0 / len(sources) - 14)), 14.0
+    names = [_layers(order[i * size : (i + 1) * size]) for i in range(rows)]
+    left, high, panel, gap = (
+        16.0 + LETTER * max(map(len, names)),
+        13.0,
+        max(90.0, min(150.0, 560.0 / len(sources) - 14)),
+        14.0,
+    )
     wide = panel / columns
     body = []
-    for i in range(rows):
-        members = order[i * size : (i + 1) * size]
-        name = members[0] if len(members) == 1 else f"{members[0]} … +{len(members) - 1}"
+    for i, name in enumerate(names):
         body.append(
             f'<text class="tick" x="{left - 8}" y="{24 + high * i + 10}" text-anchor="end">{escape(name)}</text>'
         )

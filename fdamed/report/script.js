@@ -89,7 +89,7 @@
   if (tabs.length) open("0");
 
   // Tables sort by their headings; what has no value stays last. Long ones are cut short and can be searched.
-  const FEW = 25;
+  const FEW = 25, MANY = 40;
   const figure = /^[+−-]?[\d,]*\.?\d+(?:e[+-]?\d+)?/i;
   const value = (row, column) => {
     const cell = row.cells[column];
@@ -126,7 +126,7 @@
   };
   const long = (table, body) => {
     const count = body.rows.length;
-    if (count <= FEW) return () => {};
+    if (count <= MANY) return () => {};
     const bar = make("p", { class: "search" });
     const box = make("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter the rows of this table" });
     const told = make("span", { role: "status" });

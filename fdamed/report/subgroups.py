@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.intervals import SURE
-from fdamed.report.svg import colour, drawing, limits, number, scale, ticks
+from fdamed.report.svg import LETTER, colour, drawing, limits, number, scale, ticks
 
 Audit = Mapping[str, Any]
 Told = Mapping[str, Any]
@@ -73,7 +73,8 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
     lines = _lines(audit, run, reference)
     if not lines:
         return Markup("")
-    left, middle, right = (150.0, 350.0), (382.0, 562.0), 574.0
+    names = max(150.0, 16.0 + LETTER * max(len(line[0]) for line in lines))
+    left, middle, right = (names, names + 200.0), (names + 232.0, names + 412.0), names + 424.0
     top, row = 34.0, 24.0
     bottom = top + row * len(lines)
     areas = [v for line in lines for told in line[2:4] if told for v in (told["low"], told["high"])]
@@ -103,7 +104,7 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
         told = f"{100 * gain['value']:+.1f} ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
         body.append(f'<text class="name" x="{right}" y="{y + 4}">{told}</text>')
         body.append(f'<text class="tick" x="{right + 140}" y="{y + 4}">{counted}</text>')
-    return drawing(800, bottom + 22, f"AUC of {run} and gain over {reference} by group", body)
+    return drawing(names + 650, bottom + 22, f"AUC of {run} and gain over {reference} by group", body)
 
 
 def _lines(audit: Audit, run: str, reference: str) -> list[tuple[str, str, Told | None, Told | None, Told]]:

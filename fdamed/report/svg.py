@@ -27,6 +27,8 @@ MARKS = (
 """A shape for each colour, so that nobody has to tell colours apart: outlines around 0 with radius 1."""
 MARKED = 6
 """Marks along a curve, about."""
+LETTER = 6.6
+"""Width of a letter of a name in a drawing, about: what is written leftwards needs so much room."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
 """After the colours are used up, the next eight runs get the next dash."""
 
