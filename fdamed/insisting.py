@@ -111,9 +111,9 @@ def ways_out(name: str, phase: Run, config: Config, recipe: Recipe, images: int)
     side = "target" if recipe == config.train_of(phase).target else "source"
     key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
     epochs = -(-config.floor.steps // one)
+    then = f"{vague(images, CELL)} images in batches of {recipe.batch} are then {epochs * one}"
     return (
-        f"Write `{key}.{side}.epochs: {epochs}` ({vague(images, CELL)} images in batches of {recipe.batch} are then {epochs * one} "
-        f"steps), or `privacy.smallest_steps: {recipe.epochs * one}` where that is the hospital's decision "
+        f"Write `{key}.{side}.epochs: {epochs}` ({then} steps), or `privacy.smallest_steps: {recipe.epochs * one}` where that is the hospital's decision "
         "(docs/privacy.md)."
     )
 

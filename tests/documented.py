@@ -1,4 +1,4 @@
-"""The commands that the documentation names: in its shell blocks, behind `$` in its transcripts, and in its sentences."""
+"""The commands that the documentation names: in shell blocks, behind `$` in transcripts, and in sentences."""
 
 from __future__ import annotations
 

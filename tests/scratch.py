@@ -42,8 +42,8 @@ STATES = {state: {"weight": 1.0} for state in ("IL", "NC", "CA", "IN", "TX")}
 """As many patients in each of MIDRC's states: of a few hundred the smallest would have none."""
 FOR_STUDIES = {"batch_runs": 100}
 """What a whole study gets: its runs one after the other in one process, whose start would else cost most."""
-WHOLE = {"config.yaml", "chexpert.yaml", "private_phantom.yaml"}
-"""Studies that keep all of their runs; of the others the first three and the last are trained."""
+NAMED = {"gp", "tca"}
+"""Runs that commands name. Of the others of a file the first two and the last are trained."""
 SEEDS = {"config.yaml": [0, 1, 2]}
 """Seeds by file name; [0] in all others. The demo's are named by commands."""
 FASHION = "data/fashion_mnist"
@@ -56,7 +56,7 @@ BENCHMARKS = {
     "startup": {"REPEATS = 5": "REPEATS = 1"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
 }
-"""Benchmark -> its sizes and what becomes of them; what they print is then no measurement, but they go their whole way."""
+"""Benchmark -> its sizes and what becomes of them: they go their whole way, but measure nothing."""
 STUB = """#!{python}
 # Nothing is installed from here: says whether what a command would install is there already, as the lock file pins it.
 import re, sys
@@ -109,9 +109,7 @@ def link_environment(place: Path) -> None:
 
 def environment(root: Path) -> dict[str, str]:
     """What a reader's shell has after `source .venv/bin/activate`, with a home of its own."""
-    # OMP_NUM_THREADS=1 of a test run would make `nproc`, and so make's CORES, 1.
-    ours = ("PYTEST", "FDAMED", "SNAKEMAKE", "OMP_NUM_THREADS")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "FDAMED", "SNAKEMAKE"))}
     return kept | {
         "PATH": f"{root}/.venv/bin{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(root),
@@ -119,6 +117,7 @@ def environment(root: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(root / "home/.cache"),
         "EDITOR": "cat",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "OMP_NUM_THREADS": "1",
     }
 
 
@@ -131,9 +130,9 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         cut = {k: v for k, v in content["cut"].items() if k != "shares"}
         out["cut"] = cut | {k: n for k, n in CUT.items() if isinstance(cut.get(k), int)}
     if "runs" in content:
-        names = list(content["runs"])
-        kept = names if name in WHOLE or "data" not in content else [*names[:3], *names[3:][-1:]]
-        out["runs"] = {run: smaller_run(content["runs"][run]) for run in kept}
+        runs = list(content["runs"].items())
+        kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
+        out["runs"] = {run: smaller_run(options) for run, options in runs if run in kept}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
@@ -166,7 +165,7 @@ def rows_of(content: dict[str, Any]) -> set[str]:
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 
-# --- stand-ins for what a reader has -----------------------------------------------------------------------------------
+# --- stand-ins for what a reader has ---------------------------------------------------------------------------------
 
 
 def stand_ins(root: Path) -> None:
