@@ -113,8 +113,8 @@ def ways_out(name: str, phase: Run, config: Config, recipe: Recipe, images: int)
     epochs = -(-config.floor.steps // one)
     then = f"{vague(images, CELL)} images in batches of {recipe.batch} are then {epochs * one}"
     return (
-        f"Write `{key}.{side}.epochs: {epochs}` ({then} steps), or `privacy.smallest_steps: {recipe.epochs * one}` where that is the hospital's decision "
-        "(docs/privacy.md)."
+        f"Write `{key}.{side}.epochs: {epochs}` ({then} steps), or `privacy.smallest_steps: {recipe.epochs * one}` "
+        "where that is the hospital's decision (docs/privacy.md)."
     )
 
 

@@ -31,6 +31,7 @@ NOT_RUN = {
     "fdamed doctor --config config/mimic.yaml --cluster --json": IN_CI,
     ".ci/slurm short": "installs SLURM and starts it; a job of its own in CI",
     "make test-slurm": "installs SLURM and starts it; minutes",
+    "make test-docs": "is this file: it would run itself",
     "make audit": "asks a vulnerability service, and answers 3 where it reaches none: nothing to expect from it here",
     "make bench": "an hour of measuring; its parts that a page names are run one by one",
     "pip install 'fdamed[slurm]'": NETWORK,

@@ -116,6 +116,14 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     assert named - {"decisions/index.md"} == there
 
 
+def test_pages_fetch_nothing_from_elsewhere() -> None:
+    """Neither fonts nor the worker that searches in pages that are opened as files."""
+    told = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    own = [*told["extra_css"], *told["extra"]["polyfills"]]
+    assert told["theme"]["font"] is False and any("iframe-worker" in name for name in own)
+    assert all((ROOT / "docs" / name).is_file() for name in own)
+
+
 def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:
     words = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
     federated = {name for name in catalogue() if (ROOT / f"fdamed/methods/{name}.py").exists()}
