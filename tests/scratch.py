@@ -6,6 +6,7 @@ layouts and the workflow are those of the reader.
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -180,6 +181,8 @@ def stand_ins(root: Path) -> None:
         note.unlink()  # real data has none
     nih(root / "data/nih")
     write_idx(root / FASHION)
+    for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     table(root)
     films(root)
     office(root / "office_caltech")

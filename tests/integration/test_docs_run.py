@@ -6,6 +6,7 @@ words, files or repeats is in SHORTER. The cheap commands run by default, all ot
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import resource
@@ -55,6 +56,8 @@ SELECTED = {
     "pytest -m faults": "tests/faults/test_damaged.py",
 }
 """Commands that run tests -> those that stand for all of them (PYTEST_ADDOPTS)."""
+NEEDS = {"make docs": "mkdocs"}
+"""Command -> the package that it would install from the network; without it the command is skipped, and says so."""
 LAST = ["make clean"]
 """Takes the studies away that the others look at."""
 CHEAP = {
@@ -103,6 +106,8 @@ def shell(line: str) -> list[str]:
 
 
 def run(line: str, project: Path) -> None:
+    if line in NEEDS and not importlib.util.find_spec(NEEDS[line]):
+        pytest.skip(f"{NEEDS[line]} is not installed, and nothing is installed here")
     before, began = children(), time.monotonic()
     environment = scratch.environment(project) | ({"PYTEST_ADDOPTS": SELECTED[line]} if line in SELECTED else {})
     log = project / "home/told"
@@ -161,7 +166,7 @@ def test_a_command_of_the_documentation_runs(line: str, furnished: Path) -> None
 
 def test_no_exception_is_declared_that_no_page_uses() -> None:
     documented = {line for _, line in commands()}
-    for declared in (NOT_RUN, SERVERS, SHORTER, SELECTED, LAST, CHEAP, REFUSED):
+    for declared in (NOT_RUN, SERVERS, SHORTER, SELECTED, NEEDS, LAST, CHEAP, REFUSED):
         assert [line for line in declared if line not in documented] == []
 
 
