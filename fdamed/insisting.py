@@ -7,8 +7,9 @@ from typing import Any
 
 from fdamed.config import Config, Recipe
 from fdamed.cuts import Cut
+from fdamed.disclosure import vague
 from fdamed.errors import FdamedError
-from fdamed.guards import CELL, local_steps, vague
+from fdamed.guards import CELL, local_steps
 from fdamed.runs import Run
 
 Catalogue = Mapping[str, Mapping[str, Any]]
