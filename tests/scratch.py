@@ -49,7 +49,11 @@ SEEDS = {"config.yaml": [0, 1, 2]}
 """Seeds by file name; [0] in all others. The demo's are named by commands."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
-    "clients": {"= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10", "(1000, 10), (1000, 100), (1000, 1000)]": "(1000, 10)]"},
+    "clients": {
+        "= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10",
+        "(100, 10), (1000, 10), (1000, 100), (1000, 1000)]": "(100, 10)]",
+        '["clients"] == 1000': '["clients"] == 100',
+    },
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "guard": {"REPEATS = 2": "REPEATS = 1"},
     "label_leak": {"= 200, (1,": "= 4, (1,"},
@@ -82,7 +86,7 @@ def make(root: Path) -> Path:
     (root / "home/.config/fish/completions").mkdir(parents=True)
     for path in (root / "config").rglob("*.yaml"):
         content = smaller(yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader), path.name)
-        path.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
+        path.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, width=120), encoding="utf-8")
     for name, sizes in BENCHMARKS.items():
         path = root / f"benchmarks/{name}.py"
         text = path.read_text(encoding="utf-8")
