@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rank": ("fdamed rank results/chexpert results/mimic --out ranks",),
     "export": (
         "fdamed export results/demo/runs/gp/edema/0 --out edema_model",
-        "fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out edema_model",
+        "fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out gp_edema_0",
     ),
     "predict": (
         "fdamed predict --model edema_model new/film.dcm more_films/ > scores.csv",
