@@ -6,7 +6,7 @@ CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: run test test-faults test-slurm audit check setup bench mlflow docs clean schema lock
+.PHONY: run test test-faults test-docs test-slurm audit check setup bench mlflow docs clean schema lock
 
 run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
@@ -19,6 +19,9 @@ test: setup  ## all tests but the slow ones
 
 test-faults: setup  ## kills, full disks, bombs, broken files, two at once (minutes; root for the small disks)
 	$(BIN)/pytest -m faults -n $(CORES) --dist loadfile
+
+test-docs: setup  ## every command of the documentation, run in a small copy of the project on stand-ins (minutes)
+	$(BIN)/pytest -m docs tests/integration/test_docs_run.py
 
 test-slurm: setup  ## a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
@@ -54,7 +57,7 @@ mlflow: setup  ## serve the runs on http://127.0.0.1:5000
 
 docs: setup  ## the documentation as pages that open offline: site/index.html
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r envs/docs.lock
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
 schema: setup  ## regenerate config/schema.json and the catalogue of methods

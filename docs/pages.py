@@ -41,8 +41,9 @@ def decisions() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """The table of all methods, where a page asks for it."""
-    return markdown.replace("<!-- table of methods -->", methods_table())
+    """The table of all methods, where a page asks for it; in tables a figure and its interval stay on one line."""
+    lines = markdown.replace("<!-- table of methods -->", methods_table()).split("\n")
+    return "\n".join(line.replace(" ± ", "\u00a0±\u00a0") if line.startswith("|") else line for line in lines)
 
 
 def methods_table() -> str:

@@ -43,7 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fdamed federate --config config/config.yaml --runs fedavg/edema/0 gp/edema/0",
     ),
     "features": ("fdamed features --config config/config.yaml --party edema --target edema --seed 0",),
-    "align": ("fdamed align --config config/config.yaml --run tca --target edema --seed 0",),
+    "align": ("fdamed align --config config/config.yaml config/classical/demo.yaml --run tca --target edema --seed 0",),
     "evaluate": ("fdamed evaluate --config config/config.yaml --run gp --target edema --party edema --seeds 0 1 2",),
     "status": ("fdamed status --config config/config.yaml", "fdamed status --config config/config.yaml --json"),
     "audit": ("fdamed audit --config config/config.yaml --target edema --json",),
@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rank": ("fdamed rank results/chexpert results/mimic --out ranks",),
     "export": (
         "fdamed export results/demo/runs/gp/edema/0 --out edema_model",
-        "fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out edema_model",
+        "fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out gp_edema_0",
     ),
     "predict": (
         "fdamed predict --model edema_model new/film.dcm more_films/ > scores.csv",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Names become folders and wildcards."""
 Share = Annotated[float, Field(ge=0, lt=1)]
+Cell = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
+"""A table's cell as a key: YAML makes a number of `1: Male`, the table has text."""
 
 
 class Strict(BaseModel):
@@ -72,7 +74,7 @@ class Table(DataSet):
     """Column of the row contract -> column of the table; `image` and `patient` are needed."""
     labels: dict[str, str]
     """Name of a label -> column of the table."""
-    values: dict[str, dict[str, str | float | None]] = {}
+    values: dict[str, dict[Cell, str | float | None]] = {}
     """Column of the row contract or label -> {value in the table: value in the contract}."""
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from fdamed.config import Config, Recipe
 from fdamed.cuts import Cut
+from fdamed.disclosure import vague
 from fdamed.errors import FdamedError
-from fdamed.guards import local_steps
+from fdamed.guards import CELL, local_steps
 from fdamed.runs import Run
 
 Catalogue = Mapping[str, Mapping[str, Any]]
@@ -101,7 +102,21 @@ def check_floor(
                 steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
                 refused = config.floor.refusal(party, n, steps)
                 if refused:
-                    raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, refused.fix)
+                    fix = refused.fix if n < config.floor.images else ways_out(name, phase, config, recipe, n)
+                    raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, fix)
+
+
+def ways_out(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:
+    """The two lines of a configuration of which either lets so many images make enough steps."""
+    one = local_steps(images, recipe.batch, 1)
+    side = "target" if recipe == config.train_of(phase).target else "source"
+    key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+    epochs = -(-config.floor.steps // one)
+    then = f"{vague(images, CELL)} images in batches of {recipe.batch} are then {epochs * one}"
+    return (
+        f"Write `{key}.{side}.epochs: {epochs}` ({then} steps), or `privacy.smallest_steps: {recipe.epochs * one}` "
+        "where that is the hospital's decision (docs/privacy.md)."
+    )
 
 
 def asked(

@@ -63,8 +63,9 @@ def _about(column: str, source: dict[str, str], classifier: str) -> str:
 
 
 def _known(given: list[str] | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """What was asked for, if it is all known."""
-    stray = [name for name in given or () if name not in known]
+    """What was asked for, in capitals or not, if it is all known."""
+    by_letters = {name.lower(): name for name in known}
+    stray = [name for name in given or () if name.lower() not in by_letters]
     if stray:
         raise FdamedError(f"no {what} {stray[0]!r}", "command line", f"Choose among: {', '.join(known)}.")
-    return tuple(given) if given else known
+    return tuple(by_letters[name.lower()] for name in given) if given else known

@@ -95,3 +95,8 @@ def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any]
     with pytest.raises(FdamedError) as error:
         rows(data(tree(tmp_path), **keys), "s", True, Rejects())
     assert message in str(error.value)
+
+
+def test_a_number_as_a_key_of_values_means_the_cell_that_is_written_so() -> None:
+    """`sex: {1: Male}` is a number to YAML and text in the table."""
+    assert data(Path("x"), values={"sex": {1: "Male", 2: "Female"}}).values == {"sex": {"1": "Male", "2": "Female"}}

@@ -1,6 +1,6 @@
 """The documentation: every command in it can be typed, and every page can be reached.
 
-Commands are checked against the real parsers and configurations; the dry runs of all studies are marked slow.
+Commands are checked against the real parsers and configurations; tests/integration/test_docs_run.py runs them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +16,8 @@ import pytest
 import yaml
 
 from fdamed.configfile import catalogue, load
+from tests.documented import PAGES, REFUSED, ROOT, commands, values, words_of
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OTHER_PROGRAMS = {
     "source",
     "cp",
@@ -37,35 +34,8 @@ OTHER_PROGRAMS = {
     "mlflow",
     "npm",
 }
-MADE_BY_READER = {"mine.yaml", "ours.yaml"}
+MADE_BY_READER = {"mine.yaml", "ours.yaml", "config/ours.yaml"}
 """Configurations that a page tells its reader to write."""
-
-
-def commands() -> list[tuple[str, str]]:
-    """(page, line) of every command in a shell block."""
-    out = []
-    for page in PAGES:
-        for block in BLOCK.findall(page.read_text()):
-            lines = block.replace("\\\n", " ").splitlines()
-            out += [(str(page.relative_to(ROOT)), line.strip()) for line in lines if line.split("#")[0].strip()]
-    return out
-
-
-def words_of(line: str) -> list[str]:
-    words = shlex.split(line.removeprefix("$ "), comments=True)
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
-    cut = [i for i, w in enumerate(words) if w in ("&&", "|", ">", "2>", ";")]
-    return words[: cut[0]] if cut else words
-
-
-def values(words: list[str], option: str) -> list[str]:
-    """What stands behind an option that takes several."""
-    if option not in words:
-        return []
-    rest = words[words.index(option) + 1 :]
-    end = next((i for i, w in enumerate(rest) if w.startswith("-")), len(rest))
-    return rest[:end]
 
 
 def parse(words: list[str]) -> None:
@@ -107,7 +77,7 @@ def check_configurations(words: list[str], option: str) -> None:
         load(*(ROOT / w for w in given))
 
 
-@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+@pytest.mark.parametrize(("page", "line"), sorted({c for c in commands() if c[1] not in REFUSED}))
 def test_every_command_in_the_documentation_can_be_typed(
     page: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +114,14 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     named = navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md") if "decisions" not in p.parts}
     assert named - {"decisions/index.md"} == there
+
+
+def test_pages_fetch_nothing_from_elsewhere() -> None:
+    """Neither fonts nor the worker that searches in pages that are opened as files."""
+    told = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    own = [*told["extra_css"], *told["extra"]["polyfills"]]
+    assert told["theme"]["font"] is False and any("iframe-worker" in name for name in own)
+    assert all((ROOT / "docs" / name).is_file() for name in own)
 
 
 def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:

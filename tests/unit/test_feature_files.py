@@ -101,7 +101,7 @@ def test_the_papers_slips_are_read_as_they_are_meant() -> None:
 
 def test_the_command_shows_the_papers_figures_beside_ours(tmp_path: Path, capsys) -> None:
     folder = write(tmp_path, {"amazon.mat": 30, "dslr.mat": 24, "webcam.mat": 24}, 4096, "fts", "label")
-    asked = ["--methods", "not aligned", "CORAL", "RF-TCA (gaussian)", "--pairs", "D->W"]
+    asked = ["--methods", "not aligned", "coral", "RF-TCA (gaussian)", "--pairs", "D->W"]
     assert main(["classical", str(folder), *asked, "--classifier", "svm"]) == 0
     told = capsys.readouterr()
     assert "| CORAL | 89.81 |" in told.out and "Paper 002, tables IX, X and XII" in told.out

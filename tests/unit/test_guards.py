@@ -121,6 +121,20 @@ def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_t
     assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").floor == NO_FLOOR  # a public set
 
 
+def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
+    cut, told = (
+        study()["cut"] | {"labelled": 100},
+        r"`train\.target\.epochs: 2` \(100 images in batches of 16 are then 14",
+    )
+    with pytest.raises(FdamedError, match=told + r" steps\), or `privacy\.smallest_steps: 7`"):
+        parse(study(cut=cut, runs={"gp": {}}, train={}), "test")
+    recipe = {"lr": 2e-4, "batch": 16}
+    parse(study(cut=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
+    parse(study(cut=cut, runs={"gp": {}}, train={}, privacy={"smallest_steps": 7}), "test")
+    with pytest.raises(FdamedError, match=r"`runs\.gp\.train\.target\.epochs: 3`"):
+        parse(study(cut=cut, runs={"gp": {"train": {"target": recipe | {"batch": 32}}}}, train={}), "test")
+
+
 @pytest.mark.parametrize("name", ["chexpert", "midrc"])
 def test_the_real_cohorts_keep_the_usual_floor(name: str) -> None:
     assert load(ROOT / f"config/{name}.yaml").floor == Floor(100, 10)

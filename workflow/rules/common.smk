@@ -170,14 +170,18 @@ def raw_data(wildcards):
     if study.phantom:
         return [f"{study.data.root}/.phantom.json"]
     endings = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
-    places = [Path(study.data.root), *Path(study.data.root).glob("CheXpert-v1.0*")]
-    return sorted(
-        str(f)
-        for p in places
-        if p.is_dir()
-        for f in p.iterdir()
-        if f.name.endswith(endings)
-    )
+    root = Path(study.data.root)
+    places = [root, *root.glob("CheXpert-v1.0*")]
+    if study.data.layout == "midrc":
+        places += [p for p in root.glob("*") if p.is_dir()]
+    tables = [f for p in places if p.is_dir() for f in p.iterdir()]
+    if getattr(study.data, "mimic_iv", None):
+        base = Path(study.data.mimic_iv)
+        tables += [*base.glob("**/patients.csv*"), *base.glob("**/admissions.csv*")]
+    for key in ("demographics", "table"):
+        named = getattr(study.data, key, None)
+        tables += [Path(named)] if named and Path(named).is_file() else []
+    return sorted({str(f) for f in tables if f.name.endswith(endings)})
 
 
 def pretrained(wildcards):

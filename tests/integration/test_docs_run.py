@@ -1,0 +1,184 @@
+"""Every command of the documentation, run: in the order of its page, in a small copy of the project, on stand-ins.
+
+`tests/scratch.py` says what is smaller there. What cannot be run is in NOT_RUN, with its reason; what is run with fewer
+words, files or repeats is in SHORTER. The cheap commands run by default, all others with `make test-docs`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests import scratch
+from tests.documented import REFUSED, ROOT, commands
+
+IN_CI = "talks to SLURM: tests/slurm runs it on a real one (`.ci/slurm`)"
+NETWORK = "installs from the network; that the extra exists is a test below"
+NOT_RUN = {
+    "fdamed watch -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
+    "fdamed watch --recover -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
+    "fdamed watch --recover": IN_CI,
+    "fdamed doctor --cluster --config config/chexpert.yaml": IN_CI,
+    "fdamed doctor --config config/mimic.yaml --cluster --json": IN_CI,
+    ".ci/slurm short": "installs SLURM and starts it; a job of its own in CI",
+    "make test-slurm": "installs SLURM and starts it; minutes",
+    "make test-docs": "is this file: it would run itself",
+    "make audit": "asks a vulnerability service, and answers 3 where it reaches none: nothing to expect from it here",
+    "make bench": "an hour of measuring; its parts that a page names are run one by one",
+    "pip install 'fdamed[slurm]'": NETWORK,
+    "pip install 'fdamed[privacy]'": NETWORK,
+    "pip install 'fdamed[export]'": NETWORK,
+}
+"""Command -> why it is not run here."""
+SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}
+"""Commands that do not end: run until the address answers."""
+FEW = "--side 32 --images 8 --repeats 1"
+SHORTER = {
+    "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,
+    "python -m benchmarks.methods --full --sgd": FEW,
+    "python -m benchmarks.transfer": FEW,
+    "python -m benchmarks.plain": f"--root {scratch.FASHION} --noise 0.4",
+}
+"""Command -> words that are added to make it short."""
+SELECTED = {
+    "make test": "tests/unit/test_wire.py",
+    "make test-faults": "tests/faults/test_damaged.py",
+    "pytest -m faults": "tests/faults/test_damaged.py",
+}
+"""Commands that run tests -> those that stand for all of them (PYTEST_ADDOPTS)."""
+NEEDS = {"make docs": "mkdocs"}
+"""Command -> the package that it would install from the network; without it the command is skipped, and says so."""
+LAST = ["make clean"]
+"""Takes the studies away that the others look at."""
+CHEAP = {
+    "source .venv/bin/activate",
+    "fdamed --help",
+    "fdamed methods",
+    "fdamed methods --json",
+    "fdamed predict --modle edema_model film.dcm",
+    'eval "$(fdamed completion bash)"',
+    "$EDITOR profiles/slurm/config.yaml",
+}
+"""Need neither data nor results, and less than a few seconds."""
+TIMEOUT = 1500
+
+
+def to_run() -> list[str]:
+    """Each command once, where it stands first."""
+    lines = list(dict.fromkeys(line for _, line in commands() if line not in NOT_RUN))
+    return [line for line in lines if line not in LAST] + LAST
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout: which files belong to the project is what git knows")
+    return scratch.make(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def furnished(project: Path) -> Path:
+    """With the stand-ins for what a reader has downloaded."""
+    scratch.stand_ins(project)
+    return project
+
+
+def children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def shell(line: str) -> list[str]:
+    """The shell for which a line is meant."""
+    if "completion zsh" in line:
+        if not shutil.which("zsh"):
+            pytest.skip("zsh is not installed")
+        return ["zsh", "-c", f"autoload -Uz compinit; compinit -u; {line}"]
+    return ["bash", "-c", f"{line} {SHORTER.get(line, '')}"]
+
+
+def run(line: str, project: Path) -> None:
+    if line in NEEDS and not importlib.util.find_spec(NEEDS[line]):
+        pytest.skip(f"{NEEDS[line]} is not installed, and nothing is installed here")
+    before, began = children(), time.monotonic()
+    environment = scratch.environment(project) | ({"PYTEST_ADDOPTS": SELECTED[line]} if line in SELECTED else {})
+    log = project / "home/told"
+    with log.open("w") as told:
+        process = subprocess.Popen(
+            shell(line),
+            cwd=project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+            start_new_session=True,
+        )
+        try:
+            code = until_answer(process, SERVERS[line]) if line in SERVERS else process.wait(timeout=TIMEOUT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(timeout=60)
+    note(line, children() - before, time.monotonic() - began)
+    assert code == REFUSED.get(line, 0), f"{line}\nexit code {code}\n{log.read_text(errors='replace')[-6000:]}"
+
+
+def note(line: str, cpu: float, wall: float) -> None:
+    """FDAMED_DOCS_COSTS names a file for the seconds of each command."""
+    if place := os.environ.get("FDAMED_DOCS_COSTS"):
+        with Path(place).open("a", encoding="utf-8") as costs:
+            costs.write(f"{cpu:8.1f} {wall:8.1f}  {line}\n")
+
+
+def until_answer(server: subprocess.Popen[bytes], address: str, seconds: float = 300) -> int:
+    """0 as soon as the server answers 200; its own exit code if it ends before."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        code = server.poll()
+        if code is not None:
+            return code or 1
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return 0 if answer.status == 200 else 1
+        except OSError:
+            time.sleep(0.5)
+    return 1
+
+
+@pytest.mark.parametrize("line", [line for line in to_run() if line in CHEAP])
+def test_a_cheap_command_of_the_documentation_runs(line: str, project: Path) -> None:
+    run(line, project)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("line", [line for line in to_run() if line not in CHEAP])
+def test_a_command_of_the_documentation_runs(line: str, furnished: Path) -> None:
+    run(line, furnished)
+
+
+def test_no_exception_is_declared_that_no_page_uses() -> None:
+    documented = {line for _, line in commands()}
+    for declared in (NOT_RUN, SERVERS, SHORTER, SELECTED, NEEDS, LAST, CHEAP, REFUSED):
+        assert [line for line in declared if line not in documented] == []
+
+
+def test_every_documented_command_is_run_or_has_a_reason_why_not() -> None:
+    documented = {line for _, line in commands()}
+    assert len(documented) > 90 and set(to_run()) | set(NOT_RUN) == documented
+    assert not set(to_run()) & set(NOT_RUN) and all(len(reason.split()) > 3 for reason in NOT_RUN.values())
+
+
+def test_every_extra_that_a_page_installs_is_one_of_the_package() -> None:
+    named = {m for line in NOT_RUN for m in re.findall(r"fdamed\[(\w+)\]", line)}
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    assert named and named <= set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
