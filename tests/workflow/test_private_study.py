@@ -1,4 +1,4 @@
-"""A study with secure noise at its source, whole through Snakemake: what it cost stands everywhere it must."""
+"""A study with secure noise at its sources, whole through Snakemake: what it cost stands everywhere it must."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_epsilon_of_secure_noise_is_in_metrics_record_report_and_in_the_hospital
     root = tmp_path / "results" / "tiny_private"
     run = root / "runs" / "secure" / "edema" / "0"
     told = json.loads((run / "run.json").read_text())["privacy"]
-    assert told["mode"] == "secure" and set(told["sources"]) == {"lesion"}
+    assert told["mode"] == "secure" and set(told["sources"]) == {"lesion", "consolidation"}
     cost = told["sources"]["lesion"]
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rounds = [line["privacy/epsilon/lesion"] for line in metrics]
