@@ -77,9 +77,8 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
     known = catalogue()
     trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
     advised, probed = ("advise",) if config.advise else (), ("probe",) if config.audit.probe and trained else ()
-    if config.audit.membership and trained and not isinstance(config.data, Benchmark):
-        probed += ("membership",)
-    stages = (*data, "init", *advised, "audit", *probed, "track", "report")
+    asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
+    stages = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
     return {stage: all(path.exists() for path in made[stage]) for stage in stages}
 
 
