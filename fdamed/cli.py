@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "score one run at one hospital",
     "audit": "compare methods on the same patients and by subgroup, inside the target hospital",
     "probe": "tell how well sex, age and race can be read from the models' features, inside the target hospital",
+    "membership": "tell whether the models give away which patients of one hospital trained them, inside that hospital",
     "features": "embed one hospital's images with a frozen or trained backbone; they stay there",
     "align": "run one classical row on the features that hospitals release",
     "status": "tell what of a study is done, running, stopped, failed or left",
@@ -49,7 +50,7 @@ COMMANDS: dict[str, str] = {
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 
 
-AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe", "predict"}
+AT_HOSPITALS = {"doctor", "ingest", "split", "cache", "guard", "audit", "probe", "membership", "predict"}
 """Subcommands that read tables and headers: the text of an unforeseen error may quote them."""
 
 

@@ -112,7 +112,10 @@ class Audit(Strict):
     probe: bool = True
     """Whether sex, age, race and view are read from the models' features, and how well (the leak probe)."""
     images: Annotated[int, Field(ge=100)] = 2000
-    """Images of the target that the probe looks at, at most: it takes one pass over them in every model."""
+    """Images of a hospital that a probe looks at, at most: it takes one pass over them in every model."""
+    # Left out where it says nothing: a study that never had the key keeps its digests.
+    membership: Annotated[bool, Field(exclude_if=lambda asked: asked)] = True
+    """Whether every hospital asks of each model which of its patients trained it (docs/privacy.md)."""
 
 
 class Tracking(Strict):

@@ -25,8 +25,9 @@ from fdamed.models.cnn import twice_differentiable
 from fdamed.models.flat import FlatModel, view_of
 from fdamed.seeds import Stream
 
-AT_ONCE = 8
-"""Images whose gradients are in memory together, each as large as the model."""
+FEWEST, MOST, ROOM = 8, 64, 2**25
+"""Images whose gradients are in memory together, each as large as the model: as many as fit into so many numbers
+(128 MiB), within these bounds. A call costs its overhead once for all of them."""
 Spent = tuple[float, float, int]
 """Noise multiplier, chance of a patient to be drawn, steps."""
 
@@ -85,10 +86,11 @@ class Mechanism:
 
         of_each = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
         model.grad.zero_()
+        together = at_once(len(model.grad))
         total = torch.zeros((), device=x.device)
         with twice_differentiable(model.module):
-            for start in range(0, len(x), AT_ONCE):
-                part = slice(start, start + AT_ONCE)
+            for start in range(0, len(x), together):
+                part = slice(start, start + together)
                 gradients, losses = of_each(parameters, x[part], y[part])
                 add_clipped(model, gradients, self.clip)
                 total += losses.sum()
@@ -101,6 +103,11 @@ class Mechanism:
 
     def _normal(self, count: int, rng: Stream) -> Tensor:
         return secret_normal(count) if self.secure else torch.randn(count, generator=rng.torch)
+
+
+def at_once(parameters: int) -> int:
+    """Images that are differentiated together in a model of so many parameters."""
+    return max(FEWEST, min(MOST, ROOM // parameters))
 
 
 def add_clipped(model: FlatModel, gradients: dict[str, Tensor], clip: float) -> None:

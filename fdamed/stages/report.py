@@ -21,7 +21,19 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed import records as folders
     from fdamed.evaluate import clock, tables, traffic
     from fdamed.evaluate import cohort as cohorts
-    from fdamed.report import contents, cosines, figures, guarded, jacobians, notes, page, pictures, study, written
+    from fdamed.report import (
+        contents,
+        cosines,
+        figures,
+        guarded,
+        jacobians,
+        notes,
+        page,
+        pictures,
+        recognised,
+        study,
+        written,
+    )
 
     config = read_config(arguments)
     folder = Path(config.results) / config.cohort
@@ -35,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         if not (folder / name).is_file():
             raise FdamedError(f"{name} is missing", str(folder), "Run `snakemake --cores 2`: it makes what is missing.")
     cohort, ingest, leakage = (read_json(folder / f"{name}.json") for name in ("cohort", "ingest", "leakage"))
-    smallest = config.privacy.smallest_cell
+    smallest, membership = config.privacy.smallest_cell, _membership(config, folder)
 
     frames = study.Frames(
         scores=tables.tidy(records, smallest),
@@ -51,16 +63,17 @@ def run(arguments: argparse.Namespace) -> None:
     )
     known = study.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):
-        private = guarded.costs(records)
-        more = {} if private.empty else {"privacy": private}
+        frames_of_guards = {"privacy": guarded.costs(records), "membership": recognised.frame(membership)}
+        more = {name: frame for name, frame in frames_of_guards.items() if not frame.empty}
         for name, frame in (written.files(known, frames) | more).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
             write_text(folder / "report" / "tables" / f"{name}.md", tables.to_markdown(frame))
         write_text(folder / "report" / "what_left_each_hospital.csv", tables.to_csv(frames.sent))
         for name, figure in pictures.pictures(known, frames):
             figures.save(figure, folder / "report" / "figures", name)
+        facts = cohort | {"leakage": leakage, "membership": membership}
         heats = cosines.heats(folder / "runs", config)
-        content = contents.page(config, known, frames, records, missing, cohort | {"leakage": leakage}, ingest, heats)
+        content = contents.page(config, known, frames, records, missing, facts, ingest, heats)
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""
     print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)
@@ -80,3 +93,9 @@ def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
         if audit.is_file():
             out[target] = read_json(audit) | {"probe": read_json(probe) if probe.is_file() else None}
     return out
+
+
+def _membership(config: Config, folder: Path) -> list[dict[str, Any]]:
+    """What each hospital told of its patients' membership, where it was asked."""
+    files = [folder / "membership" / f"{party}.json" for party in config.cut.parties] if config.audit.membership else []
+    return [read_json(path) for path in files if path.is_file()]

@@ -70,13 +70,15 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
         "advise": [root / "advice" / f"{t}.json" for t in config.cut.targets],
         "audit": [root / "audit" / f"{t}.json" for t in config.cut.targets],
         "probe": [root / "probe" / f"{t}.json" for t in config.cut.targets],
+        "membership": [root / "membership" / f"{p}.json" for p in config.cut.parties],
         "track": [root / "tracked.json"],
         "report": [root / "report" / "index.html"],
     }
     known = catalogue()
     trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
     advised, probed = ("advise",) if config.advise else (), ("probe",) if config.audit.probe and trained else ()
-    stages = (*data, "init", *advised, "audit", *probed, "track", "report")
+    asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
+    stages = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
     return {stage: all(path.exists() for path in made[stage]) for stage in stages}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fdamed import private
 from fdamed.config import Model, Recipe
 from fdamed.data import loader
 from fdamed.data.loader import Labelled
@@ -31,6 +35,7 @@ from fdamed.stages import costs
 from fdamed.train import fit
 from tests import hospitals
 
+ROOT = Path(__file__).parents[2]
 METHODS = sorted(REGISTRY)
 NOISED = [name for name in METHODS if REGISTRY[name].noised]
 
@@ -94,6 +99,22 @@ def test_gradients_of_single_images_are_those_of_a_loop_over_them(settings: Mode
         total += model.grad * min(1.0, 0.5 / float(model.grad.norm()))
     mechanism(10, clip=0.5).gradient(model, x, y, 10, stream(0, "unused"))
     assert torch.allclose(model.grad, total / 10, atol=1e-6)
+
+
+def test_how_many_images_are_differentiated_together_changes_no_more_than_rounding(monkeypatch) -> None:
+    net = build(Model(width=0.125, norm="group"))
+    initialise(net, stream(0, "net").torch)
+    model, x, y = FlatModel(net), torch.rand(20, 1, 32, 32), torch.arange(20) % 2
+    found = []
+    for most in (64, 8):
+        monkeypatch.setattr(private, "MOST", most)
+        mechanism(20, multiplier=0.5).gradient(model, x, y, 20, stream(0, "noise"))
+        found.append(model.grad.clone())
+    assert torch.allclose(*found, atol=1e-6)
+
+
+def test_a_large_model_takes_no_more_memory_than_eight_of_it() -> None:
+    assert [private.at_once(n) for n in (43_746, 2**20, 11_000_000)] == [64, 32, 8]
 
 
 def test_gradients_of_single_images_are_those_of_opacus() -> None:
@@ -271,6 +292,55 @@ def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back
     assert told == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
     other, _ = run(fedavg, federation(False, tmp_path / "other"), theta, 4, hospitals.no_judge)
     assert not torch.equal(found, other)
+
+
+VICTIM = """
+import os, signal, sys
+from pathlib import Path
+from fdamed.federation import accounts
+from tests.unit import test_private as t
+
+entered, append = [], accounts.append
+
+def enter(path, line):
+    append(path, line)
+    entered.append(path)
+    if len(entered) == 5:  # three hospitals in round 1; north and east in round 2
+        os.kill(os.getpid(), signal.SIGKILL)
+
+accounts.append = enter
+t.in_folder(Path(sys.argv[1]))
+"""
+
+
+def in_folder(folder: Path) -> tuple[torch.Tensor, object]:
+    """Three rounds with secure noise and checkpoints, from wherever the folder stands."""
+    keep = Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1})
+    net = federation(False, folder / "accounts")
+    return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=note_costs)
+
+
+def test_a_hospital_killed_between_its_account_and_its_answer_has_paid_for_the_answer(tmp_path: Path) -> None:
+    """The process dies in round 2, when two of three have entered their steps and nothing of the round has left."""
+    pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
+    died = subprocess.run([sys.executable, "-c", VICTIM, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=900)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    order = [p for p in hospitals.NAMES if p != "target"]
+
+    def steps(party: str) -> int:
+        return sum(line[2] for line in lines_in({}, tmp_path / "accounts" / party / FILE))
+
+    once = steps(order[2])  # round 1 alone
+    before = {p: steps(p) for p in order}
+    assert before[order[0]] > 0 and once > 0
+    _, record = in_folder(tmp_path)
+    per_round = {p: (steps(p) - before[p]) // 2 for p in order}  # rounds 2 and 3 of the second life
+    assert [before[p] // per_round[p] for p in order] == [2, 2, 1]
+    for party in order:
+        account = lines_in({}, tmp_path / "accounts" / party / FILE)
+        people = federation(False)._sites[party].noise.people
+        assert account[0][2] == (4 if party != order[2] else 3) * per_round[party]
+        assert record.metrics[-1][f"privacy/epsilon/{party}"] == epsilon(account, max(2, people) ** -1.1)
 
 
 class Mortal(InProcess):

@@ -60,6 +60,8 @@ def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
     assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
     for name in ("audit/edema.json", "probe/edema.json", "report/tables/pairs.csv", "report/tables/probe.csv"):
         assert (root / name).stat().st_size > 0, name
+    for name in ("membership/lesion.json", "membership/edema.json", "report/tables/membership.csv"):
+        assert (root / name).stat().st_size > 0, name
     assert "give away" in (root / "report/index.html").read_text(encoding="utf-8")
     assert len(runs(study)) == 8
     for done in runs(study):
@@ -94,11 +96,21 @@ def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> Non
     assert {p.relative_to(root).parts[0] for p in root.rglob("probes")} == {"parties"}
 
 
+def test_every_hospital_asks_the_models_it_had_a_part_in_who_trained_them(study: Path) -> None:
+    root = study / "results" / "tiny"
+    told = {p: json.loads((root / "membership" / f"{p}.json").read_text()) for p in ("lesion", "edema")}
+    assert set(told["lesion"]["targets"]["edema"]["runs"]) == {"fedavg", "gp_auxinfo"}
+    assert set(told["edema"]["targets"]["edema"]["runs"]) == {"gp_auxinfo"}, "fedavg has never seen the target"
+    assert told["edema"]["targets"]["edema"]["runs"]["gp_auxinfo"]["calibrated"]["auc"]
+    assert "Do the models give away who trained them?" in (root / "report/index.html").read_text(encoding="utf-8")
+
+
 def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     without = tmp_path / "without.yaml"
-    without.write_text(TINY.read_text().replace("advise: true", "audit: {probe: false}"))
+    without.write_text(TINY.read_text().replace("advise: true", "audit: {probe: false, membership: false}"))
     dry = snakemake(tmp_path, "-n", config=without)
     assert dry.returncode == 0 and "audit" in dry.stdout and "rule probe" not in dry.stdout
+    assert "membership" not in dry.stdout
 
 
 def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:

@@ -221,11 +221,15 @@ def advice_files():
 
 
 def audit_files():
-    """What every target lets out of its audit and, where the configuration asks for it, of its leak probe."""
+    """What every target lets out of its audit and, where the configuration asks for them, of the two leak probes."""
     kinds = ["audit", "probe"] if study.audit.probe and FEDERATED else ["audit"]
-    return expand(
+    found = expand(
         f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.cut.targets
     )
+    # Public sets have no patients of whom a model could tell.
+    if study.audit.membership and FEDERATED and study.data.layout != "benchmark":
+        found += expand(f"{ROOT}/membership/{{party}}.json", party=study.cut.parties)
+    return found
 
 
 keep_config()

@@ -54,6 +54,35 @@ rule probe:
         "fdamed probe --target {wildcards.target} --threads {threads} 2> {log:q}"
 
 
+rule membership:
+    input:
+        expand(
+            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+            run=FEDERATED,
+            target=study.cut.targets,
+            seed=study.seeds,
+        ),
+        order=f"{ROOT}/parties/{{party}}/order.parquet",
+        theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+    output:
+        f"{ROOT}/membership/{{party}}.json",
+    log:
+        f"{ROOT}/logs/membership.{{party}}.log",
+    benchmark:
+        f"{ROOT}/benchmarks/membership.{{party}}.tsv"
+    conda:
+        "../../envs/fdamed.yaml"
+    threads: study.train.threads
+    resources:
+        mem_mb=growing(3000),
+        gpu=1 if study.train.device == "cuda" else 0,
+        runtime=240,
+    params:
+        settings=settings("privacy", "runs", "seeds", "audit", source="package"),
+    shell:
+        "fdamed membership --party {wildcards.party:q} --threads {threads} 2> {log:q}"
+
+
 rule track:
     input:
         run_files(),

@@ -1,0 +1,127 @@
+"""`fdamed membership` on a hospital whose patients one model knows by heart and another has never seen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fdamed.cli import main
+from fdamed.config import Model, Recipe
+from fdamed.data.loader import load
+from fdamed.models.backbone import build
+from fdamed.models.flat import FlatModel
+from fdamed.report import recognised
+from fdamed.seeds import stream
+from fdamed.stages.places import tensors_in
+from fdamed.train import fit
+
+N = 160
+
+
+def by_heart(folder: Path, start: Path, splits: tuple[str, ...]) -> FlatModel:
+    """The starting weights, trained on noise with labels at random: there is nothing to learn but the patients."""
+    model = FlatModel(build(Model(backbone="cnn", side=28)))
+    model.module.load_state_dict(tensors_in(start, "init"))
+    fit(model, load(folder, splits), Recipe(lr=3e-3, batch=16, epochs=25), stream(0, "by heart"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """80 members, 80 others, one image each; a source `A` of which `known` was trained and `target_only` was not."""
+    root = tmp_path_factory.mktemp("membership")
+    config = {
+        "cohort": "c",
+        "results": str(root),
+        "data": {"layout": "chexpert", "root": "nowhere"},
+        "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "image": {"size": 28},
+        "model": {"backbone": "cnn", "side": 28},
+        "train": {"device": "cpu"},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1},
+        "runs": {"known": {"method": "fedavg"}, "target_only": {}, "fedrf_tca": {}},
+        "seeds": [0],
+    }
+    (root / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(0)
+    for party in ("A", "B"):
+        folder = root / "c" / "parties" / party
+        folder.mkdir(parents=True)
+        np.save(folder / "images.npy", rng.integers(0, 256, (N, 28, 28)).astype(np.uint8))
+        rows = {"patient": [f"{party}{i:04d}" for i in range(N)], "y": rng.integers(0, 2, N)}
+        split = np.repeat(["adapt", "test", "train"], [N // 4, N // 2, N // 4])
+        pd.DataFrame(rows).assign(split=split).to_parquet(folder / "order.parquet")
+    assert main(["init", "--config", str(root / "config.json"), "--seed", "0"]) == 0
+    from safetensors.torch import save_file
+
+    start = root / "c" / "init" / "0" / "theta.safetensors"
+    model = by_heart(root / "c" / "parties" / "A", start, ("adapt", "train"))
+    for run, sender in (("known", "A"), ("target_only", "B")):
+        place = root / "c" / "runs" / run / "B" / "0"
+        place.mkdir(parents=True)
+        (place / "ledger.jsonl").write_text(json.dumps({"from": sender, "to": "server", "kind": "weights"}) + "\n")
+    save_file(model.module.state_dict(), root / "c" / "runs" / "known" / "B" / "0" / "theta.safetensors")
+    shutil.copy(start, root / "c" / "runs" / "target_only" / "B" / "0")
+    return root
+
+
+@pytest.fixture
+def study(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "c", tmp_path / "c")
+    config = json.loads((made / "config.json").read_text()) | {"results": str(tmp_path)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def asked(study: Path, party: str = "A") -> dict:
+    assert main(["membership", "--config", str(study / "config.json"), "--party", party]) == 0
+    return json.loads((study / "c" / "membership" / f"{party}.json").read_text())
+
+
+def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_weights_are_not(study: Path) -> None:
+    told = asked(study)
+    assert set(told["targets"]["B"]["runs"]) == {"known"}, "in the other runs the hospital had no part, or no model"
+    known = told["targets"]["B"]["runs"]["known"]
+    for attack in ("loss", "calibrated"):
+        assert known[attack]["auc"]["value"] > 0.8 and known[attack]["auc"]["low"] > 0.6
+        assert known[attack]["tpr_at_1"] is None, "80 others cannot show a rate of one in a hundred"
+    assert told["untrained"]["auc"]["low"] < 0.5 < told["untrained"]["auc"]["high"]
+    assert "A0001" not in (study / "c" / "membership" / "A.json").read_text()
+    page = str(recognised.block([told]))
+    assert "Above 0.60, with the whole interval above one half: known at A." in page
+    assert recognised.frame([told])["attack"].tolist() == ["loss", "calibrated"]
+
+
+def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
+    """B sent weights in target_only, which trains on adapt: 40 patients; 10 of them are too few to tell anything."""
+    told = asked(study, "B")["targets"]["B"]
+    assert set(told["runs"]) == {"target_only"} and told["references"] == 1
+    config = json.loads((study / "config.json").read_text())
+    config["runs"]["target_only"] = {"labelled": 10}
+    (study / "config.json").write_text(json.dumps(config))
+    told = asked(study, "B")["targets"]["B"]
+    assert told["runs"] == {} and told["suppressed"] == ["target_only"]
+
+
+def test_who_is_on_both_sides_of_a_leaking_split_is_no_proof_of_innocence(study: Path) -> None:
+    """All others become images of members: nobody is left to compare with, so nothing is told."""
+    path = study / "c" / "parties" / "A" / "order.parquet"
+    frame = pd.read_parquet(path)
+    frame["patient"] = [f"A{i % (N // 4):04d}" for i in range(N)]
+    frame.to_parquet(path)
+    told = asked(study)
+    assert told["targets"]["B"] == {"runs": {}, "suppressed": ["known"], "references": 1}
+    assert str(recognised.block([told])) == "" and recognised.frame([told]).empty
+
+
+def test_bad_requests_are_one_clear_error(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["membership", "--config", str(study / "config.json"), "--party", "C"]) == 2
+    assert "Choose one of: A, B" in capsys.readouterr().err
+    (study / "c" / "runs" / "known" / "B" / "0" / "ledger.jsonl").unlink()
+    assert main(["membership", "--config", str(study / "config.json"), "--party", "A"]) == 2
+    assert "fdamed federate" in capsys.readouterr().err
