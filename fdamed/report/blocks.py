@@ -100,12 +100,8 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
     means = cells.groupby(["source", "row", "column"])["cos"].mean()
     rows, columns = -(-len(order) // size), -(-len(rounds) // width)
     names = [_layers(order[i * size : (i + 1) * size]) for i in range(rows)]
-    left, high, panel, gap = (
-        16.0 + LETTER * max(map(len, names)),
-        13.0,
-        max(90.0, min(150.0, 560.0 / len(sources) - 14)),
-        14.0,
-    )
+    left, high, gap = 16.0 + LETTER * max(map(len, names)), 13.0, 14.0
+    panel = max(90.0, min(150.0, 560.0 / len(sources) - gap))
     wide = panel / columns
     body = []
     for i, name in enumerate(names):
