@@ -15,8 +15,9 @@ from fdamed.configfile import load, parse
 from fdamed.federation.direction import Bearing, Bearings, bearings, gram, peers, total_variation
 from fdamed.federation.method import Model
 from fdamed.federation.network import InProcess
-from fdamed.federation.repeats import Repeats, digest
+from fdamed.federation.repeats import FEWEST, Repeats, digest
 from fdamed.federation.steps import Moved, Trained
+from fdamed.federation.wire import Count, message
 from fdamed.limits import Guard
 from fdamed.stages.hospitals import declare
 from tests import hospitals
@@ -84,15 +85,22 @@ def test_a_limit_of_nobody_needs_no_rates_and_a_default_has_one() -> None:
 # --- repeated answers ------------------------------------------------------------------------------------------------
 
 
+@message
+class Begin:
+    """A question without a model."""
+
+    frequencies: Count
+
+
 def moved(*g: float) -> Moved:
-    return Moved(g=torch.tensor(g), n=3, reach=1.0, loss=0.5)
+    return Moved(g=torch.tensor(g).repeat(FEWEST), n=3, reach=1.0, loss=0.5)
 
 
 def asked(number: float) -> Model:
-    return Model(x=torch.full((3,), number))
+    return Model(x=torch.full((FEWEST,), number))
 
 
-def test_an_old_answer_to_another_question_is_found_whatever_else_was_changed() -> None:
+def test_an_old_answer_from_another_model_is_found_whatever_else_was_changed() -> None:
     known = Repeats()
     assert known.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
     assert known.fault(2, "north", "s", asked(2.0), moved(1.0, 2.5)) is None
@@ -104,10 +112,18 @@ def test_an_old_answer_to_another_question_is_found_whatever_else_was_changed() 
     assert known.fault(3, "north", "t", asked(3.0), again) is None  # to another step
 
 
-def test_the_same_answer_to_the_same_question_is_no_fault() -> None:
+def test_the_same_answer_from_the_same_model_is_no_fault() -> None:
     known = Repeats()
     for round in (1, 2):  # a lost round is asked again
         assert known.fault(round, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
+
+
+def test_the_model_of_an_earlier_question_is_where_a_question_without_one_begins() -> None:
+    known, nothing = Repeats(), Begin(frequencies=1)
+    rounds = [(1.0, 5.0, False), (1.0, 5.0, False), (2.0, 5.0, True), (2.0, 6.0, False)]
+    for round, (model, answer, old) in enumerate(rounds, 1):
+        known.fault(round, "north", "slope", asked(model), moved(float(round)))
+        assert (known.fault(round, "north", "s", nothing, moved(answer)) is not None) == old
 
 
 def test_a_hospital_that_has_not_moved_repeats_nothing() -> None:
@@ -116,6 +132,13 @@ def test_a_hospital_that_has_not_moved_repeats_nothing() -> None:
         question = asked(float(round))
         assert known.fault(round, "north", "s", question, moved(0.0, 0.0)) is None
         assert known.fault(round, "north", "t", question, Trained(x=question.x, n=3, loss=0.5)) is None
+
+
+def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() -> None:
+    known = Repeats()
+    for round in (1, 2):
+        answer = Trained(x=torch.ones(FEWEST - 1), n=3, loss=0.5)
+        assert known.fault(round, "north", "s", asked(float(round)), answer) is None
 
 
 def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
