@@ -133,13 +133,15 @@ def sound_parts(
     size: float = 0.0,
     shorten: bool = True,
     directed: bool = True,
+    still: bool = True,
 ) -> dict[str, T]:
     """The answers whose `part` can be of this training; the others are left out of the round by name.
 
     It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
     goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where
     it goes a little too far it is shortened, unless the hospital goes on with what it sent (`shorten` is false). Its
-    direction is held against the others' unless honest ones may differ in it (`directed` is false).
+    direction is held against the others' unless honest ones may differ in it (`directed` is false). All zero is a
+    hospital that has not moved, unless the part is none that could be (`still` is false).
     """
     values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
     kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
@@ -150,6 +152,10 @@ def sound_parts(
     moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
     counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
     travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
+    if not still:
+        empty = [p for p, t in travels.items() if t.idle]
+        kept = _left(kept, _named(net, step, Verdict(dict.fromkeys(empty, f"its part {part} is all zero"))))
+        travels = {p: travels[p] for p in kept}
     verdict = sound(net, step, travels, size, subject=f"its part {part} is")
     kept = _left(kept, verdict)
     if directed:
