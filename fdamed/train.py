@@ -61,6 +61,7 @@ def fit(
     task: Task | None = None,
     descend: Descend | None = None,
     correct: Correct | None = None,
+    shift: Tensor | None = None,
     auxiliary: AuxiliaryTasks | None = None,
     optimiser: Optimiser | None = None,
     private: Mechanism | None = None,
@@ -68,10 +69,13 @@ def fit(
 ) -> Outcome:
     """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps.
 
-    `private`: patients are drawn for each step, and their gradients clipped and covered with noise.
+    `shift` (P,) is added to every gradient. `private`: patients are drawn for each step, and their gradients clipped
+    and covered with noise.
     """
     if private and (loss or task or descend or auxiliary or precision != "float32"):
         raise TypeError("under noise a hospital trains the main task alone, in float32")
+    if shift is not None and (private or descend):
+        raise TypeError("a gradient that is not made by one backward pass cannot be shifted")
     if not isinstance(data, Labelled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
@@ -93,7 +97,10 @@ def fit(
                 x = jitter(x, rng.child("augment", epoch, number))
             if data.noise:
                 x = noisy(x, data.noise, rng.child("noise", epoch, number))
-            model.grad.zero_()
+            if shift is None:
+                model.grad.zero_()
+            else:
+                model.grad.copy_(shift)  # backward adds to it: one pass over the memory instead of two
             if auxiliary:
                 auxiliary.heads.grad.zero_()
             b = {k: v[rows] for k, v in side.items()}

@@ -37,6 +37,11 @@ def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | Non
     return out
 
 
+def spans(size: int) -> Iterator[slice]:
+    """The numbers of a long vector, a cache's worth at a time."""
+    return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
+
+
 def fedda(g_t: Tensor, g_s: Tensor, beta: float, weights: Sequence[float] | Tensor | None = None) -> Tensor:
     """FedDA (FedGP paper, Def. 3.2): (1 - beta) g_T + beta * sum_i w_i g_i."""
     return torch.addmv(g_t, g_s.t(), normalised(weights, len(g_s)).to(g_s), beta=1.0 - beta, alpha=beta)

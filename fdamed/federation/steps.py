@@ -77,7 +77,13 @@ def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
     return AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
 
 
-def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correct: Correct | None = None) -> Outcome:
+def train_from(
+    site: Site,
+    x: torch.Tensor,
+    recipe: Recipe | None = None,
+    correct: Correct | None = None,
+    shift: torch.Tensor | None = None,
+) -> Outcome:
     """Local training from `x`; the auxiliary heads stay in the hospital's memory.
 
     Where the hospital insists on noise its cost is entered, and the loss, which has no noise on it, is withheld.
@@ -90,6 +96,7 @@ def train_from(site: Site, x: torch.Tensor, recipe: Recipe | None = None, correc
         recipe,
         site.rng,
         correct=correct,
+        shift=shift,
         auxiliary=auxiliary,
         private=site.noise,
         precision=site.precision,

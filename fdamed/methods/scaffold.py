@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import mean
+from fdamed.algebra.vector import mean, spans
 from fdamed.errors import FdamedError
 from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
@@ -28,7 +28,7 @@ from fdamed.federation.network import Network
 from fdamed.federation.site import Site, Step, at_site_like
 from fdamed.federation.steps import train_from, train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
-from fdamed.train import Correct, batches
+from fdamed.train import batches
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a hospital's memory: c_k (float64), the round of the last answer in it, the answer after that and its round."""
@@ -68,28 +68,20 @@ class State:
 def train_corrected(site: Site, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     refuse_adam(site, ask.option)
-    c_k = settled(site, ask)
+    shift = settled(site, ask)
     if not len(site.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
     g = gradient_at(site, ask.x) if ask.option == 1 else None
-    outcome = train_from(site, ask.x, correct=shift_by((ask.c - c_k).to(site.model.theta.device)))
+    outcome = train_from(site, ask.x, shift=shift.to(site.model.theta.device))
     y = site.model.read()
     if g is None:
-        cut = len(c_k)
-        dc = torch.sub(ask.x[:cut], y[:cut]).div_(outcome.steps * site.recipe.lr).sub_(ask.c)
+        dc = torch.empty_like(shift)
+        for at in spans(len(dc)):
+            torch.sub(ask.x[at], y[at], out=dc[at]).div_(outcome.steps * site.recipe.lr).sub_(ask.c[at])
     else:
-        dc = g - c_k
+        dc = g.sub_(site.memory[VARIATE]) if VARIATE in site.memory else g
     site.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
     return Answer(x=y, dc=dc, n=len(site.data), loss=outcome.loss)
-
-
-def shift_by(shift: Tensor) -> Correct:
-    """Adds c - c_k, which is the same in every step of a round."""
-
-    def correct(grad: Tensor) -> None:
-        grad.add_(shift)
-
-    return correct
 
 
 def refuse_adam(site: Site, option: int) -> None:
@@ -104,11 +96,13 @@ def refuse_adam(site: Site, option: int) -> None:
 
 
 def settled(site: Site, ask: Ask) -> Tensor:
-    """c_k (P,) with the last answer in it if the server has taken it, and without it if not."""
+    """c - c_k (P,); the last answer is in c_k if the server has taken it, and is forgotten if not."""
     memory = site.memory
     known, sent_in = (int(memory[k]) if k in memory else 0 for k in (TAKEN, SENT_IN))
+    taken = None
     if ask.taken == sent_in != known:
-        memory[VARIATE] = memory[VARIATE].add_(memory[SENT]) if known else memory[SENT].double()
+        taken = memory[SENT]
+        memory.setdefault(VARIATE, torch.zeros_like(taken, dtype=torch.float64))
         memory[TAKEN] = torch.tensor([ask.taken])
     elif ask.taken != known:
         raise FdamedError(
@@ -118,7 +112,14 @@ def settled(site: Site, ask: Ask) -> Tensor:
         )
     memory.pop(SENT, None)
     memory.pop(SENT_IN, None)
-    return memory[VARIATE].float() if VARIATE in memory else torch.zeros_like(ask.c)
+    if VARIATE not in memory:
+        return ask.c
+    c_k, shift = memory[VARIATE], torch.empty_like(ask.c)
+    for at in spans(len(c_k)):
+        if taken is not None:
+            c_k[at] += taken[at]
+        torch.sub(ask.c[at], c_k[at].float(), out=shift[at])
+    return shift
 
 
 def gradient_at(site: Site, x: Tensor) -> Tensor:
@@ -176,7 +177,8 @@ class Scaffold(Method[State]):
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
-        for r in h.values():
-            c.add_(r.dc, alpha=1.0 / len(sources))
+        for at in spans(cut):
+            for r in h.values():
+                c[at].add_(r.dc[at], alpha=1.0 / len(sources))
         taken[[sources.index(k) for k in h]] = net.round
         return State(x=x, c=c, taken=taken)

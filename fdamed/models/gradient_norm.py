@@ -42,6 +42,8 @@ class Steepness:
     """(P,), where it is wanted: becomes the sum of the batches' J."""
     norms: float = field(default=0.0, init=False)
     steps: int = field(default=0, init=False)
+    at: Tensor | None = field(default=None, init=False)
+    """The weights that a probe must come back to: one vector for all steps."""
 
     def __call__(self, objective: Objective) -> Tensor:
         """The loss; its gradient, with the regulariser's, is added to the players' own."""
@@ -81,7 +83,8 @@ class Steepness:
         c = 2.0 * self.xi * (norm - gamma) / self.reach
         if c == 0.0:
             return value.detach()
-        at = model.theta.clone()  # with the running statistics of this batch, which a probe must not move again
+        self.at = torch.empty_like(model.theta) if self.at is None else self.at
+        at = self.at.copy_(model.theta)  # with the running statistics of this batch, which a probe must not move again
         w = model.theta[self.start : model.layout.trainable]
         if self.probes == 1:
             w.sub_(self._own, alpha=self.reach / norm)

@@ -15,6 +15,11 @@ CEILING = "oracle"
 ALONE = "target_only"
 
 
+def is_ceiling(method: str) -> bool:
+    """Also where another method goes on from it."""
+    return CEILING in method.split(", then ")
+
+
 def answer(
     target: str,
     scores: Mapping[str, Interval],
@@ -31,7 +36,7 @@ def answer(
     """
     place = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
     known = {run: s for run, s in scores.items() if s.mean is not None}
-    rivals = sorted((r for r in known if methods[r] != CEILING), key=lambda r: -_mean(known[r]))
+    rivals = sorted((r for r in known if not is_ceiling(methods[r])), key=lambda r: -_mean(known[r]))
     if not rivals:
         return [f"No run has a defined {name} {place}, so no method can be called best."]
     best = rivals[0]
@@ -109,7 +114,7 @@ def _alone(
 
 
 def _ceiling(known: Mapping[str, Interval], methods: Mapping[str, str], name: str) -> list[str]:
-    ceiling = next((r for r in known if methods[r] == CEILING), None)
+    ceiling = next((r for r in known if is_ceiling(methods[r])), None)
     if ceiling is None:
         return []
     return [f"With all of the target’s labels ({ceiling}, not a competitor) the {name} is {_mean(known[ceiling]):.3f}."]

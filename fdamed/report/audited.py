@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from fdamed.evaluate.intervals import SURE
 from fdamed.evaluate.ranking import Ranking, ranking
 from fdamed.report import leaks, subgroups
-from fdamed.report.answer import CEILING
+from fdamed.report.answer import is_ceiling
 from fdamed.report.svg import colour, drawing, scale
 
 RELIABILITY = 8
@@ -39,8 +39,8 @@ def block(audit: Audit, order: Sequence[str], methods: Mapping[str, str], index:
     """The section of one target; `order` has its runs, best first, without those of sweeps."""
     runs = [run for run in order if run in audit["runs"]]
     metric = "auc" if "auc" in audit["scores"] else "acc"
-    best = next((run for run in runs if methods[run] != CEILING and run != audit["reference"]), None)
-    shown = next((run for run in runs if methods[run] != CEILING), None)
+    best = next((run for run in runs if not is_ceiling(methods[run]) and run != audit["reference"]), None)
+    shown = next((run for run in runs if not is_ceiling(methods[run])), None)
     return {
         "suppressed": audit.get("suppressed", ""),
         "metric": "AUC" if metric == "auc" else "accuracy",

@@ -12,7 +12,7 @@ import pandas as pd
 from fdamed.evaluate.intervals import Interval, over_seeds
 from fdamed.evaluate.tables import at_target
 from fdamed.report.advice import Advice, named, percent, reach
-from fdamed.report.answer import CEILING
+from fdamed.report.answer import is_ceiling
 from fdamed.report.words import interval
 
 NONE = Interval(None, None, 0)
@@ -132,7 +132,7 @@ def _order(out: Hindsight) -> list[str]:
 
 def _elsewhere(every: pd.DataFrame, out: Hindsight, name: str, methods: Mapping[str, str]) -> list[str]:
     """A run outside the theory that was better still."""
-    others = [r for r in every if r not in {row.run for row in out.rows} and methods.get(str(r)) != CEILING]
+    others = [r for r in every if r not in {row.run for row in out.rows} and not is_ceiling(methods.get(str(r), ""))]
     top = next(row.score for row in out.rows if row.run == out.best)
     scores = {str(r): over_seeds(every[r]) for r in others}
     best = max(scores, key=lambda r: scores[r].mean or 0.0, default=None)

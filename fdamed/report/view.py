@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fdamed.evaluate.intervals import Interval
 from fdamed.evaluate.tables import at_target
-from fdamed.report.answer import CEILING, answer
+from fdamed.report.answer import answer, is_ceiling
 from fdamed.report.plane import Point, plane
 from fdamed.report.svg import Line, curves, dot, limits
 from fdamed.report.swept import NAMES
@@ -101,7 +101,7 @@ def view(target: str, found: Findings, audit: Mapping[str, Any] | None = None) -
             chosen=found.chosen.get((target, run, found.main), none),
             chosen_round=found.chosen.get((target, run, "round"), none).mean,
             mb=found.megabytes.get((target, run)),
-            ceiling=CEILING in method.split(", then "),
+            ceiling=is_ceiling(method),
             remark=found.remarks.get((target, run), ""),
         )
         for run, method in found.runs.items()

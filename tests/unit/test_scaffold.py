@@ -17,7 +17,7 @@ from fdamed.errors import FdamedError
 from fdamed.faults import Faults
 from fdamed.federation.loop import run
 from fdamed.federation.network import InProcess, Network
-from fdamed.federation.site import answer
+from fdamed.federation.site import Site, answer
 from fdamed.federation.unreliable import Unreliable
 from fdamed.methods import scaffold
 from fdamed.methods.fedavg import FedAvg
@@ -84,19 +84,17 @@ def test_the_first_round_is_fedavgs_bit_for_bit(option) -> None:
 def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(decay, auxiliary, monkeypatch) -> None:
     net = sgd(recipe=SGD.model_copy(update={"weight_decay": decay}), auxiliary=auxiliary)
     used: list[Tensor] = []
-    plain = scaffold.shift_by
+    plain = scaffold.train_from
 
-    def watched(shift: Tensor):
-        correct, model = plain(shift), net._sites["north"].model
+    def watched(site: Site, x: Tensor, shift: Tensor):
         used.clear()
 
-        def both(grad: Tensor) -> None:
-            used.append(grad.add(model.trainable, alpha=decay).double())
-            correct(grad)
+        def look(grad: Tensor) -> None:
+            used.append(grad.sub(shift).add(site.model.trainable, alpha=decay).double())
 
-        return both
+        return plain(site, x, correct=look, shift=shift)
 
-    monkeypatch.setattr(scaffold, "shift_by", watched)
+    monkeypatch.setattr(scaffold, "train_from", watched)
     for state in states(Scaffold(), net, hospitals.theta(), 3):
         mean = torch.stack(used).mean(0)  # of south, which is asked last
         assert torch.allclose(variate(net, state, "south"), mean, atol=2e-6)
