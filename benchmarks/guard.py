@@ -1,7 +1,7 @@
 """What the guard costs: its share of the CPU time of a FedAvg round, ResNet-18, four sources.
 
-`python -m benchmarks.guard` prints one JSON line; `share` is the time inside the checks (at the door, digests among them,
-and side by side, with the lengths and directions that the rule measures) over that of the whole round, both from the same rounds.
+`python -m benchmarks.guard` prints one JSON line; `share` is the time inside the checks over that of the whole round,
+both from the same rounds: at the door, digests among them, and side by side, with lengths and directions.
 """
 
 from __future__ import annotations
