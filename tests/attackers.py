@@ -23,7 +23,6 @@ from fdamed.federation.network import InProcess
 from fdamed.federation.site import Site, Step
 from fdamed.federation.wire import kinds
 from fdamed.guards import NO_FLOOR
-from fdamed.limits import Guard
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.seeds import stream
@@ -112,14 +111,12 @@ def federate(
     attack: str | None = None,
     sources: tuple[str, ...] = SOURCES,
     rounds: int = ROUNDS,
-    opposed: float | None = None,
 ) -> Result:
     """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
     resident = model()
     labels = REGISTRY[name].target_labels
     sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
     net = Attacked(sites, attack, seed)
-    net.guard = Guard(opposed=opposed)
     method = made(name)
     theta, record = run(method, net, model().read(), rounds, no_judge)
     judged = judge_model(method, net, theta)
@@ -198,12 +195,19 @@ OTHERS = ("replayed", "scalars times 10^6", "scalars divided by 10^12")
 ATTACKS = (*TENSORS, *COUNTS, *BUFFERS, *OTHERS)
 
 
+def shares(data: Labelled) -> tuple[float, float]:
+    """Of the two classes, as a cohort declares them."""
+    rate = float(data.y.mean())
+    return 1.0 - rate, rate
+
+
 class Attacked(InProcess):
     """All hospitals in this process; what mallory answers is altered before it reaches the server."""
 
     def __init__(self, sites: dict[str, Site], attack: str | None, seed: int) -> None:
         super().__init__(sites, TARGET, "test")
         self.declared = {party: len(site.data) for party, site in sites.items()}
+        self.shares = {party: shares(site.data) for party, site in sites.items() if party != TARGET}
         self.attack = attack
         self.rng = torch.Generator().manual_seed(seed)
         self.last: Tensor | None = None

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import cosines, mean
-from fdamed.federation.guard import Travel, Verdict, distances, gram, judged, odd_shapes, opposed
+from fdamed.federation.direction import MAJORITY, bearings, gram, peers
+from fdamed.federation.guard import Travel, Verdict, distances, judged, odd_shapes
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
 from fdamed.federation.site import Step
@@ -83,7 +84,7 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     lengths = distances([r.x for r in kept.values()], x[:cut])
     verdict = sound(net, step, _travels(kept, lengths), length(x[:cut]))
     kept = _left(kept, verdict)
-    kept = _unopposed(net, step, kept, [r.x[:cut] for r in kept.values()], x[:cut])
+    kept = _unopposed(net, step, kept, "x", [r.x[:cut] for r in kept.values()], x[:cut])
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -111,7 +112,7 @@ def sound_moves(
     own = Travel(length(target.g[:cut]), target.n, target.reach) if target else None
     verdict = sound(net, step, travels, length(x[:cut]), own)
     kept = _left(kept, verdict)
-    kept = _unopposed(net, step, kept, [r.g[:cut] for r in kept.values()])
+    kept = _unopposed(net, step, kept, "g", [r.g[:cut] for r in kept.values()])
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -131,12 +132,16 @@ def sound_parts(
     layout: Layout | None = None,
     size: float = 0.0,
     shorten: bool = True,
+    directed: bool = True,
+    still: bool = True,
 ) -> dict[str, T]:
     """The answers whose `part` can be of this training; the others are left out of the round by name.
 
     It has the shape of `like` (None: of most), no negative running variance where it is a module of this `layout`, and
     goes no further from `start` (None: from zero) than the parts of the others do, in a model of length `size`; where
-    it goes a little too far it is shortened, unless the hospital goes on with what it sent (`shorten` is false).
+    it goes a little too far it is shortened, unless the hospital goes on with what it sent (`shorten` is false). Its
+    direction is held against the others' unless honest ones may differ in it (`directed` is false). All zero is a
+    hospital that has not moved, unless the part is none that could be (`still` is false).
     """
     values: dict[str, Tensor] = {party: getattr(r, part) for party, r in h.items()}
     kept = _left(h, _named(net, step, Verdict(odd_shapes(values, like))))
@@ -147,9 +152,14 @@ def sound_parts(
     moved = {p: values[p].flatten() if start is None else values[p] - start for p in kept}
     counts = [max(1, getattr(r, "n", 1)) for r in kept.values()]
     travels = {p: Travel(length(moved[p]), n, n) for p, n in zip(kept, counts, strict=True)}
+    if not still:
+        empty = [p for p, t in travels.items() if t.idle]
+        kept = _left(kept, _named(net, step, Verdict(dict.fromkeys(empty, f"its part {part} is all zero"))))
+        travels = {p: travels[p] for p in kept}
     verdict = sound(net, step, travels, size, subject=f"its part {part} is")
     kept = _left(kept, verdict)
-    kept = _unopposed(net, step, kept, [moved[p] for p in kept])
+    if directed:
+        kept = _unopposed(net, step, kept, part, [moved[p] for p in kept])
     for party, factor in verdict.factors.items() if shorten else ():
         if party in kept:
             net.shorten(party, step, factor)
@@ -189,9 +199,9 @@ def _travels(h: Mapping[str, Any], lengths: Sequence[float]) -> dict[str, Travel
     return {k: Travel(v, r.n, getattr(r, "reach", r.n)) for (k, r), v in zip(h.items(), lengths, strict=True)}
 
 
-def _named(net: Network, step: Step, verdict: Verdict) -> Verdict:
+def _named(net: Network, step: Step, verdict: Verdict, strike: bool = True) -> Verdict:
     for party, why in verdict.faults.items():
-        net.reject(party, step, why)
+        net.reject(party, step, why, strike)
     if verdict.faults:
         net.hold_quorum()
     return verdict
@@ -202,14 +212,25 @@ def _left(h: Mapping[str, T], verdict: Verdict) -> dict[str, T]:
 
 
 def _unopposed(
-    net: Network, step: Step, h: dict[str, T], vectors: list[Tensor], x: Tensor | None = None
+    net: Network, step: Step, h: dict[str, T], part: str, vectors: list[Tensor], x: Tensor | None = None
 ) -> dict[str, T]:
-    """Without those whose change of the parameters x (None: from zero) points against all others, if the study asks."""
-    if net.guard.opposed is None or len(h) < 4:
+    """Without those whose change of the parameters x (None: from zero) points against the others with like label rates.
+
+    Such a hospital may be honest: it is left out of this round, and no nearer to quarantine.
+    """
+    limit, within, names = net.guard.opposed, net.guard.alike, list(h)
+    if limit is None or len(names) <= MAJORITY:
         return h
-    names = list(h)
-    found = opposed(gram(vectors, x), net.guard.opposed)
-    return _left(h, _named(net, step, Verdict({names[i]: "it points against all others" for i in found})))
+    if within is not None and not net.shares:
+        net.remark("no label rates are declared: nobody is left out for the direction of an update (train.guard.alike)")
+        return h
+    others = peers(names, net.shares, within)
+    if max(map(len, others)) < MAJORITY:
+        return h
+    why = "it points against the others" if within is None else "it points against those with label rates like its own"
+    found = {names[i]: bearing for i, bearing in bearings(gram(vectors, x), others).items()}
+    offenders = net.bearings.opposed(net.round, step.name, part, found, limit)
+    return _left(h, _named(net, step, Verdict(dict.fromkeys(offenders, why)), strike=False))
 
 
 def tell_opponents(net: Network, sources: Sequence[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:

@@ -37,6 +37,8 @@ class Record:
     absences: list[dict[str, Any]] = field(default_factory=list)
     timing: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+    guard: list[dict[str, Any]] = field(default_factory=list)
+    """What the guard must know of earlier rounds (repeats.py, direction.py), for a run that is taken up again."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 At the door (`unusable`), for each answer by itself: names, shapes and dtypes as declared, finite, no negative running
 variance, counts that the hospital can have. Before an aggregation (`judged`), side by side: no update that dwarfs the
-others. Whoever does not pass is left out of the round by name; decisions 0012 and 0026 have the reasons.
+others. Whoever does not pass is left out of the round by name; decisions 0012 and 0026 have the reasons. Who points
+against the others is found by direction.py, and who says again what it said before by repeats.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ SHORTEST = 1e-30
 MOST = 10**9
 """Of anything that is counted, where nobody has declared how many there are."""
 REJECTED = "update rejected: "
+ASIDE = "update left aside: "
+"""Of an answer that may be honest: it is left out of its round, and counts for no quarantine."""
 WHOLE = ("weights", "update")
 
 
@@ -186,42 +189,3 @@ def distances(vectors: Sequence[Tensor], x: Tensor) -> list[float]:
             step = torch.sub(v[start : start + len(here)], here, out=scratch[: len(here)])
             squares[i] += float(torch.dot(step, step))
     return [square**0.5 for square in squares]
-
-
-# --- who points against all others (off by default: docs/guard.md says why) -------------------------------------------
-
-
-def gram(vectors: Sequence[Tensor], x: Tensor | None = None) -> Tensor:
-    """Cosines (N, N) of the vectors (P,), or of what they are beyond x (P,); 0 where one has no length."""
-    total = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
-    for start in range(0, len(vectors[0]), BLOCK):
-        rows = torch.stack([v[start : start + BLOCK] for v in vectors])
-        if x is not None:
-            rows -= x[start : start + BLOCK]
-        total += (rows @ rows.t()).double()
-    length = total.diagonal().clamp(min=0.0).sqrt()
-    unit = torch.where(length > SHORTEST, 1.0 / length.clamp(min=SHORTEST), 0.0)
-    return unit[:, None] * total * unit[None, :]
-
-
-def opposed(cos: Tensor, limit: float) -> list[int]:
-    """Who points against the sum of the others' directions, below `limit`, where these agree among themselves.
-
-    `cos` (N, N) are the cosines of the updates. At least three others are needed, and half of them must point along
-    with the rest of them by as much as the offender points against it: where everybody goes its own way nobody does.
-    """
-    n = len(cos)
-    if n < 4:
-        return []
-
-    def along(own: int, without: int) -> float:
-        rest = [k for k in range(n) if k not in (own, without)]
-        return float(cos[own, rest].sum() / cos[rest][:, rest].sum().clamp(min=1e-12).sqrt())
-
-    found = []
-    for i in range(n):
-        if along(i, i) < limit:
-            others = sorted(along(j, i) for j in range(n) if j != i)
-            if others[len(others) // 2] >= -limit:
-                found.append(i)
-    return found

@@ -55,6 +55,7 @@ def run(
     if found:
         done, state, record = found
         net.recall(record.absences)
+        net.learn(record.guard)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
     if checkpoints:
         checkpoints.check_room(state)
@@ -87,6 +88,7 @@ def run(
         record.absences += net.absences
         net.recall(net.absences)
         net.absences.clear()
+        record.guard += net.news()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger += net.ledger.settle()
         if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):

@@ -11,9 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fdamed.federation.guard import MOST, REJECTED, unusable
+from fdamed.federation.direction import Bearings, Shares
+from fdamed.federation.guard import ASIDE, MOST, REJECTED, unusable
 from fdamed.federation.ledger import SERVER, Ledger
 from fdamed.federation.memory import read_memory, write_memory
+from fdamed.federation.repeats import Repeats
 from fdamed.federation.site import Site, Step, answer, refusal
 from fdamed.federation.wire import sizes
 from fdamed.limits import Guard
@@ -55,9 +57,13 @@ class Network(ABC):
         self.guard = Guard()
         self.declared: Mapping[str, int] = {}
         """Hospital -> the most images that it can count in an answer; where it is missing, nobody knows."""
+        self.shares: Mapping[str, Shares] = {}
+        """Hospital -> the share of each class in its images, as declared; where it is missing, nobody knows."""
+        self.repeats, self.bearings = Repeats(), Bearings()
         self._strikes: dict[str, set[int]] = {}
         self._out: set[str] = set()
-        """Sources whose answer was rejected in this round: they are not asked again before the next."""
+        """Sources whose answer was rejected or left aside in this round: they are not asked again before the next."""
+        self._remarks: set[str] = set()
         self._asked: dict[tuple[str, str], int] = {}
         self._share, self._seed = 1.0, 0
         self._invited = frozenset((*self.participants, target))
@@ -81,6 +87,7 @@ class Network(ABC):
         self._invited = frozenset((*self.participants, self.target))
         self._asked.clear()
         self._out.clear()
+        self.repeats.forget_question()
         self.notes.clear()
         self.layer_notes.clear()
 
@@ -95,6 +102,18 @@ class Network(ABC):
         for absence in absences:
             if absence["why"].startswith(REJECTED):
                 self._strikes.setdefault(absence["party"], set()).add(absence["round"])
+
+    def news(self) -> list[dict[str, Any]]:
+        """What the guard has learned of the sources since this was last asked, for the run's record."""
+        found = [*self.repeats.news, *self.bearings.news]
+        self.repeats.news.clear()
+        self.bearings.news.clear()
+        return found
+
+    def learn(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Know what the guard of an earlier job knew."""
+        for line in lines:
+            (self.repeats if "answer" in line else self.bearings).recall(line)
 
     def ask(self, party: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
@@ -112,6 +131,8 @@ class Network(ABC):
             reply = self._deliver(party, step, nth, msg)
             self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
             fault = self._fault(party, step, msg, reply)
+            if fault is None and party != self.target:
+                fault = self.repeats.fault(self.round, party, step.name, msg, reply)
             if fault is None:
                 return reply
         self._miss(party, step, fault)
@@ -158,9 +179,18 @@ class Network(ABC):
                 out[f"{kind}/mean"] = sum(values) / len(values)
         return out
 
-    def reject(self, party: str, step: Step, why: str) -> None:
-        """Leave an answer that came out of this round, by name, in the log and in the run's record."""
-        self._miss(party, step, f"{REJECTED}{why}")
+    def reject(self, party: str, step: Step, why: str, strike: bool = True) -> None:
+        """Leave an answer that came out of this round, by name, in the log and in the run's record.
+
+        Without a `strike` it does not bring the hospital nearer to quarantine: it may be honest.
+        """
+        self._miss(party, step, f"{REJECTED if strike else ASIDE}{why}")
+
+    def remark(self, text: str) -> None:
+        """Say something in the log, once a run."""
+        if text not in self._remarks:
+            self._remarks.add(text)
+            print(text, file=sys.stderr, flush=True)
 
     def hold_quorum(self) -> None:
         """Raise DroppedOut where too few sources are left in this round; a network that is reliable goes on."""
@@ -178,7 +208,7 @@ class Network(ABC):
         return tuple(self.participants[i] for i in sorted(drawn))
 
     def _miss(self, party: str, step: Step, why: str) -> None:
-        if why.startswith(REJECTED) and party != self.target:
+        if why.startswith((REJECTED, ASIDE)) and party != self.target:
             self._out.add(party)
         self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
         print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)

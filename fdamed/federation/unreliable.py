@@ -83,7 +83,7 @@ class Unreliable(Network):
         super().__init__((*inner.sources, inner.target), inner.target, inner.layout, inner.method)
         self.schedule = Schedule(faults, inner.target, seed)
         self.absences = inner.absences
-        self.declared = inner.declared
+        self.declared, self.shares = inner.declared, inner.shares
         self._inner = inner
         self._questions: dict[str, int] = {}
 

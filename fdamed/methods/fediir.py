@@ -162,7 +162,9 @@ class FedIIR(Method[State]):
         """ema g + (1 - ema) mean_k g_k over the images of the sources that told one soundly; without any, g."""
         g = state.g if state.t else torch.zeros(head_size(net.layout))
         some = {k: r for k, r in told.items() if r.n and bool(r.g.any())}
-        some = sound_parts(net, slope, some, "g", like=g, size=length(state.x[: net.layout.trainable]))
+        # Where the common head is at its best the gradients add up to nothing: then honest ones oppose each other.
+        size = length(state.x[: net.layout.trainable])
+        some = sound_parts(net, slope, some, "g", like=g, size=size, directed=False)
         if not some:
             return g, state.t
         new = mean([r.g for r in some.values()], [float(r.n) for r in some.values()])

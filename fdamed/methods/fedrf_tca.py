@@ -190,7 +190,8 @@ class FedRfTca(Method[State]):
             return {}
         whole = int(self.means == "epoch")
         call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise, whole=whole)
-        told = sound_parts(net, tell, net.ask_all(senders, tell, call), "x", like=torch.empty(2 * self.frequencies))
+        answers, like = net.ask_all(senders, tell, call), torch.empty(2 * self.frequencies)
+        told = sound_parts(net, tell, answers, "x", like=like, still=False)  # means of unit vectors
         return {i: r.x for i, r in told.items()}
 
     def _frozen(self, layout: Layout) -> int:
@@ -247,10 +248,10 @@ class FedRfTca(Method[State]):
         vote = self.setting in VOTES
         parts = Parts(self.frequencies, self.components, self.width, shape_of(net.layout).classes)
         sent_w = {i: s[i] for i in senders.w if i in s}
-        kept = sound_parts(net, learn, sent_w, "x", like=torch.empty(count(parts.aligner)))
+        kept = sound_parts(net, learn, sent_w, "x", like=torch.empty(count(parts.aligner)), still=False)
         sent_c = {i: s[i] for i in senders.c if i in s and (i in kept or i not in sent_w)}
         w = {i: r.x for i, r in kept.items()}
-        kept = sound_parts(net, learn, sent_c, "c", like=torch.empty(count(parts.classifier)))
+        kept = sound_parts(net, learn, sent_c, "c", like=torch.empty(count(parts.classifier)), still=False)
         c = {i: r.c for i, r in kept.items()}
         new_w = _uniform([*w.values(), *([t.x] if t else [])]) if w else NOTHING  # alone, the target has W already
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING

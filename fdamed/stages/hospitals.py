@@ -149,10 +149,22 @@ def network(
     return whole
 
 
-def declared(config: Config) -> dict[str, int]:
-    """Hospital -> how many images it can train on by its own manifest, which no answer may exceed."""
+def declare(config: Config, net: Network) -> None:
+    """Tell the server what the hospitals' own manifests say: images to train on, which no answer may exceed, and rates.
+
+    Rates are taken of patients' cohorts alone. A public set is cut up by one program, as unequally as its study wants:
+    there every client counts, wherever it points.
+    """
     parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
-    return {p: sum(int(parties[p]["images"].get(split, 0)) for split in ("train", "adapt")) for p in config.cut.parties}
+    images = {p: _to_train_on(parties[p]["images"]) for p in config.cut.parties}
+    net.declared = images
+    if isinstance(config.cut, Cut):
+        rates = {p: _to_train_on(parties[p]["positives"]) / images[p] for p in images if images[p]}
+        net.shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
+
+
+def _to_train_on(by_split: dict[str, int]) -> int:
+    return sum(int(by_split.get(split, 0)) for split in ("train", "adapt"))
 
 
 def _reliable(
@@ -174,7 +186,7 @@ def _reliable(
     else:
         builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
         net = Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
-    net.declared = declared(config)
+    declare(config, net)
     return net
 
 

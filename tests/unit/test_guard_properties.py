@@ -16,7 +16,7 @@ from fdamed.algebra.vector import fedda, fedgp, gp, mean
 from fdamed.config import Train
 from fdamed.faults import Faults
 from fdamed.federation.averaging import sound_moves
-from fdamed.federation.guard import Travel, gram, judged, odd_shapes, opposed, unusable
+from fdamed.federation.guard import Travel, judged, odd_shapes, unusable
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.network import DroppedOut
 from fdamed.federation.steps import Moved, move_locally
@@ -176,14 +176,3 @@ def test_parts_of_another_shape_or_dtype_than_most_are_named_and_nothing_is_broa
         "d": "a part has shape [3] of float64, not [3] of float32",
     }
     assert list(odd_shapes({"a": torch.zeros(2)}, like=torch.zeros(3))) == ["a"]
-
-
-def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
-    common = torch.ones(6)
-    rows = [common + 0.5 * torch.eye(6)[i] for i in range(4)]
-    flipped = [*rows[:3], -rows[3]]
-    assert opposed(gram(rows), -0.2) == []
-    assert opposed(gram(flipped), -0.2) == [3]
-    assert opposed(gram(flipped[1:]), -0.2) == []  # two others are no majority
-    assert opposed(gram(list(torch.eye(4))), -0.2) == []
-    assert opposed(gram([*rows[:3], torch.zeros(6)]), -0.2) == []  # who stands still points nowhere

@@ -1,0 +1,184 @@
+"""Who points against the others, and who says again what it said before: the guard's two looks at ordinary answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fdamed.configfile import load, parse
+from fdamed.federation.direction import Bearing, Bearings, bearings, gram, peers, total_variation
+from fdamed.federation.method import Model
+from fdamed.federation.network import InProcess
+from fdamed.federation.repeats import FEWEST, Repeats, digest
+from fdamed.federation.steps import Moved, Trained
+from fdamed.federation.wire import Count, message
+from fdamed.limits import Guard
+from fdamed.stages.hospitals import declare
+from tests import hospitals
+from tests.unit.test_guards import STUDY
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = -0.2
+COMMON = torch.ones(6)
+ROWS = [COMMON + 0.5 * torch.eye(6)[i] for i in range(4)]
+
+
+def against(rows: list[Tensor], limit: float = LIMIT) -> list[str]:
+    names = [str(i) for i in range(len(rows))]
+    found = {names[i]: b for i, b in bearings(gram(rows), peers(names, {}, None)).items()}
+    return Bearings().opposed(1, "step", "x", found, limit)
+
+
+def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
+    flipped = [*ROWS[:3], -ROWS[3]]
+    assert against(ROWS) == []
+    assert against(flipped) == ["3"]
+    assert against(flipped[1:]) == []  # two others are no majority
+    assert against(list(torch.eye(4))) == []
+    assert against([*ROWS[:3], torch.zeros(6)]) == []  # who stands still points nowhere
+
+
+def test_a_bearing_is_the_cosine_with_the_sum_of_the_directions_of_the_others() -> None:
+    rows = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([-1.0, 0.0])]
+    found = bearings(gram(rows), peers(list("abcd"), {}, None))
+    assert found[3].along == pytest.approx(-2 / 5**0.5)  # the others' directions add up to (2, 1)
+    assert found[1].along == pytest.approx(0.0, abs=1e-9)
+
+
+def test_hospitals_are_held_against_those_of_like_rates_alone() -> None:
+    shares = {"a": (0.5, 0.5), "b": (0.4, 0.6), "c": (0.3, 0.7), "d": (0.5, 0.5)}
+    assert peers(["a", "b", "c", "d", "e"], shares, 0.1) == [[1, 3], [0, 2, 3], [1], [0, 1], []]
+    assert peers(["a", "e"], shares, None) == [[1], [0]]
+
+
+def test_two_classes_of_ten_at_each_client_make_nobody_alike() -> None:
+    shares = {str(i): tuple(0.5 if k // 2 == i else 0.0 for k in range(10)) for i in range(5)}
+    assert total_variation(shares["0"], shares["1"]) == 1.0
+    assert peers(list(shares), shares, 0.1) == [[]] * 5
+
+
+def told(*along: float, agreement: float = 0.5) -> list[list[str]]:
+    known = Bearings()
+    return [known.opposed(r, "step", "x", {"north": Bearing(a, agreement)}, LIMIT) for r, a in enumerate(along, 1)]
+
+
+def test_one_odd_round_of_an_honest_hospital_costs_it_nothing_and_a_second_does() -> None:
+    assert told(0.3, -0.6, 0.3) == [[], [], []]
+    assert told(0.3, -0.6, -0.6) == [[], [], ["north"]]
+
+
+def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_again_when_it_turns() -> None:
+    assert told(-0.5, -0.5, 0.4) == [["north"], ["north"], []]
+    assert told(-0.5, agreement=0.1) == [[]]
+
+
+def test_a_limit_of_nobody_needs_no_rates_and_a_default_has_one() -> None:
+    assert (Guard().opposed, Guard().alike) == (-0.2, 0.1)
+
+
+# --- repeated answers ------------------------------------------------------------------------------------------------
+
+
+@message
+class Begin:
+    """A question without a model."""
+
+    frequencies: Count
+
+
+def moved(*g: float) -> Moved:
+    return Moved(g=torch.tensor(g).repeat(FEWEST), n=3, reach=1.0, loss=0.5)
+
+
+def asked(number: float) -> Model:
+    return Model(x=torch.full((FEWEST,), number))
+
+
+def test_an_old_answer_from_another_model_is_found_whatever_else_was_changed() -> None:
+    known = Repeats()
+    assert known.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
+    assert known.fault(2, "north", "s", asked(2.0), moved(1.0, 2.5)) is None
+    again = dataclasses.replace(moved(1.0, 2.0), n=2, loss=0.1)
+    assert (
+        known.fault(3, "north", "s", asked(3.0), again) == "update rejected: g is that of an earlier round, bit for bit"
+    )
+    assert known.fault(3, "south", "s", asked(3.0), again) is None  # of another hospital
+    assert known.fault(3, "north", "t", asked(3.0), again) is None  # to another step
+
+
+def test_the_same_answer_from_the_same_model_is_no_fault() -> None:
+    known = Repeats()
+    for round in (1, 2):  # a lost round is asked again
+        assert known.fault(round, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
+
+
+def test_the_model_of_an_earlier_question_is_where_a_question_without_one_begins() -> None:
+    known, nothing = Repeats(), Begin(frequencies=1)
+    rounds = [(1.0, 5.0, False), (1.0, 5.0, False), (2.0, 5.0, True), (2.0, 6.0, False)]
+    for round, (model, answer, old) in enumerate(rounds, 1):
+        known.fault(round, "north", "slope", asked(model), moved(float(round)))
+        assert (known.fault(round, "north", "s", nothing, moved(answer)) is not None) == old
+
+
+def test_a_hospital_that_has_not_moved_repeats_nothing() -> None:
+    known = Repeats()
+    for round in (1, 2, 3):
+        question = asked(float(round))
+        assert known.fault(round, "north", "s", question, moved(0.0, 0.0)) is None
+        assert known.fault(round, "north", "t", question, Trained(x=question.x, n=3, loss=0.5)) is None
+
+
+def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() -> None:
+    known = Repeats()
+    for round in (1, 2):
+        answer = Trained(x=torch.ones(FEWEST - 1), n=3, loss=0.5)
+        assert known.fault(round, "north", "s", asked(float(round)), answer) is None
+
+
+def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
+    first, second = hospitals.in_process(), hospitals.in_process()
+    first.repeats.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0))
+    first.bearings.opposed(1, "s", "x", {"north": Bearing(-0.5, 0.5)}, LIMIT)
+    lines: list[dict[str, Any]] = json.loads(json.dumps(first.news()))
+    assert len(lines) == 2 and first.news() == []
+    second.learn(lines)
+    assert second.repeats.fault(2, "north", "s", asked(2.0), moved(1.0, 2.0)) is not None
+    assert second.bearings.opposed(2, "s", "x", {"north": Bearing(0.0, 0.5)}, LIMIT) == ["north"]
+
+
+def test_a_digest_tells_every_bit() -> None:
+    assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+    assert digest(torch.arange(6.0).view(2, 3).t()) == digest(torch.arange(6.0).view(2, 3).t().contiguous())
+
+
+# --- what the server knows -------------------------------------------------------------------------------------------
+
+
+def test_rates_are_those_of_the_images_that_a_hospital_trains_on(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = parse(STUDY, "test")
+    net = _declared(config, {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99})
+    assert net.declared == {"A": 40, "B": 40} and net.shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
+
+
+def test_a_public_set_declares_no_rates(tmp_path: Path, monkeypatch: Any) -> None:
+    config = load(ROOT / "tests/workflow/tiny_benchmark.yaml")
+    monkeypatch.chdir(tmp_path)
+    net = _declared(config, {"train": 30}, {"train": 5})
+    assert set(net.declared.values()) == {30} and net.shares == {}
+
+
+def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) -> InProcess:
+    folder = Path("results") / config.cohort
+    folder.mkdir(parents=True)
+    parties = {p: {"images": images, "positives": positives} for p in config.cut.parties}
+    (folder / "cohort.json").write_text(json.dumps({"parties": parties}))
+    net = hospitals.in_process()
+    declare(config, net)
+    return net
