@@ -34,6 +34,18 @@ def surprise(y: ArrayLike, chances: ArrayLike) -> Floats:
     return np.asarray(np.log(np.clip(p[np.arange(len(labels)), labels], LEAST, 1.0)))
 
 
+def within_class(values: Floats, y: ArrayLike, outside: NDArray[np.bool_]) -> Floats:
+    """Values (n,) less the mean of their class among the images `outside`; NaN where it has none there.
+
+    Classes are not equally hard, nor equally frequent among members and others: a model that knows nobody, even an
+    untrained one, would seem to know them. An attacker who knows labels takes this off, too (Song and Mittal 2021).
+    """
+    labels, usual = np.asarray(y, dtype=np.intp), np.full(len(values), np.nan)
+    for c in np.unique(labels[outside]):
+        usual[labels == c] = values[outside & (labels == c)].mean()
+    return values - usual
+
+
 def by_patient(values: Floats, owner: Ints, patients: int) -> Floats:
     """Means (K,) of the values of each patient's images."""
     counts = np.bincount(owner, minlength=patients)

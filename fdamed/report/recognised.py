@@ -47,18 +47,20 @@ def block(told: Told) -> Markup:
     ]
     if not rows:
         return Markup("")
+    rows += [_row(one, "", "untrained", {"loss": one["untrained"], "calibrated": None}) for one in told]
     above = _above(told)
     verdict = (
-        f"Above {GATE:.2f}, with the whole interval above one half: {', '.join(above)}."
+        f"Above {GATE:.2f}, with the whole interval above the untrained network’s AUC: {', '.join(above)}."
         if above
-        else f"None is above {GATE:.2f} with its whole interval above one half."
+        else f"None is above {GATE:.2f} with its whole interval above the untrained network’s AUC."
     )
     head = ("Hospital", "Target", "Run", "AUC", "AUC, calibrated", "Found at 1 %", "Found at 0.1 %")
     return Markup(
         "<h3>Do the models give away who trained them?</h3>"
         "<p>Each hospital tried to tell its patients who were trained on from those of its test split, by the loss of "
-        "their images under each model it had a part in; <i>calibrated</i>: less the loss under models of this study "
-        "in which it had none. AUC 0.5: members cannot be told by this; above {}: it should not leave like this. "
+        "their images, within their class, under each model it had a part in; <i>calibrated</i>: less the loss under "
+        "models of this study in which it had none. AUC 0.5: members cannot be told by this; above {}, and above the "
+        "<i>untrained</i> network, which knows nobody: it should not leave like this. "
         "Found: share of the members who are recognised where 1 or 0.1 % of the others are wrongly taken for members; "
         "a dot: too few patients to see such a rate. 95 % intervals over patients and seeds. {} A stronger attack may "
         "find more; only noise gives a bound.</p>"
@@ -78,14 +80,22 @@ def _above(told: Told) -> list[str]:
         for one in told
         for target, found in one["targets"].items()
         for run, attacks in found["runs"].items()
-        if any((a := attacks[k]) and a["auc"] and a["auc"]["value"] > GATE and a["auc"]["low"] > 0.5 for k in ATTACKS)
+        if any(_tells(attacks[k], one["untrained"]) for k in ATTACKS)
     ]
 
 
+def _tells(attack: Mapping[str, Any] | None, untrained: Mapping[str, Any] | None) -> bool:
+    """Whether an attack surely finds more than chance, and than what sets these patients apart without any training."""
+    if not attack or not attack["auc"]:
+        return False
+    floor = max(0.5, untrained["auc"]["value"] if untrained and untrained["auc"] else 0.5)
+    return bool(attack["auc"]["value"] > GATE and attack["auc"]["low"] > floor)
+
+
 def _row(one: Mapping[str, Any], target: str, run: str, attacks: Mapping[str, Any]) -> Markup:
-    plain, calibrated = attacks["loss"], attacks["calibrated"]
+    plain, calibrated = attacks["loss"] or {}, attacks["calibrated"] or {}
     strongest = calibrated or plain
-    cells = [plain["auc"], calibrated and calibrated["auc"], *(strongest[name] for name in RATES)]
+    cells = [plain.get("auc"), calibrated.get("auc"), *(strongest.get(name) for name in RATES)]
     names = Markup('<td>{}</td><td>{}</td><th scope="row">{}</th>').format(one["party"], target, run)
     return Markup("<tr>") + names + Markup("").join(_cell(c) for c in cells) + Markup("</tr>")
 

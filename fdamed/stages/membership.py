@@ -193,14 +193,16 @@ def _attack(
     """The attack on the patients; who has images on both sides (in a split that leaks) is a member by those inside."""
     import numpy as np
 
-    from fdamed.evaluate.membership import attacked, by_patient
+    from fdamed.evaluate.membership import attacked, by_patient, within_class
     from fdamed.seeds import stream
 
     outside = here.rows["split"].isin(OTHERS).to_numpy()
     members, values = [], []
     for mine, loss in zip(inside, said, strict=True):
         member = np.bincount(here.owner[mine], minlength=here.count) > 0
-        used = mine | (outside & ~member[here.owner])
+        others = outside & ~member[here.owner]
+        loss = within_class(loss, here.data.y, others)
+        used = (mine | others) & np.isfinite(loss)
         value = by_patient(loss[used], here.owner[used], here.count)
         value[np.bincount(here.owner[used], minlength=here.count) == 0] = np.nan
         members.append(member)

@@ -93,7 +93,7 @@ def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_
     assert told["untrained"]["auc"]["low"] < 0.5 < told["untrained"]["auc"]["high"]
     assert "A0001" not in (study / "c" / "membership" / "A.json").read_text()
     page = str(recognised.block([told]))
-    assert "Above 0.60, with the whole interval above one half: known at A." in page
+    assert "whole interval above the untrained network’s AUC: known at A." in page and ">untrained</th>" in page
     assert recognised.frame([told])["attack"].tolist() == ["loss", "calibrated"]
 
 

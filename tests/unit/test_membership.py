@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from fdamed.evaluate.membership import GATE, LEAST, attacked, by_patient, surprise
+from fdamed.evaluate.membership import GATE, LEAST, attacked, by_patient, surprise, within_class
 from fdamed.seeds import stream
 
 
@@ -93,3 +93,19 @@ def test_seeds_with_other_members_are_each_asked_about_their_own() -> None:
     said = [first + 0.1 * rng.random(300), np.where(np.arange(300) < 100, np.nan, second + 0.1 * rng.random(300))]
     assert attacked([first, second], said, stream(0, "x"), 11, 50)["auc"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert attacked([first, first], said, stream(0, "x"), 11, 50)["auc"]["value"] < 0.9
+
+
+def test_classes_that_are_more_frequent_among_members_give_nobody_away() -> None:
+    """The network knows nobody, and finds the class easier which most members have."""
+    rng = np.random.default_rng(6)
+    members = rng.random(600) < 0.5
+    y = (rng.random(600) < np.where(members, 0.9, 0.2)).astype(int)
+    said = 2.0 * y + rng.normal(scale=0.3, size=600)
+    plain = attacked([members], [said], stream(0, "x"), 11, 200)["auc"]
+    fair = attacked([members], [within_class(said, y, ~members)], stream(0, "x"), 11, 200)["auc"]
+    assert plain["low"] > GATE and fair["low"] < 0.5 < fair["high"]
+
+
+def test_a_class_that_no_other_patient_has_is_not_asked_about() -> None:
+    told = within_class(np.array([3.0, 5.0, 1.0, 2.0]), [0, 0, 0, 1], np.array([False, True, True, False]))
+    assert told[:3].tolist() == [0.0, 2.0, -2.0] and np.isnan(told[3])
