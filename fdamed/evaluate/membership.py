@@ -43,7 +43,7 @@ def within_class(values: Floats, y: ArrayLike, outside: NDArray[np.bool_]) -> Fl
     labels, usual = np.asarray(y, dtype=np.intp), np.full(len(values), np.nan)
     for c in np.unique(labels[outside]):
         usual[labels == c] = values[outside & (labels == c)].mean()
-    return values - usual
+    return np.asarray(values - usual)
 
 
 def by_patient(values: Floats, owner: Ints, patients: int) -> Floats:

@@ -23,7 +23,7 @@ def sentences(config: Config, cohort: Mapping[str, Any], entries: Sequence[Budge
         "The headline is the last round’s.",
         f"Seeds {', '.join(map(str, config.seeds))}; rounds {' or '.join(map(str, lengths)) or config.train.rounds}.",
         f"A round is {_recipe(config.train.source)} at each source and {_recipe(config.train.target)} at the target"
-        f"{'; runs with a `train` of their own differ (see the configuration)' if _own(config) else ''}.",
+        f"{'; runs with train settings of their own differ (see the configuration)' if _own(config) else ''}.",
         _validation(config, cohort, targets),
     ]
     return [*out, *_learning(config), *_steps(here, target)]
