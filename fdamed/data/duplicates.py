@@ -28,6 +28,8 @@ ALIGNED = 0.95
 SHIFT = 4
 """Largest shift looked at, in pixels of the 128 x 128 image."""
 SIDE = 128
+SMALLEST = 32
+"""Pixels below which two radiographs cannot be told from two copies."""
 BLOCK = 1024
 PAIRS = 256
 """Pairs compared at a time: bounds the memory."""
@@ -76,7 +78,7 @@ def signatures(thumbs: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[n
     index = sorted(((i, j) for i in range(9) for j in range(9) if i + j > 0), key=lambda t: (t[0] + t[1], t))[:64]
     rows, columns = np.array(index).T
     for begin in range(0, len(thumbs), BLOCK):
-        small = block_mean(thumbs[begin : begin + BLOCK], 32)
+        small = block_mean(thumbs[begin : begin + BLOCK], SMALLEST)
         lowest = dctn(small, axes=(1, 2), norm="ortho")[:, rows, columns]
         bits = lowest > np.median(lowest, axis=1, keepdims=True)
         hashes[begin : begin + BLOCK] = np.ascontiguousarray(np.packbits(bits, axis=1)).view(np.uint64)[:, 0]

@@ -12,6 +12,7 @@ from typing import Any
 
 from fdamed.config import Config
 from fdamed.disclosure import cell_safe
+from fdamed.errors import FdamedError
 from fdamed.files import atomic, write_json
 from fdamed.stages.places import Places, add_config, clinical, read_config, rows_in
 
@@ -33,12 +34,15 @@ def guard(config: Config, places: Places) -> None:
     import numpy as np
     import pandas as pd
 
-    from fdamed.data.duplicates import near_duplicates, thumbnails
+    from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
     from fdamed.data.leakage import check_manifests
     from fdamed.data.loader import load
     from fdamed.data.manifest import SPLITS
 
     _, cut = clinical(config)
+    if config.image.size < SMALLEST:
+        what = f"copies cannot be looked for in images of {config.image.size} pixels"
+        raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
     orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in cut.parties}
     leakage = check_manifests(orders, cut.rule)
     rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)

@@ -167,6 +167,14 @@ def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
     assert not (results / "small/leakage.json").exists()
 
 
+def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path, told) -> None:
+    config = yaml.safe_load(study.read_text())
+    study.write_text(yaml.safe_dump(config | {"image": {"size": 28}}))
+    assert stage(study, "guard") == 2
+    what, where, fix = told()
+    assert "28 pixels" in what and where == "image.size" and "32" in fix
+
+
 # --- stages out of turn ---
 
 
