@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.intervals import Interval
-from fdamed.report.svg import LETTER, colour, drawing, number, scale, ticks
+from fdamed.report.svg import colour, drawing, number, room, scale, ticks
 
 ROUNDS = 20
 LAYERS = 24
@@ -100,7 +100,7 @@ def heat(frame: pd.DataFrame, title: str) -> Markup:
     means = cells.groupby(["source", "row", "column"])["cos"].mean()
     rows, columns = -(-len(order) // size), -(-len(rounds) // width)
     names = [_layers(order[i * size : (i + 1) * size]) for i in range(rows)]
-    left, high, gap = 16.0 + LETTER * max(map(len, names)), 13.0, 14.0
+    left, high, gap = room(names), 13.0, 14.0
     panel = max(90.0, min(150.0, 560.0 / len(sources) - gap))
     wide = panel / columns
     body = []

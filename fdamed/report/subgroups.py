@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluate.intervals import SURE
-from fdamed.report.svg import LETTER, colour, drawing, limits, number, scale, ticks
+from fdamed.report.svg import colour, drawing, limits, number, room, scale, ticks
 
 Audit = Mapping[str, Any]
 Told = Mapping[str, Any]
@@ -73,7 +73,7 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
     lines = _lines(audit, run, reference)
     if not lines:
         return Markup("")
-    names = max(150.0, 16.0 + LETTER * max(len(line[0]) for line in lines))
+    names = max(150.0, room([line[0] for line in lines]))
     left, middle, right = (names, names + 200.0), (names + 232.0, names + 412.0), names + 424.0
     top, row = 34.0, 24.0
     bottom = top + row * len(lines)

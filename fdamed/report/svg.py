@@ -27,8 +27,6 @@ MARKS = (
 """A shape for each colour, so that nobody has to tell colours apart: outlines around 0 with radius 1."""
 MARKED = 6
 """Marks along a curve, about."""
-LETTER = 6.6
-"""Width of a letter of a name in a drawing, about: what is written leftwards needs so much room."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
 """After the colours are used up, the next eight runs get the next dash."""
 
@@ -93,6 +91,11 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     step = next(size * f for f in (1, 2, 2.5, 5, 10) if size * f >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [round(i * step, 10) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def room(words: Sequence[str]) -> float:
+    """Width of the longest of these names in a drawing, about, with a margin: what is written leftwards needs it."""
+    return 16.0 + max(sum(9.0 if letter.isupper() else 6.6 for letter in word) for word in words)
 
 
 def number(value: float) -> str:
