@@ -157,4 +157,5 @@ def _is_shape(given: object) -> TypeGuard[list[int]]:
         isinstance(given, list)
         and len(given) <= _MOST_AXES
         and all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in given)
+        and math.prod(max(1, n) for n in given) <= _LONGEST_AXIS  # numpy refuses more even where an axis has no length
     )

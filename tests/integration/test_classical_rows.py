@@ -75,7 +75,10 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
     root = folder / "results" / "small"
     for seed, party in enumerate(PARTIES):
         write_party(root / "parties" / party, seed, flipped and party == "target")
-    parties = {party: {"images": {"train": 1000, "adapt": 1000}} for party in PARTIES}
+    parties = {
+        party: {"images": {"train": 1000, "adapt": 1000}, "positives": {"train": 500, "adapt": 500}}
+        for party in PARTIES
+    }
     (root / "cohort.json").write_text(json.dumps({"hash": "h", "parties": parties}))
     (root / "leakage.json").write_text("{}")
     return path

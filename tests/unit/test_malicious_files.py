@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
@@ -307,6 +307,7 @@ SHAPES = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 6), st.sampled_from(["name", "kind", "dtype", "shape"]), JSON | SHAPES)
+@example(2, "shape", [0, 2**31, 2**31])
 def test_a_changed_header_is_refused_or_fits_the_bytes(field: int, key: str, value: object) -> None:
     changed = json.loads(json.dumps(HEADER))
     changed["fields"][field][key] = value
