@@ -18,6 +18,7 @@ from fdamed.federation.direction import MAJORITY, bearings, gram, peers
 from fdamed.federation.guard import Travel, Verdict, distances, judged, odd_shapes
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
+from fdamed.federation.repeats import FEWEST
 from fdamed.federation.site import Step
 from fdamed.federation.steps import Moved, Trained, move_locally, train_locally
 from fdamed.models.flat import Layout
@@ -81,6 +82,7 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     cut = net.layout.trainable
     vectors = [r.x for r in kept.values()]
     kept = _sound_buffers(net, step, kept, distances([v[cut:] for v in vectors], x[cut:]))
+    kept = _moved(net, step, kept, distances([r.x for r in kept.values()], x[:cut]))
     lengths = distances([r.x for r in kept.values()], x[:cut])
     verdict = sound(net, step, _travels(kept, lengths), length(x[:cut]))
     kept = _left(kept, verdict)
@@ -209,6 +211,17 @@ def _named(net: Network, step: Step, verdict: Verdict, strike: bool = True) -> V
 
 def _left(h: Mapping[str, T], verdict: Verdict) -> dict[str, T]:
     return {k: r for k, r in h.items() if k not in verdict.faults}
+
+
+def _moved(net: Network, step: Step, h: dict[str, T], lengths: Sequence[float]) -> dict[str, T]:
+    """Without those who have not moved where others have: their share of a mean of models would hold it back.
+
+    It is no strike. In a model of a few numbers an honest hospital may begin at its very optimum.
+    """
+    idle = [party for party, far in zip(h, lengths, strict=True) if far == 0.0]
+    if net.layout.trainable < FEWEST or len(idle) in (0, len(h)):
+        return h
+    return _left(h, _named(net, step, Verdict(dict.fromkeys(idle, "it has not moved")), strike=False))
 
 
 def _unopposed(

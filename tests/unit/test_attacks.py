@@ -85,7 +85,6 @@ def test_no_attack_spoils_any_rule(name: str, attack: str, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="0.039 is lost: an idle hospital takes its share in the average of the warm-up")
 def test_an_idle_hospital_does_not_spoil_the_warm_up_of_fedrf_tca() -> None:
     hold("fedrf_tca", "all zero", seed=1)
 
