@@ -52,8 +52,8 @@ SHORTER = {
 """Command -> words that are added to make it short."""
 SELECTED = {
     "make test": "tests/unit/test_wire.py",
-    "make test-faults": "tests/faults/test_damaged.py",
-    "pytest -m faults": "tests/faults/test_damaged.py",
+    "make test-faults": "tests/faults/test_not_finite.py",
+    "pytest -m faults": "tests/faults/test_not_finite.py",
 }
 """Commands that run tests -> those that stand for all of them (PYTEST_ADDOPTS)."""
 NEEDS = {"make docs": "mkdocs"}
