@@ -82,9 +82,9 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     cut = net.layout.trainable
     vectors = [r.x for r in kept.values()]
     kept = _sound_buffers(net, step, kept, distances([v[cut:] for v in vectors], x[cut:]))
-    kept = _moved(net, step, kept, distances([r.x for r in kept.values()], x[:cut]))
-    lengths = distances([r.x for r in kept.values()], x[:cut])
-    verdict = sound(net, step, _travels(kept, lengths), length(x[:cut]))
+    lengths = dict(zip(kept, distances([r.x for r in kept.values()], x[:cut]), strict=True))
+    kept = _moved(net, step, kept, lengths)
+    verdict = sound(net, step, _travels(kept, [lengths[k] for k in kept]), length(x[:cut]))
     kept = _left(kept, verdict)
     kept = _unopposed(net, step, kept, "x", [r.x[:cut] for r in kept.values()], x[:cut])
     for party, factor in verdict.factors.items():
@@ -213,12 +213,12 @@ def _left(h: Mapping[str, T], verdict: Verdict) -> dict[str, T]:
     return {k: r for k, r in h.items() if k not in verdict.faults}
 
 
-def _moved(net: Network, step: Step, h: dict[str, T], lengths: Sequence[float]) -> dict[str, T]:
+def _moved(net: Network, step: Step, h: dict[str, T], lengths: Mapping[str, float]) -> dict[str, T]:
     """Without those who have not moved where others have: their share of a mean of models would hold it back.
 
     It is no strike. In a model of a few numbers an honest hospital may begin at its very optimum.
     """
-    idle = [party for party, far in zip(h, lengths, strict=True) if far == 0.0]
+    idle = [party for party in h if lengths[party] == 0.0]
     if net.layout.trainable < FEWEST or len(idle) in (0, len(h)):
         return h
     return _left(h, _named(net, step, Verdict(dict.fromkeys(idle, "it has not moved")), strike=False))
