@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fdamed.errors import FdamedError
 from fdamed.federation.network import DroppedOut, Network
 from fdamed.federation.site import Site, at_site, under_noise
 from fdamed.federation.wire import Count, Scalar, message
@@ -54,10 +55,30 @@ def spend(site: Site, steps: int, batch: int) -> None:
 
 def append(path: Path, line: Spent) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(path, "ab+") as file:
+        file.truncate(len(_entered(path)))
+        file.write(json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _entered(path: Path) -> bytes:
+    """The account without a last line that a kill or a full disk cut off: what it was to enter has not left."""
+    whole, newline, _ = path.read_bytes().rpartition(b"\n")
+    return whole + newline
+
+
+def read_account(path: Path) -> list[Spent]:
+    """The lines of an account, from its first day; one that cannot be read is no reason to forget it."""
+    found = []
+    for number, line in enumerate(_entered(path).splitlines() if path.exists() else (), 1):
+        try:
+            multiplier, chance, steps = map(float, json.loads(line))
+        except (ValueError, TypeError):
+            fix = "Put the file back from a copy: without it nobody knows what the patients have paid already."
+            raise FdamedError(f"line {number} of the account of privacy is damaged", str(path), fix) from None
+        found.append((multiplier, chance, int(steps)))
+    return found
 
 
 def rows(lines: list[Spent]) -> Tensor:
@@ -71,8 +92,7 @@ def rows(lines: list[Spent]) -> Tensor:
 def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[Spent]:
     """The account of a hospital: its file, or what it remembers."""
     if account is not None:
-        found = [json.loads(line) for line in account.read_text("utf-8").splitlines()] if account.exists() else []
-        table = rows([(m, q, steps) for m, q, steps in found])
+        table = rows(read_account(account))
     else:
         table = memory.get(SPENT, torch.empty(0, 3))
     return [(m, q, int(steps)) for m, q, steps in table.tolist()]

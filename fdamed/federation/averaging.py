@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import cosines, mean
-from fdamed.federation.direction import MAJORITY, bearings, gram, peers
+from fdamed.federation.direction import HEAD, MAJORITY, bearings, beyond_chance, gram, peers
 from fdamed.federation.guard import Travel, Verdict, distances, judged, odd_shapes
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
@@ -87,6 +87,8 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     verdict = sound(net, step, _travels(kept, [lengths[k] for k in kept]), length(x[:cut]))
     kept = _left(kept, verdict)
     kept = _unopposed(net, step, kept, "x", [r.x[:cut] for r in kept.values()], x[:cut])
+    head = net.layout.head
+    kept = _unopposed(net, step, kept, "head of x", [r.x[head] for r in kept.values()], x[head], HEAD)
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -115,6 +117,7 @@ def sound_moves(
     verdict = sound(net, step, travels, length(x[:cut]), own)
     kept = _left(kept, verdict)
     kept = _unopposed(net, step, kept, "g", [r.g[:cut] for r in kept.values()])
+    kept = _unopposed(net, step, kept, "head of g", [r.g[net.layout.head] for r in kept.values()], share=HEAD)
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -225,14 +228,20 @@ def _moved(net: Network, step: Step, h: dict[str, T], lengths: Mapping[str, floa
 
 
 def _unopposed(
-    net: Network, step: Step, h: dict[str, T], part: str, vectors: list[Tensor], x: Tensor | None = None
+    net: Network,
+    step: Step,
+    h: dict[str, T],
+    part: str,
+    vectors: list[Tensor],
+    x: Tensor | None = None,
+    share: float = 1.0,
 ) -> dict[str, T]:
     """Without those whose change of the parameters x (None: from zero) points against the others with like label rates.
 
-    Such a hospital may be honest: it is left out of this round, and no nearer to quarantine.
+    Such a hospital may be honest: it is left out of this round, and no nearer to quarantine. `share`: of the limit.
     """
     limit, within, names = net.guard.opposed, net.guard.alike, list(h)
-    if limit is None or len(names) <= MAJORITY:
+    if limit is None or len(names) <= MAJORITY or not len(vectors[0]):
         return h
     if within is not None and not net.shares:
         net.remark("no label rates are declared: nobody is left out for the direction of an update (train.guard.alike)")
@@ -242,6 +251,7 @@ def _unopposed(
         return h
     why = "it points against the others" if within is None else "it points against those with label rates like its own"
     found = {names[i]: bearing for i, bearing in bearings(gram(vectors, x), others).items()}
+    limit = beyond_chance(share * limit, len(vectors[0]))
     offenders = net.bearings.opposed(net.round, step.name, part, found, limit)
     return _left(h, _named(net, step, Verdict(dict.fromkeys(offenders, why)), strike=False))
 

@@ -6,8 +6,9 @@ hospital is held only against those whose label rates, as declared in the cohort
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ from fdamed.federation.guard import SHORTEST
 
 MAJORITY = 3
 """Others without which there is no common direction."""
+HEAD = 0.5
+"""So much of the limit is that for a head, where honest hospitals have most in common (decision 0040)."""
+CHANCE = 2.0
+"""Standard deviations by which a cosine must leave what chance gives; in d dimensions one is 1/sqrt(d)."""
 Shares = tuple[float, ...]
 """How much of a hospital's images each class has."""
 
@@ -33,6 +38,11 @@ def gram(vectors: Sequence[Tensor], x: Tensor | None = None) -> Tensor:
     length = total.diagonal().clamp(min=0.0).sqrt()
     unit = torch.where(length > SHORTEST, 1.0 / length.clamp(min=SHORTEST), 0.0)
     return unit[:, None] * total * unit[None, :]
+
+
+def beyond_chance(limit: float, dimensions: int) -> float:
+    """The limit of a cosine, or what is beyond chance in so few dimensions that honest directions scatter as widely."""
+    return min(limit, -CHANCE / math.sqrt(max(1, dimensions)))
 
 
 def peers(names: Sequence[str], declared: Mapping[str, Shares], within: float | None) -> list[list[int]]:
@@ -78,26 +88,25 @@ class Bearing:
 
 
 class Bearings:
-    """How each source has pointed so far: the mean of its last bearing and all before, so one odd round weighs half."""
+    """How each source has pointed so far, and how its others agreed: of each the mean of the last round and of all
+    before, so one odd round weighs half."""
 
     def __init__(self) -> None:
-        self._mean: dict[tuple[str, str, str], float] = {}
+        self._mean: dict[tuple[str, str, str], Bearing] = {}
         self.news: list[dict[str, Any]] = []
         """Lines for the run's record, with which a run that is taken up again knows them too."""
 
     def opposed(self, round: int, step: str, part: str, found: Mapping[str, Bearing], limit: float) -> list[str]:
         """Who points against the others below `limit`, in the mean of its rounds, where these agree by as much."""
         for party, bearing in found.items():
-            line = {"round": round, "party": party, "step": step, "part": part, "along": bearing.along}
+            line = {"round": round, "party": party, "step": step, "part": part} | asdict(bearing)
             self.recall(line)
             self.news.append(line)
-        return [
-            party
-            for party, bearing in found.items()
-            if self._mean[party, step, part] < limit and bearing.agreement >= -limit
-        ]
+        means = {party: self._mean[party, step, part] for party in found}
+        return [party for party, mean in means.items() if mean.along < limit and mean.agreement >= -limit]
 
     def recall(self, line: Mapping[str, Any]) -> None:
         """Take up one bearing of this or an earlier job."""
-        key = (line["party"], line["step"], line["part"])
-        self._mean[key] = 0.5 * (self._mean.get(key, line["along"]) + line["along"])
+        key, new = (line["party"], line["step"], line["part"]), Bearing(line["along"], line["agreement"])
+        old = self._mean.get(key, new)
+        self._mean[key] = Bearing(0.5 * (old.along + new.along), 0.5 * (old.agreement + new.agreement))

@@ -48,6 +48,13 @@ class Layout:
         return tuple(s for s in self.segments if s.kind == "parameter")
 
     @cached_property
+    def head(self) -> slice:
+        """Where the main head's parameters stand; empty where there is none, or not in one piece."""
+        own = [s for s in self.parameters if s.name.startswith("head.")]
+        whole = bool(own) and sum(s.stop - s.start for s in own) == own[-1].stop - own[0].start
+        return slice(own[0].start, own[-1].stop) if whole else slice(0, 0)
+
+    @cached_property
     def variances(self) -> Tensor:
         """Places of BatchNorm's running variances, which are positive in every sound model."""
         places = [range(s.start, s.stop) for s in self.segments if s.name.endswith("running_var")]

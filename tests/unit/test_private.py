@@ -20,7 +20,7 @@ from fdamed.config import Model, Recipe
 from fdamed.data import loader
 from fdamed.data.loader import Labelled
 from fdamed.errors import FdamedError
-from fdamed.federation import loop
+from fdamed.federation import accounts, loop
 from fdamed.federation.accounts import FILE, lines_in, note_costs
 from fdamed.federation.loop import Checkpoints, run
 from fdamed.federation.method import REGISTRY
@@ -318,6 +318,23 @@ def in_folder(folder: Path) -> tuple[torch.Tensor, object]:
     keep = Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1})
     net = federation(False, folder / "accounts")
     return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=note_costs)
+
+
+def test_a_line_that_a_kill_cut_off_was_never_paid_for_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
+    account = tmp_path / "north" / FILE
+    accounts.append(account, (1.0, 0.5, 4))
+    account.write_bytes(account.read_bytes() + b"[1.0, 0.")
+    assert lines_in({}, account) == [(1.0, 0.5, 4)]
+    accounts.append(account, (1.0, 0.5, 3))
+    assert account.read_text() == "[1.0, 0.5, 4]\n[1.0, 0.5, 3]\n"
+
+
+@pytest.mark.parametrize("line", ["[1.0, 0.5", "[1.0, 0.5]", "{}", "7", "[1.0, null, 4]"])
+def test_an_account_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path, line: str) -> None:
+    account = tmp_path / FILE
+    account.write_text(f"[1.0, 0.5, 4]\n{line}\n[1.0, 0.5, 4]\n")
+    with pytest.raises(FdamedError, match="line 2 of the account of privacy is damaged"):
+        lines_in({}, account)
 
 
 def test_a_hospital_killed_between_its_account_and_its_answer_has_paid_for_the_answer(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""What one lying hospital costs on a real network: a cohort that is cached, its runs, its own guard.
+
+`python -m benchmarks.liar --config config/chexpert_phantom.yaml --runs fedavg gp --seeds 0 1 2` trains each run three
+times: with all sources honest, without the largest source, and with that source sending its update turned round
+(`--times` as long as it was; `--part extractor` leaves its head as it is). It prints one JSON line for each run and
+seed: the target's test AUC of the three, in how many rounds the liar was left out, how many honest sources ever were,
+and the lowest and highest cosine of an honest source with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fdamed.config import Config
+from fdamed.configfile import load
+from fdamed.federation.direction import gram
+from fdamed.federation.loop import run
+from fdamed.federation.network import Network
+from fdamed.files import read_json
+from fdamed.models.flat import Layout
+from fdamed.stages.hospitals import judge, network, resident
+from fdamed.stages.phases import phases
+from fdamed.stages.places import Places, weights_in
+
+Tensor = torch.Tensor
+
+
+def turned(net: Network, liar: str, times: float, part: str, seen: dict[int, list[Tensor]]) -> None:
+    """Let the liar's models and updates go the other way; `seen` gets the updates of the honest, by round."""
+    honest = net._deliver
+
+    def deliver(party: str, step: Any, nth: int, msg: Any) -> Any:
+        reply = honest(party, step, nth, msg)
+        for name in ("x", "g"):
+            value = getattr(reply, name, None)
+            if not isinstance(value, Tensor) or value.shape != (net.layout.size,):
+                continue
+            base = msg.x if name == "x" else torch.zeros_like(value)
+            if party != net.target and nth == 0:
+                seen.setdefault(net.round, []).append((value - base)[: net.layout.trainable].clone())
+            if party == liar and times:
+                reply = dataclasses.replace(reply, **{name: lied(value, base, times, net.layout, part)})
+        return reply
+
+    net._deliver = deliver  # type: ignore[method-assign]
+
+
+def lied(value: Tensor, base: Tensor, times: float, layout: Layout, part: str) -> Tensor:
+    """The parameters turned round; the running statistics as they are, for a variance turned round soon is negative."""
+    out = value.clone()
+    out[: layout.trainable] = torch.lerp(base, value, -times)[: layout.trainable]
+    if part == "extractor":
+        out[layout.head] = value[layout.head]
+    return out
+
+
+def measured(config: Config, name: str, seed: int, liar: str, times: float, part: str, absent: bool) -> dict[str, Any]:
+    """The test AUC of one run and what the guard did."""
+    spec = config.expanded_runs()[name]
+    target, model = config.cut.targets[0], resident(config)
+    places, plan = Places.of(config), phases(config, spec)
+    theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
+    seen: dict[int, list[Tensor]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for phase in plan:
+            net = network(
+                config, phase.spec, phase.method, target, seed, model, 1, lambda p: Path(scratch) / f"{p}.safetensors"
+            )
+            if absent:
+                net.sources = net.participants = tuple(s for s in net.sources if s != liar)
+            turned(net, liar, times, part, seen)
+            told = judge(config, phase.spec, target, seed, model)
+            theta, record = run(phase.method, net, theta, phase.train.rounds, told)
+            net.close()
+    model.load(theta)
+    rounds = {a["round"] for a in record.absences if a["party"] == liar}
+    accused = {a["party"] for a in record.absences} - {liar}
+    return {"auc": told(theta)["test/auc"], "left_out": len(rounds), "accused": len(accused), "along": along(seen)}
+
+
+def along(seen: dict[int, list[Tensor]]) -> list[float]:
+    """Lowest and highest cosine of an honest update with the sum of the others' directions, over all rounds."""
+    found = []
+    for vectors in seen.values():
+        cos = gram(vectors)
+        for i in range(len(vectors)):
+            rest = [k for k in range(len(vectors)) if k != i]
+            found.append(float(cos[i, rest].sum() / cos[rest][:, rest].sum().clamp(min=1e-12).sqrt()))
+    return [round(min(found), 3), round(max(found), 3)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", nargs="+", default=["config/chexpert_phantom.yaml"])
+    parser.add_argument("--runs", nargs="+", default=["fedavg", "gp"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--times", type=float, default=1.0)
+    parser.add_argument("--part", choices=("parameters", "extractor"), default="parameters")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    config = load(*options.config)
+    parties = read_json(Places.of(config).root / "cohort.json")["parties"]
+    sources = [p for p in parties if p != config.cut.targets[0] and p in config.cut.parties]
+    liar = max(sources, key=lambda p: parties[p]["images"].get("train", 0))
+    for name in options.runs:
+        for seed in options.seeds:
+            one = partial(measured, config, name, seed, liar, part=options.part)
+            honest, without = one(times=0.0, absent=False), one(times=0.0, absent=True)
+            lied = one(times=options.times, absent=False)
+            aucs = {"honest": honest["auc"], "without": without["auc"], "lying": lied["auc"]}
+            line = {"run": name, "seed": seed, **{k: round(v, 4) for k, v in aucs.items()}}
+            line |= {"left_out": lied["left_out"], "accused": lied["accused"], "along": honest["along"]}
+            print(json.dumps(line | {"times": options.times, "part": options.part}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
