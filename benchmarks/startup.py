@@ -44,9 +44,9 @@ def tell(*_):
     os._exit(0)
 """
 JOB = f"""{TOLD}
-import fdamed.train
+import fdamed.optimiser
 from fdamed.cli import main
-fdamed.train.Optimiser.step = tell
+fdamed.optimiser.Optimiser.step = tell
 main("federate --config start.yaml --run gp --target edema --seed 0".split())
 """
 BARE = f"{TOLD}\nimport torch\ntell()\n"

@@ -12,8 +12,9 @@ from torch import Tensor
 from fdamed.config import Recipe
 from fdamed.models.flat import FlatModel
 from fdamed.models.forward_only import forward_only
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import Stream
-from fdamed.train import Optimiser, as_input, batches, jitter, noisy, taken
+from fdamed.train import as_input, batches, jitter, noisy, taken
 
 
 @dataclass(frozen=True)

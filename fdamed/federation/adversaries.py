@@ -21,8 +21,9 @@ from fdamed.federation.steps import auxiliary_tasks, finite
 from fdamed.models.adversary import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.models.heads import auxiliary_loss
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import Stream, stream
-from fdamed.train import AuxiliaryTasks, Optimiser, as_input, batches, held, jitter, noisy, taken
+from fdamed.train import AuxiliaryTasks, as_input, batches, held, jitter, noisy, taken
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labelled

@@ -21,8 +21,9 @@ from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Features, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import Stream, stream
-from fdamed.train import Optimiser, batches
+from fdamed.train import batches
 
 Critic = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(source, its features, the target's) -> gradients for both."""

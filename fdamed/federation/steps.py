@@ -11,8 +11,9 @@ from fdamed.federation.method import Model
 from fdamed.federation.site import Site, at_site, under_noise
 from fdamed.federation.wire import Count, Scalar, Update, Weights, message
 from fdamed.models.backbone import initialise
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import stream
-from fdamed.train import AuxiliaryTasks, Correct, Optimiser, Outcome, fit
+from fdamed.train import AuxiliaryTasks, Correct, Outcome, fit
 
 
 @message

@@ -14,8 +14,9 @@ from fdamed.federation.steps import Trained, finite
 from fdamed.federation.wire import Count, Weights, message
 from fdamed.models.backbone import initialise_head
 from fdamed.models.flat import FlatModel
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import stream
-from fdamed.train import Optimiser, fit
+from fdamed.train import fit
 
 
 @message

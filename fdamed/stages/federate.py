@@ -36,7 +36,7 @@ from fdamed.stages.places import Places, add_config, add_run, needed, read_confi
 TRAINING = (
     "algebra", "federation", "methods", "models", "compiled.py", "config.py", "data/loader.py",
     "data/manifest.py", "data/samples.py", "distil.py", "evaluate/metrics.py", "faults.py", "guards.py", "limits.py",
-    "private.py", "runs.py", "seeds.py", "train.py", "stages/costs.py", "stages/hospitals.py",
+    "optimiser.py", "private.py", "runs.py", "seeds.py", "train.py", "stages/costs.py", "stages/hospitals.py",
     "stages/own_models.py", "stages/phases.py",
 )  # fmt: skip
 """The part of the package on which the bits of a training depend; the data themselves have digests of their own."""

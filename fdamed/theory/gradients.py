@@ -20,8 +20,9 @@ from fdamed.federation.steps import Trained, train_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.guards import local_steps
 from fdamed.models.flat import Layout
+from fdamed.optimiser import Optimiser
 from fdamed.seeds import Stream, stream
-from fdamed.train import Optimiser, fit
+from fdamed.train import fit
 
 FOLD = 1 << 15
 """Numbers of a folded gradient: inner products of folded vectors are off by about 1 / 180 of the lengths."""

@@ -41,7 +41,7 @@ class Counter:
 
 def counted(counter: Counter) -> None:
     """Let every step of the optimiser be counted."""
-    from fdamed.train import Optimiser
+    from fdamed.optimiser import Optimiser
 
     step = Optimiser.step
 

@@ -18,7 +18,8 @@ from fdamed.federation.steps import Moved
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp_auto import FedGPAuto
 from fdamed.models.flat import layout_of
-from fdamed.train import Optimiser, fit
+from fdamed.optimiser import Optimiser
+from fdamed.train import fit
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
 from tests.unit.test_vector import TwoLayers

@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fdamed.configfile import load, parse
-from fdamed.federation.direction import Bearing, Bearings, bearings, gram, peers, total_variation
+from fdamed.federation.averaging import sound_moves
+from fdamed.federation.direction import Bearing, Bearings, bearings, beyond_chance, gram, peers, total_variation
 from fdamed.federation.method import Model
 from fdamed.federation.network import InProcess
 from fdamed.federation.repeats import FEWEST, Repeats, digest
-from fdamed.federation.steps import Moved, Trained
+from fdamed.federation.steps import Moved, Trained, move_locally
 from fdamed.federation.wire import Count, message
 from fdamed.limits import Guard
+from fdamed.models.flat import Layout, Segment, layout_of
 from fdamed.stages.hospitals import declare
-from tests import hospitals
+from tests import attackers, hospitals
+from tests.attackers import SOURCES, TARGET, Attacked, hospital
 from tests.unit.test_guards import STUDY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +83,53 @@ def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_aga
 
 def test_a_limit_of_nobody_needs_no_rates_and_a_default_has_one() -> None:
     assert (Guard().opposed, Guard().alike) == (-0.2, 0.1)
+
+
+# --- heads -----------------------------------------------------------------------------------------------------------
+
+
+class Wide(nn.Module):
+    """Many parameters in which honest hospitals have nothing in common, and a head."""
+
+    def __init__(self, features: int = 128) -> None:
+        super().__init__()
+        self.body = nn.Linear(200, features)
+        self.head = nn.Linear(features, 2)
+
+
+def left_after(turned: slice | None, features: int = 128) -> set[str]:
+    """Who is let in of four, all with a body of their own and much of a common head, one with a part turned round."""
+    layout, generator = layout_of(Wide(features)), torch.Generator().manual_seed(1)
+    common = torch.zeros(layout.size)
+    common[layout.head] = torch.randn(layout.head.stop - layout.head.start, generator=generator)
+    sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
+    if turned is not None:
+        sent["lyon"][turned] *= -1.0
+    net = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
+    net.layout = layout
+    answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
+    return set(sound_moves(net, move_locally, torch.zeros(layout.size), answers))
+
+
+def test_where_whole_updates_have_nothing_in_common_the_head_tells_who_points_the_other_way() -> None:
+    everybody, others = set(SOURCES), set(SOURCES) - {"lyon"}
+    assert left_after(None) == everybody
+    assert left_after(slice(None)) == others  # all parameters turned round
+    assert left_after(layout_of(Wide()).head) == others
+    assert left_after(slice(0, layout_of(Wide()).head.start)) == everybody  # a body alone looks like any other
+
+
+def test_in_a_head_of_a_few_numbers_chance_is_no_offence() -> None:
+    assert left_after(slice(None), features=4) == set(SOURCES)
+    assert beyond_chance(-0.1, 10) == pytest.approx(-2 / 10**0.5)
+    assert beyond_chance(-0.1, 11_000_000) == -0.1
+
+
+def test_a_network_without_a_head_in_one_piece_has_none_to_compare() -> None:
+    assert layout_of(nn.Linear(3, 2)).head == slice(0, 0)
+    parted = Layout(tuple(Segment(n, (1,), i, i + 1, "parameter") for i, n in enumerate(["head.a", "body", "head.b"])))
+    assert parted.head == slice(0, 0)
+    assert layout_of(Wide()).head == slice(128 * 201, 128 * 201 + 258)
 
 
 # --- repeated answers ------------------------------------------------------------------------------------------------

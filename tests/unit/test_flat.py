@@ -6,7 +6,7 @@ from torch import nn
 from fdamed.config import Model, Recipe
 from fdamed.models import backbone, heads
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
-from fdamed.train import Optimiser
+from fdamed.optimiser import Optimiser
 
 SMALL = Model(width=0.0625)
 
