@@ -2,9 +2,9 @@
 
 `python -m benchmarks.liar --config config/chexpert_phantom.yaml --runs fedavg gp --seeds 0 1 2` trains each run three
 times: with all sources honest, without the largest source, and with that source sending its update turned round
-(`--times` as long as it was; `--part extractor` leaves its head as it is). It prints one JSON line for each run and
-seed: the target's test AUC of the three, in how many rounds the liar was left out, how many honest sources ever were,
-and the lowest and highest cosine of an honest source with the others.
+(`--times` as long as it was; `--keep head` leaves layers of such names as they are). It prints one JSON line for each
+run and seed: the target's test AUC of the three, in how many rounds the liar was left out, how many honest sources ever
+were, and the lowest and highest cosine of an honest source with the others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 
 from fdamed.config import Config
 from fdamed.configfile import load
-from fdamed.federation.direction import gram
+from fdamed.federation.direction import bearings, layer_cosines
 from fdamed.federation.loop import run
 from fdamed.federation.network import Network
 from fdamed.files import read_json
@@ -33,7 +34,7 @@ from fdamed.stages.places import Places, weights_in
 Tensor = torch.Tensor
 
 
-def turned(net: Network, liar: str, times: float, part: str, seen: dict[int, list[Tensor]]) -> None:
+def turned(net: Network, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
     """Let the liar's models and updates go the other way; `seen` gets the updates of the honest, by round."""
     honest = net._deliver
 
@@ -47,26 +48,31 @@ def turned(net: Network, liar: str, times: float, part: str, seen: dict[int, lis
             if party != net.target and nth == 0:
                 seen.setdefault(net.round, []).append((value - base)[: net.layout.trainable].clone())
             if party == liar and times:
-                reply = dataclasses.replace(reply, **{name: lied(value, base, times, net.layout, part)})
+                reply = dataclasses.replace(reply, **{name: lied(value, base, times, net.layout, keep)})
         return reply
 
     net._deliver = deliver  # type: ignore[method-assign]
 
 
-def lied(value: Tensor, base: Tensor, times: float, layout: Layout, part: str) -> Tensor:
+def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequence[str]) -> Tensor:
     """The parameters turned round; the running statistics as they are, for a variance turned round soon is negative."""
     out = value.clone()
     out[: layout.trainable] = torch.lerp(base, value, -times)[: layout.trainable]
-    if part == "extractor":
-        out[layout.head] = value[layout.head]
+    for s in layout.parameters:
+        if s.name.startswith(tuple(keep)):
+            out[s.start : s.stop] = value[s.start : s.stop]
     return out
 
 
-def measured(config: Config, name: str, seed: int, liar: str, times: float, part: str, absent: bool) -> dict[str, Any]:
+def measured(
+    config: Config, name: str, seed: int, liar: str, times: float, keep: Sequence[str], absent: bool
+) -> dict[str, Any]:
     """The test AUC of one run and what the guard did."""
     spec = config.expanded_runs()[name]
     target, model = config.cut.targets[0], resident(config)
     places, plan = Places.of(config), phases(config, spec)
+    if any(phase.method.parts or phase.method.keeps for phase in plan):
+        raise SystemExit(f"{name} predicts with more than the network: this benchmark is for runs that do not")
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     seen: dict[int, list[Tensor]] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,7 +82,7 @@ def measured(config: Config, name: str, seed: int, liar: str, times: float, part
             )
             if absent:
                 net.sources = net.participants = tuple(s for s in net.sources if s != liar)
-            turned(net, liar, times, part, seen)
+            turned(net, liar, times, keep, seen)
             told = judge(config, phase.spec, target, seed, model)
             theta, record = run(phase.method, net, theta, phase.train.rounds, told)
             net.close()
@@ -90,11 +96,9 @@ def along(seen: dict[int, list[Tensor]]) -> list[float]:
     """Lowest and highest cosine of an honest update with the sum of the others' directions, over all rounds."""
     found = []
     for vectors in seen.values():
-        cos = gram(vectors)
-        for i in range(len(vectors)):
-            rest = [k for k in range(len(vectors)) if k != i]
-            found.append(float(cos[i, rest].sum() / cos[rest][:, rest].sum().clamp(min=1e-12).sqrt()))
-    return [round(min(found), 3), round(max(found), 3)]
+        others = [[k for k in range(len(vectors)) if k != i] for i in range(len(vectors))]
+        found += [float(b.along[0]) for b in bearings(layer_cosines(vectors, ()), others).values()]
+    return [round(min(found), 3), round(max(found), 3)] if found else []
 
 
 def main() -> None:
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", default=["fedavg", "gp"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--times", type=float, default=1.0)
-    parser.add_argument("--part", choices=("parameters", "extractor"), default="parameters")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="LAYER", help="layers that are not turned round")
     options = parser.parse_args()
     torch.set_num_threads(1)
     config = load(*options.config)
@@ -112,13 +116,13 @@ def main() -> None:
     liar = max(sources, key=lambda p: parties[p]["images"].get("train", 0))
     for name in options.runs:
         for seed in options.seeds:
-            one = partial(measured, config, name, seed, liar, part=options.part)
+            one = partial(measured, config, name, seed, liar, keep=options.keep)
             honest, without = one(times=0.0, absent=False), one(times=0.0, absent=True)
             lied = one(times=options.times, absent=False)
             aucs = {"honest": honest["auc"], "without": without["auc"], "lying": lied["auc"]}
             line = {"run": name, "seed": seed, **{k: round(v, 4) for k, v in aucs.items()}}
             line |= {"left_out": lied["left_out"], "accused": lied["accused"], "along": honest["along"]}
-            print(json.dumps(line | {"times": options.times, "part": options.part}), flush=True)
+            print(json.dumps(line | {"times": options.times, "keep": options.keep}), flush=True)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def main() -> None:
     theta = model.read()
     names = [BASE, *(n for n in given.only if n != BASE)]
     methods = {n: REGISTRY[VARIANTS[n][0]](**VARIANTS[n][1]) for n in names}
-    nets = {n: hospitals(VARIANTS[n][0], sets, model) for n in names}
+    nets = {n: hospitals(VARIANTS[n][0], sets, model, sgd=False) for n in names}
     states: dict[str, Any] = {n: m.start(theta) for n, m in methods.items()}
     seconds: dict[str, list[float]] = {n: [] for n in names}
     for repeat in range(given.repeats + 1):

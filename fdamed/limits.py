@@ -17,7 +17,7 @@ class Guard(Strict):
     shortened: Annotated[float, Field(gt=1)] | None = 10.0
     """One that is longer than this is shortened to it; null: it is taken as it is, up to `longest`."""
     opposed: Annotated[float, Field(ge=-1, le=0)] | None = -0.2
-    """Leave out of the round who points against the others, below this cosine (half of it: of heads); null: nobody."""
+    """Leave out of the round who points against the others, below this cosine, in any layer; null: nobody."""
     alike: Annotated[float, Field(ge=0, le=1)] | None = 0.1
     """Held against each other for that are hospitals whose declared label rates differ by no more; null: all are."""
     strikes: Annotated[int, Field(ge=1)] | None = 3

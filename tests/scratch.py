@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "image": {"size": 32},
     "model": {"width": 0.0625},
     "phantom": {"patients": 500, "size": 64},
-    "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1},
+    "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1, "smallest_cell": 1},
 }
 """Section -> what every configuration that has it gets."""
 CUT = {"per_class": 24, "labelled": LABELLED}
@@ -152,15 +152,15 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
-    """At most one round of warm-up, labels below those of the cut, and of a sweep its first and last value."""
+    """At most one round of warm-up, labels below those of the cut, and of a sweep its first two values."""
     out = dict(options)
     if "warmup" in out:
         out["warmup"] = min(out["warmup"], 1)
     if "labelled" in out:
         out["labelled"] = LABELLED // 2
     if "sweep" in out:
-        ends = {key: [values[0], values[-1]] for key, values in out["sweep"].items()}
-        out["sweep"] = ends | ({"labelled": [LABELLED // 2, LABELLED]} if "labelled" in ends else {})
+        few = {key: values[:2] for key, values in out["sweep"].items()}
+        out["sweep"] = few | ({"labelled": [LABELLED // 2, LABELLED]} if "labelled" in few else {})
     return out
 
 

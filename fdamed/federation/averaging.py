@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fdamed.algebra.vector import cosines, mean
-from fdamed.federation.direction import HEAD, MAJORITY, bearings, beyond_chance, gram, peers
+from fdamed.federation.direction import MAJORITY, Stretch, bearings, layer_cosines, limits, peers
 from fdamed.federation.guard import Travel, Verdict, distances, judged, odd_shapes
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
@@ -86,9 +86,7 @@ def sound_models(net: Network, step: Step, x: Tensor, h: Mapping[str, L], also: 
     kept = _moved(net, step, kept, lengths)
     verdict = sound(net, step, _travels(kept, [lengths[k] for k in kept]), length(x[:cut]))
     kept = _left(kept, verdict)
-    kept = _unopposed(net, step, kept, "x", [r.x[:cut] for r in kept.values()], x[:cut])
-    head = net.layout.head
-    kept = _unopposed(net, step, kept, "head of x", [r.x[head] for r in kept.values()], x[head], HEAD)
+    kept = _unopposed(net, step, kept, "x", [r.x[:cut] for r in kept.values()], x[:cut], net.layout.stretches)
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -116,8 +114,7 @@ def sound_moves(
     own = Travel(length(target.g[:cut]), target.n, target.reach) if target else None
     verdict = sound(net, step, travels, length(x[:cut]), own)
     kept = _left(kept, verdict)
-    kept = _unopposed(net, step, kept, "g", [r.g[:cut] for r in kept.values()])
-    kept = _unopposed(net, step, kept, "head of g", [r.g[net.layout.head] for r in kept.values()], share=HEAD)
+    kept = _unopposed(net, step, kept, "g", [r.g[:cut] for r in kept.values()], None, net.layout.stretches)
     for party, factor in verdict.factors.items():
         if party in kept:
             net.shorten(party, step, factor)
@@ -234,11 +231,12 @@ def _unopposed(
     part: str,
     vectors: list[Tensor],
     x: Tensor | None = None,
-    share: float = 1.0,
+    layers: Sequence[Stretch] = (),
 ) -> dict[str, T]:
     """Without those whose change of the parameters x (None: from zero) points against the others with like label rates.
 
-    Such a hospital may be honest: it is left out of this round, and no nearer to quarantine. `share`: of the limit.
+    As a whole or in one of the `layers`. Such a hospital may be honest: it is left out of this round, and no nearer to
+    quarantine.
     """
     limit, within, names = net.guard.opposed, net.guard.alike, list(h)
     if limit is None or len(names) <= MAJORITY or not len(vectors[0]):
@@ -250,9 +248,9 @@ def _unopposed(
     if max(map(len, others)) < MAJORITY:
         return h
     why = "it points against the others" if within is None else "it points against those with label rates like its own"
-    found = {names[i]: bearing for i, bearing in bearings(gram(vectors, x), others).items()}
-    limit = beyond_chance(share * limit, len(vectors[0]))
-    offenders = net.bearings.opposed(net.round, step.name, part, found, limit)
+    found = {names[i]: bearing for i, bearing in bearings(layer_cosines(vectors, layers, x), others).items()}
+    below = limits(limit, layers, len(vectors[0]))
+    offenders = net.bearings.opposed(net.round, step.name, part, found, below)
     return _left(h, _named(net, step, Verdict(dict.fromkeys(offenders, why)), strike=False))
 
 

@@ -1,14 +1,15 @@
 """Who points against the others: a sign that an update was turned round, where label rates are no reason for it.
 
 An honest hospital with other label rates points against the others as a liar does (docs/guard.md has the figures). So a
-hospital is held only against those whose label rates, as declared in the cohort, are like its own (decision 0040).
+hospital is held only against those whose label rates, as declared in the cohort, are like its own (decision 0040), as
+a whole and layer by layer: large networks have layers in which honest hospitals share nothing, and others in which they
+share much (decision 0041).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,30 +20,45 @@ from fdamed.federation.guard import SHORTEST
 
 MAJORITY = 3
 """Others without which there is no common direction."""
-HEAD = 0.5
-"""So much of the limit is that for a head, where honest hospitals have most in common (decision 0040)."""
-CHANCE = 2.0
+CHANCE = 3.0
 """Standard deviations by which a cosine must leave what chance gives; in d dimensions one is 1/sqrt(d)."""
+DIGITS = 5
+"""Of a cosine that is kept for the next rounds, in memory and on file alike."""
 Shares = tuple[float, ...]
 """How much of a hospital's images each class has."""
+Stretch = tuple[int, int]
+"""Where a layer begins and ends in the vector."""
 
 
-def gram(vectors: Sequence[Tensor], x: Tensor | None = None) -> Tensor:
-    """Cosines (N, N) of the vectors (P,), or of what they are beyond x (P,); 0 where one has no length."""
-    total = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
-    for start in range(0, len(vectors[0]), BLOCK):
-        rows = torch.stack([v[start : start + BLOCK] for v in vectors])
-        if x is not None:
-            rows -= x[start : start + BLOCK]
-        total += (rows @ rows.t()).double()
-    length = total.diagonal().clamp(min=0.0).sqrt()
+def layer_cosines(vectors: Sequence[Tensor], layers: Sequence[Stretch], x: Tensor | None = None) -> Tensor:
+    """Cosines (1 + L, N, N) of the vectors (P,), or of what they are beyond x (P,): as a whole, then layer by layer.
+
+    The whole is what the L layers make up together, or where there are none all of the vectors. A cosine is 0 where one
+    of the two has no length.
+    """
+    products = torch.zeros(1 + len(layers), len(vectors), len(vectors), dtype=torch.float64)
+    parts = zip(products[1:], layers, strict=True) if layers else [(products[0], (0, len(vectors[0])))]
+    for own, (begin, end) in parts:
+        for start in range(begin, end, BLOCK):
+            here = slice(start, min(start + BLOCK, end))
+            rows = torch.stack([v[here] for v in vectors])
+            if x is not None:
+                rows -= x[here]
+            own += (rows @ rows.t()).double()
+    if layers:
+        products[0] = products[1:].sum(0)
+    length = products.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt()
     unit = torch.where(length > SHORTEST, 1.0 / length.clamp(min=SHORTEST), 0.0)
-    return unit[:, None] * total * unit[None, :]
+    return unit[:, :, None] * products * unit[:, None, :]
 
 
-def beyond_chance(limit: float, dimensions: int) -> float:
-    """The limit of a cosine, or what is beyond chance in so few dimensions that honest directions scatter as widely."""
-    return min(limit, -CHANCE / math.sqrt(max(1, dimensions)))
+def limits(limit: float, layers: Sequence[Stretch], size: int) -> Tensor:
+    """The limit (1 + L,) for the whole and each layer: what is asked for, or what is beyond chance in so few numbers.
+
+    `size`: of the whole.
+    """
+    sizes = torch.tensor([size, *(end - begin for begin, end in layers)], dtype=torch.float64)
+    return (-CHANCE / sizes.clamp(min=1.0).sqrt()).clamp(max=limit)
 
 
 def peers(names: Sequence[str], declared: Mapping[str, Shares], within: float | None) -> list[list[int]]:
@@ -65,48 +81,72 @@ def total_variation(p: Shares, q: Shares) -> float:
 
 
 def bearings(cos: Tensor, others: Sequence[Sequence[int]]) -> dict[int, Bearing]:
-    """How each points to its `others`, where these are at least three; `cos` (N, N) are the cosines of the updates."""
-
-    def along(own: int, rest: Sequence[int]) -> float:
-        return float(cos[own, rest].sum() / cos[rest][:, rest].sum().clamp(min=1e-12).sqrt())
-
+    """How each points to its `others`, where these are at least three; `cos` (L, N, N) are the updates' cosines."""
+    own = cos.diagonal(dim1=1, dim2=2)
     found = {}
     for i, rest in enumerate(others):
         if len(rest) >= MAJORITY:
-            agreement = sorted(along(j, [k for k in rest if k != j]) for j in rest)
-            found[i] = Bearing(along(i, rest), agreement[len(agreement) // 2])
+            to_all = cos[:, :, rest].sum(2)
+            square = to_all[:, rest].sum(1)
+            without = (to_all - own)[:, rest] / _root(square[:, None] - (2.0 * to_all - own)[:, rest])
+            found[i] = Bearing(to_all[:, i] / _root(square), without.sort(1).values[:, len(rest) // 2])
     return found
 
 
-@dataclass(frozen=True)
-class Bearing:
-    """The cosine of an update with the sum of the others' directions, and how well half of these agree with the rest of
-    them: where everybody goes its own way nobody points against the others."""
+def _root(square: Tensor) -> Tensor:
+    return square.clamp(min=1e-12).sqrt()
 
-    along: float
-    agreement: float
+
+@dataclass(frozen=True, eq=False)
+class Bearing:
+    """The cosine (L,) of an update with the sum of the others' directions, and how well half of these agree with the
+    rest of them: where everybody goes its own way nobody points against the others."""
+
+    along: Tensor
+    agreement: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """Means of the rounds of one source, of each the last and all before weigh the same, and where it is aside (L,)."""
+
+    along: Tensor
+    agreement: Tensor
+    aside: Tensor
 
 
 class Bearings:
-    """How each source has pointed so far, and how its others agreed: of each the mean of the last round and of all
-    before, so one odd round weighs half."""
+    """How each source has pointed so far, and how its others agreed.
+
+    It is left aside for where it points against the others in the mean of its rounds while these agree in theirs, and
+    comes in again when it points along with them.
+    """
 
     def __init__(self) -> None:
-        self._mean: dict[tuple[str, str, str], Bearing] = {}
+        self._past: dict[tuple[str, str, str], Past] = {}
         self.news: list[dict[str, Any]] = []
         """Lines for the run's record, with which a run that is taken up again knows them too."""
 
-    def opposed(self, round: int, step: str, part: str, found: Mapping[str, Bearing], limit: float) -> list[str]:
-        """Who points against the others below `limit`, in the mean of its rounds, where these agree by as much."""
-        for party, bearing in found.items():
-            line = {"round": round, "party": party, "step": step, "part": part} | asdict(bearing)
+    def opposed(self, round: int, step: str, part: str, found: Mapping[str, Bearing], limits: Tensor) -> list[str]:
+        """Who is left aside in this round: below the `limits` (L,), where the others agree by as much, or still."""
+        offenders = []
+        for party, new in found.items():
+            never = torch.zeros(len(new.along), dtype=torch.bool)
+            past = self._past.get((party, step, part), Past(new.along, new.agreement, never))
+            along = (0.5 * (past.along + new.along)).round(decimals=DIGITS)
+            agreement = (0.5 * (past.agreement + new.agreement)).round(decimals=DIGITS)
+            aside = ((along < limits) & (agreement >= -limits)) | (past.aside & (along < 0.0))
+            line = {"round": round, "party": party, "step": step, "part": part, "along": along.tolist()}
+            line |= {"agreement": agreement.tolist(), "aside": aside.nonzero().flatten().tolist()}
             self.recall(line)
             self.news.append(line)
-        means = {party: self._mean[party, step, part] for party in found}
-        return [party for party, mean in means.items() if mean.along < limit and mean.agreement >= -limit]
+            if aside.any():
+                offenders.append(party)
+        return offenders
 
     def recall(self, line: Mapping[str, Any]) -> None:
-        """Take up one bearing of this or an earlier job."""
-        key, new = (line["party"], line["step"], line["part"]), Bearing(line["along"], line["agreement"])
-        old = self._mean.get(key, new)
-        self._mean[key] = Bearing(0.5 * (old.along + new.along), 0.5 * (old.agreement + new.agreement))
+        """Take up what one round of this or an earlier job has left."""
+        along, agreement = (torch.tensor(line[k], dtype=torch.float64) for k in ("along", "agreement"))
+        aside = torch.zeros(len(along), dtype=torch.bool)
+        aside[line["aside"]] = True
+        self._past[line["party"], line["step"], line["part"]] = Past(along, agreement, aside)

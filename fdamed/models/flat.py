@@ -48,11 +48,9 @@ class Layout:
         return tuple(s for s in self.segments if s.kind == "parameter")
 
     @cached_property
-    def head(self) -> slice:
-        """Where the main head's parameters stand; empty where there is none, or not in one piece."""
-        own = [s for s in self.parameters if s.name.startswith("head.")]
-        whole = bool(own) and sum(s.stop - s.start for s in own) == own[-1].stop - own[0].start
-        return slice(own[0].start, own[-1].stop) if whole else slice(0, 0)
+    def stretches(self) -> tuple[tuple[int, int], ...]:
+        """Where each parameter begins and ends."""
+        return tuple((s.start, s.stop) for s in self.parameters)
 
     @cached_property
     def variances(self) -> Tensor:

@@ -42,7 +42,7 @@ NOT_RUN = {
 """Command -> why it is not run here."""
 SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}
 """Commands that do not end: run until the address answers."""
-FEW = "--side 32 --images 8 --repeats 1"
+FEW = "--side 32 --images 32 --repeats 1"
 SHORTER = {
     "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,
     "python -m benchmarks.methods --full --sgd": FEW,

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from fdamed.configfile import load, parse
 from fdamed.federation.averaging import sound_moves
-from fdamed.federation.direction import Bearing, Bearings, bearings, beyond_chance, gram, peers, total_variation
+from fdamed.federation.direction import Bearing, Bearings, bearings, layer_cosines, limits, peers, total_variation
 from fdamed.federation.method import Model
 from fdamed.federation.network import InProcess
 from fdamed.federation.repeats import FEWEST, Repeats, digest
 from fdamed.federation.steps import Moved, Trained, move_locally
 from fdamed.federation.wire import Count, message
 from fdamed.limits import Guard
-from fdamed.models.flat import Layout, Segment, layout_of
+from fdamed.models.flat import layout_of
 from fdamed.stages.hospitals import declare
 from tests import attackers, hospitals
 from tests.attackers import SOURCES, TARGET, Attacked, hospital
@@ -34,8 +34,8 @@ ROWS = [COMMON + 0.5 * torch.eye(6)[i] for i in range(4)]
 
 def against(rows: list[Tensor], limit: float = LIMIT) -> list[str]:
     names = [str(i) for i in range(len(rows))]
-    found = {names[i]: b for i, b in bearings(gram(rows), peers(names, {}, None)).items()}
-    return Bearings().opposed(1, "step", "x", found, limit)
+    found = {names[i]: b for i, b in bearings(layer_cosines(rows, ()), peers(names, {}, None)).items()}
+    return Bearings().opposed(1, "step", "x", found, torch.tensor([limit]))
 
 
 def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
@@ -49,9 +49,20 @@ def test_who_points_against_all_others_is_found_only_where_these_agree() -> None
 
 def test_a_bearing_is_the_cosine_with_the_sum_of_the_directions_of_the_others() -> None:
     rows = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([-1.0, 0.0])]
-    found = bearings(gram(rows), peers(list("abcd"), {}, None))
-    assert found[3].along == pytest.approx(-2 / 5**0.5)  # the others' directions add up to (2, 1)
-    assert found[1].along == pytest.approx(0.0, abs=1e-9)
+    found = bearings(layer_cosines(rows, ()), peers(list("abcd"), {}, None))
+    assert found[3].along.tolist() == pytest.approx([-2 / 5**0.5])  # the others' directions add up to (2, 1)
+    assert found[1].along.tolist() == pytest.approx([0.0], abs=1e-9)
+    # Of (1, 0), (0, 1), (1, 0), each beside the other two: 1/sqrt(2), 0, 1/sqrt(2).
+    assert found[3].agreement.tolist() == pytest.approx([0.5**0.5])
+
+
+def test_layers_have_cosines_of_their_own_and_make_up_the_whole() -> None:
+    a, b, x = torch.tensor([2.0, 1.0, 1.0, 5.0]), torch.tensor([2.0, 1.0, 3.0, 1.0]), torch.ones(4)
+    cos = layer_cosines([a, b], [(0, 2), (2, 4)], x)
+    # a - x = (1, 0 | 0, 4) and b - x = (1, 0 | 2, 0): one product of 1, lengths sqrt(17) and sqrt(5).
+    assert cos[:, 0, 1].tolist() == pytest.approx([1 / 85**0.5, 1.0, 0.0])
+    assert torch.allclose(cos.diagonal(dim1=1, dim2=2), torch.ones(3, 2, dtype=torch.float64))
+    assert layer_cosines([x, torch.zeros(4)], [])[0, 0, 1] == 0.0
 
 
 def test_hospitals_are_held_against_those_of_like_rates_alone() -> None:
@@ -67,8 +78,12 @@ def test_two_classes_of_ten_at_each_client_make_nobody_alike() -> None:
 
 
 def told(*along: float, agreement: float = 0.5) -> list[list[str]]:
-    known = Bearings()
-    return [known.opposed(r, "step", "x", {"north": Bearing(a, agreement)}, LIMIT) for r, a in enumerate(along, 1)]
+    known, limit = Bearings(), torch.tensor([LIMIT])
+    return [known.opposed(r, "step", "x", {"north": bearing(a, agreement)}, limit) for r, a in enumerate(along, 1)]
+
+
+def bearing(along: float, agreement: float) -> Bearing:
+    return Bearing(torch.tensor([along], dtype=torch.float64), torch.tensor([agreement], dtype=torch.float64))
 
 
 def test_one_odd_round_of_an_honest_hospital_costs_it_nothing_and_a_second_does() -> None:
@@ -76,8 +91,9 @@ def test_one_odd_round_of_an_honest_hospital_costs_it_nothing_and_a_second_does(
     assert told(0.3, -0.6, -0.6) == [[], [], ["north"]]
 
 
-def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_again_when_it_turns() -> None:
-    assert told(-0.5, -0.5, 0.4) == [["north"], ["north"], []]
+def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_again_when_it_points_along() -> None:
+    assert told(-0.5, -0.5, 0.4, 0.4) == [["north"], ["north"], ["north"], []]  # means -0.5, -0.5, -0.05, 0.175
+    assert told(-0.1, -0.1) == [[], []]
     assert told(-0.5, agreement=0.1) == [[]]
 
 
@@ -85,23 +101,23 @@ def test_a_limit_of_nobody_needs_no_rates_and_a_default_has_one() -> None:
     assert (Guard().opposed, Guard().alike) == (-0.2, 0.1)
 
 
-# --- heads -----------------------------------------------------------------------------------------------------------
+# --- layer by layer --------------------------------------------------------------------------------------------------
 
 
 class Wide(nn.Module):
     """Many parameters in which honest hospitals have nothing in common, and a head."""
 
-    def __init__(self, features: int = 128) -> None:
+    def __init__(self, features: int = 256) -> None:
         super().__init__()
         self.body = nn.Linear(200, features)
         self.head = nn.Linear(features, 2)
 
 
-def left_after(turned: slice | None, features: int = 128) -> set[str]:
+def left_after(turned: slice | None, features: int = 256) -> set[str]:
     """Who is let in of four, all with a body of their own and much of a common head, one with a part turned round."""
     layout, generator = layout_of(Wide(features)), torch.Generator().manual_seed(1)
     common = torch.zeros(layout.size)
-    common[layout.head] = torch.randn(layout.head.stop - layout.head.start, generator=generator)
+    common[200 * features + features :] = torch.randn(2 * features + 2, generator=generator)
     sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
     if turned is not None:
         sent["lyon"][turned] *= -1.0
@@ -111,25 +127,18 @@ def left_after(turned: slice | None, features: int = 128) -> set[str]:
     return set(sound_moves(net, move_locally, torch.zeros(layout.size), answers))
 
 
-def test_where_whole_updates_have_nothing_in_common_the_head_tells_who_points_the_other_way() -> None:
-    everybody, others = set(SOURCES), set(SOURCES) - {"lyon"}
+def test_where_whole_updates_have_nothing_in_common_a_layer_tells_who_points_the_other_way() -> None:
+    everybody, others, head = set(SOURCES), set(SOURCES) - {"lyon"}, 256 * 201
     assert left_after(None) == everybody
-    assert left_after(slice(None)) == others  # all parameters turned round
-    assert left_after(layout_of(Wide()).head) == others
-    assert left_after(slice(0, layout_of(Wide()).head.start)) == everybody  # a body alone looks like any other
+    assert left_after(slice(None)) == others
+    assert left_after(slice(head, None)) == others
+    assert left_after(slice(0, head)) == everybody  # where nobody agrees nobody is against the others
 
 
-def test_in_a_head_of_a_few_numbers_chance_is_no_offence() -> None:
+def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
     assert left_after(slice(None), features=4) == set(SOURCES)
-    assert beyond_chance(-0.1, 10) == pytest.approx(-2 / 10**0.5)
-    assert beyond_chance(-0.1, 11_000_000) == -0.1
-
-
-def test_a_network_without_a_head_in_one_piece_has_none_to_compare() -> None:
-    assert layout_of(nn.Linear(3, 2)).head == slice(0, 0)
-    parted = Layout(tuple(Segment(n, (1,), i, i + 1, "parameter") for i, n in enumerate(["head.a", "body", "head.b"])))
-    assert parted.head == slice(0, 0)
-    assert layout_of(Wide()).head == slice(128 * 201, 128 * 201 + 258)
+    found = limits(LIMIT, [(0, 100), (100, 104), (104, 10_000)], 10_000).tolist()
+    assert found == pytest.approx([LIMIT, -0.3, -1.5, LIMIT])
 
 
 # --- repeated answers ------------------------------------------------------------------------------------------------
@@ -194,12 +203,13 @@ def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() ->
 def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
     first, second = hospitals.in_process(), hospitals.in_process()
     first.repeats.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0))
-    first.bearings.opposed(1, "s", "x", {"north": Bearing(-0.5, 0.5)}, LIMIT)
+    first.bearings.opposed(1, "s", "x", {"north": bearing(-0.5, 0.5)}, torch.tensor([LIMIT]))
     lines: list[dict[str, Any]] = json.loads(json.dumps(first.news()))
     assert len(lines) == 2 and first.news() == []
     second.learn(lines)
     assert second.repeats.fault(2, "north", "s", asked(2.0), moved(1.0, 2.0)) is not None
-    assert second.bearings.opposed(2, "s", "x", {"north": Bearing(0.0, 0.5)}, LIMIT) == ["north"]
+    assert second.bearings.opposed(2, "s", "x", {"north": bearing(0.4, 0.5)}, torch.tensor([LIMIT])) == ["north"]
+    assert second.bearings.opposed(3, "s", "x", {"north": bearing(0.4, 0.5)}, torch.tensor([LIMIT])) == []
 
 
 def test_a_digest_tells_every_bit() -> None:
