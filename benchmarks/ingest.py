@@ -111,7 +111,7 @@ def make_files(folder: Path, kind: str, count: int) -> list[str]:
 
             from tests.dicom_files import compressed, dataset, write
 
-            window = {"WindowCenter": 2048, "WindowWidth": 4096}
+            window: dict[str, Any] = {"WindowCenter": 2048, "WindowWidth": 4096}
             lossless = kind == "dicom_jpeg_lossless"
             write(path, compressed(image, JPEGLosslessSV1, **window) if lossless else dataset(image, **window))
         made.append(path)
