@@ -108,18 +108,17 @@ class Bearing:
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """Means of the rounds of one source, of each the last and all before weigh the same, and where it is aside (L,)."""
+    """How a source has pointed (L,), a mean in which the last round weighs half, and where it was left aside for it."""
 
     along: Tensor
-    agreement: Tensor
     aside: Tensor
 
 
 class Bearings:
-    """How each source has pointed so far, and how its others agreed.
+    """How each source has pointed so far.
 
-    It is left aside for where it points against the others in the mean of its rounds while these agree in theirs, and
-    comes in again when it points along with them.
+    It is left aside where in the mean of its rounds it points against others who agree, so one odd round is not enough;
+    it comes in again when that mean points along with them.
     """
 
     def __init__(self) -> None:
@@ -131,13 +130,11 @@ class Bearings:
         """Who is left aside in this round: below the `limits` (L,), where the others agree by as much, or still."""
         offenders = []
         for party, new in found.items():
-            never = torch.zeros(len(new.along), dtype=torch.bool)
-            past = self._past.get((party, step, part), Past(new.along, new.agreement, never))
+            past = self._past.get((party, step, part), Past(new.along, torch.zeros(len(new.along), dtype=torch.bool)))
             along = (0.5 * (past.along + new.along)).round(decimals=DIGITS)
-            agreement = (0.5 * (past.agreement + new.agreement)).round(decimals=DIGITS)
-            aside = ((along < limits) & (agreement >= -limits)) | (past.aside & (along < 0.0))
-            line = {"round": round, "party": party, "step": step, "part": part, "along": along.tolist()}
-            line |= {"agreement": agreement.tolist(), "aside": aside.nonzero().flatten().tolist()}
+            aside = ((along < limits) & (new.agreement >= -limits)) | (past.aside & (along < 0.0))
+            line = {"round": round, "party": party, "step": step, "part": part}
+            line |= {"along": along.tolist(), "aside": aside.nonzero().flatten().tolist()}
             self.recall(line)
             self.news.append(line)
             if aside.any():
@@ -146,7 +143,7 @@ class Bearings:
 
     def recall(self, line: Mapping[str, Any]) -> None:
         """Take up what one round of this or an earlier job has left."""
-        along, agreement = (torch.tensor(line[k], dtype=torch.float64) for k in ("along", "agreement"))
+        along = torch.tensor(line["along"], dtype=torch.float64)
         aside = torch.zeros(len(along), dtype=torch.bool)
         aside[line["aside"]] = True
-        self._past[line["party"], line["step"], line["part"]] = Past(along, agreement, aside)
+        self._past[line["party"], line["step"], line["part"]] = Past(along, aside)
