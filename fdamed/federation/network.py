@@ -97,6 +97,11 @@ class Network(ABC):
         limit = self.guard.strikes
         return tuple(p for p in self.sources if limit and len(self._strikes.get(p, ())) >= limit)
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Sources that the guard keeps out of this round."""
+        return frozenset((*self._out, *self.quarantined))
+
     def recall(self, absences: Iterable[Mapping[str, Any]]) -> None:
         """Remember the rounds in which answers of sources were rejected, from this or an earlier job."""
         for absence in absences:

@@ -2,7 +2,8 @@
 
 A source steps along g_k(y) + c - c_k. Then c_k+ = c_k - c + (theta - y) / (T eta_l) (option II), which under plain SGD
 is the mean of the gradients it used, or the gradient of F_k at theta (option I, one more pass). The server:
-theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources, not the participants.
+theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources, not the participants; but a
+source that the guard has never let in is none of them, so it might as well not have been there.
 
 On the wire, with M bytes a model and P parameters: M + 4 P to a source, M + 4 P from it, and a few numbers. y itself
 is sent, and the server takes the paper's y - theta: a first round with weights by samples is FedAvg's, bit for bit.
@@ -32,6 +33,8 @@ from fdamed.train import batches
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a hospital's memory: c_k (float64), the round of the last answer in it, the answer after that and its round."""
+LEFT_OUT = -1
+"""Instead of the round of a last answer: the guard has let none in, and the source is none of the K behind c."""
 
 
 @message
@@ -57,7 +60,7 @@ class Answer:
 
 @message
 class State:
-    """theta, c (float64), and for each source the round of its last answer that is in c (none before the first)."""
+    """theta, c (float64), and for each source the round of its last answer that is in c (0: none, or LEFT_OUT)."""
 
     x: Weights
     c: Statistic
@@ -166,7 +169,7 @@ class Scaffold(Method[State]):
         ask = partial(Ask, x=state.x, c=c.float(), option=1 if self.variate == "I" else 2, round=net.round)
         h: dict[str, Answer] = {}
         for k, last in zip(sources, taken.tolist(), strict=True):
-            h |= net.ask_all((k,), train_corrected, ask(taken=last))
+            h |= net.ask_all((k,), train_corrected, ask(taken=max(0, last)))
         # Never shortened: c is the mean of the c_k, and every hospital moves its own by the whole of what it sent.
         size = length(state.x[:cut])
         h = sound_parts(net, train_corrected, h, "dc", like=torch.empty(cut), size=size, shorten=False)
@@ -177,8 +180,16 @@ class Scaffold(Method[State]):
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
+        counted = int((taken != LEFT_OUT).sum())
+        for i, k in enumerate(sources):
+            if k in h:
+                taken[i] = net.round
+            elif taken[i] == 0 and k in net.left_out:
+                taken[i] = LEFT_OUT
+        members = int((taken != LEFT_OUT).sum())
+        if members != counted:
+            c *= counted / members
         for at in spans(cut):
             for r in h.values():
-                c[at].add_(r.dc[at], alpha=1.0 / len(sources))
-        taken[[sources.index(k) for k in h]] = net.round
+                c[at].add_(r.dc[at], alpha=1.0 / members)
         return State(x=x, c=c, taken=taken)

@@ -73,6 +73,12 @@ def test_no_rule_is_spoiled_by_a_huge_update(name: str) -> None:
     hold(name, "huge, at random", seed=1, rounds=3)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_who_is_never_let_in_might_as_well_not_have_been_there(name: str) -> None:
+    attacked, without = federate(name, 0, "nan", rounds=3), federate(name, 0, None, SOURCES[:3], 3)
+    assert torch.equal(attacked.theta, without.theta)
+
+
 CELLS = [(a, seed) for a in ATTACKS for seed in ((0, 1, 2) if a in ORDINARY else (0,))]
 """What is plainly broken is refused under any seed; what looks ordinary is the harder case."""
 

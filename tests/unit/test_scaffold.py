@@ -54,8 +54,9 @@ def variate(net: InProcess, state: State, party: str) -> Tensor:
 
 
 def gap(net: InProcess, state: State) -> float:
-    """|c - 1/K sum c_k|."""
-    return float((state.c - torch.stack([variate(net, state, k) for k in net.sources]).mean(0)).norm())
+    """|c - 1/K sum c_k|, with K all sources but those that the guard has never let in."""
+    counted = [k for k, last in zip(net.sources, state.taken.tolist(), strict=True) if last != scaffold.LEFT_OUT]
+    return float((state.c - torch.stack([variate(net, state, k) for k in counted]).mean(0)).norm())
 
 
 @pytest.mark.parametrize(("option", "share", "rate"), [("I", 1, 1), ("I", 0.5, 0.5), ("II", 1, 1), ("II", 0.5, 1)])
@@ -220,10 +221,21 @@ def test_a_source_without_images_is_passed_over() -> None:
     site = net._sites["north"]
     site.data = Labelled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
     both = list(states(Scaffold(), net, hospitals.theta(), 2))
-    assert both[-1].taken.tolist() == [2, 0, 2]
+    assert both[-1].taken.tolist() == [2, scaffold.LEFT_OUT, 2]
     assert gap(net, both[-1]) < 1e-10
-    without = next(states(Scaffold(), sgd(("east", "south", "target")), hospitals.theta(), 1))
-    assert torch.equal(both[0].x, without.x)
+    without = list(states(Scaffold(), sgd(("east", "south", "target")), hospitals.theta(), 2))
+    assert all(torch.equal(a.x, b.x) and torch.equal(a.c, b.c) for a, b in zip(both, without, strict=True))
+
+
+def test_a_source_that_is_let_in_late_is_one_of_k_from_then_on() -> None:
+    net = sgd()
+    site = net._sites["north"]
+    whole, site.data = site.data, Labelled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    for round, state in enumerate(states(Scaffold(), net, hospitals.theta(), 3), 1):
+        assert gap(net, state) < 1e-10
+        if round == 1:
+            site.data = whole
+    assert state.taken.tolist() == [3, 3, 3]
 
 
 def test_the_servers_rate_holds_for_parameters_and_leaves_buffers_averaged() -> None:
