@@ -12,7 +12,15 @@ from fdamed.config import Config
 from fdamed.records import Record
 
 COLUMNS = ["run", "hospital", "mode", "epsilon", "delta", "epsilon of all its private runs together"]
-NUMBERS = Markup('<td class="num">{:.2f}</td><td class="num">{:.1e}</td><td class="num">{:.2f}</td></tr>')
+HEAD = Markup(
+    '<tr><th scope="col">Run</th><th scope="col">Hospital</th><th scope="col">Mode</th>'
+    '<th scope="col" class="num">Epsilon</th><th scope="col" class="num">Delta</th>'
+    '<th scope="col" class="num">Epsilon, all its private runs</th></tr>'
+)
+ROW = Markup(
+    '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td class="num" data-value="{}">{:.2f}</td>'
+    '<td class="num" data-value="{}">{:.1e}</td><td class="num" data-value="{}">{:.2f}</td></tr>'
+)
 MODES = {
     "reproducible": "reproducible: whoever knows the seed can take the noise off",
     "secure": "secure: noise that nobody can repeat",
@@ -48,13 +56,12 @@ def block(config: Config, frame: pd.DataFrame) -> Markup:
     if frame.empty:
         return text + Markup("<p>No noise was added at the sources: nothing here is differentially private.</p>")
     modes = "; ".join(MODES[m] for m in sorted(set(frame["mode"])))
-    head = Markup("").join(Markup("<th>{}</th>").format(c) for c in COLUMNS)
     body = Markup("").join(
-        Markup("<tr><td>{}</td><td>{}</td><td>{}</td>").format(*row[:3]) + NUMBERS.format(*row[3:])
-        for row in frame.itertuples(index=False, name=None)
+        ROW.format(run, party, mode, spent, spent, delta, delta, together, together)
+        for run, party, mode, spent, delta, together in frame.itertuples(index=False, name=None)
     )
     return text + Markup(
         "<p>Differential privacy at the sources, for each patient (one training: the largest over targets and seeds; "
         "together: all trainings of this study, for whoever sees all models). {}. The target’s own images have no "
-        'noise.</p><div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    ).format(escape(modes.capitalize()), head, body)
+        'noise.</p><div class="scroll"><table class="sortable"><thead>{}</thead><tbody>{}</tbody></table></div>'
+    ).format(escape(modes.capitalize()), HEAD, body)
