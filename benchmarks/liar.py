@@ -4,7 +4,8 @@
 times: with all sources honest, without the largest source, and with that source sending its update turned round
 (`--times` as long as it was; `--keep head` leaves layers of such names as they are). It prints one JSON line for each
 run and seed: the target's test AUC of the three, in how many rounds the liar was left out, how many honest sources ever
-were, and the lowest and highest cosine of an honest source with the others.
+were (`accused`, and `unjustly` where all were honest), and the lowest and highest cosine of an honest source with the
+others. Models and updates are turned round, not what else an answer holds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Tensor = torch.Tensor
 
 
 def turned(net: Network, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
-    """Let the liar's models and updates go the other way; `seen` gets the updates of the honest, by round."""
+    """Let the liar's models and updates go the other way; `seen` gets the updates as they were trained, by round."""
     honest = net._deliver
 
     def deliver(party: str, step: Any, nth: int, msg: Any) -> Any:
@@ -71,8 +72,8 @@ def measured(
     spec = config.expanded_runs()[name]
     target, model = config.cut.targets[0], resident(config)
     places, plan = Places.of(config), phases(config, spec)
-    if any(phase.method.parts or phase.method.keeps for phase in plan):
-        raise SystemExit(f"{name} predicts with more than the network: this benchmark is for runs that do not")
+    if len(plan) > 1 or any(phase.method.parts or phase.method.keeps for phase in plan):
+        raise SystemExit(f"{name} has a second phase or predicts with more than the network: not for this benchmark")
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     seen: dict[int, list[Tensor]] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -86,7 +87,6 @@ def measured(
             told = judge(config, phase.spec, target, seed, model)
             theta, record = run(phase.method, net, theta, phase.train.rounds, told)
             net.close()
-    model.load(theta)
     rounds = {a["round"] for a in record.absences if a["party"] == liar}
     accused = {a["party"] for a in record.absences} - {liar}
     return {"auc": told(theta)["test/auc"], "left_out": len(rounds), "accused": len(accused), "along": along(seen)}
@@ -122,6 +122,7 @@ def main() -> None:
             aucs = {"honest": honest["auc"], "without": without["auc"], "lying": lied["auc"]}
             line = {"run": name, "seed": seed, **{k: round(v, 4) for k, v in aucs.items()}}
             line |= {"left_out": lied["left_out"], "accused": lied["accused"], "along": honest["along"]}
+            line["unjustly"] = honest["accused"] + bool(honest["left_out"])
             print(json.dumps(line | {"times": options.times, "keep": options.keep}), flush=True)
 
 

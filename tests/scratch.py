@@ -37,7 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1, "smallest_cell": 1},
 }
 """Section -> what every configuration that has it gets."""
-CUT = {"per_class": 24, "labelled": LABELLED}
+CUT = {"per_class": 60, "labelled": LABELLED}
 """Numbers of images, where a configuration has such numbers; all hospitals have equal `shares`."""
 STATES = {state: {"weight": 1.0} for state in ("IL", "NC", "CA", "IN", "TX")}
 """As many patients in each of MIDRC's states: of a few hundred the smallest would have none."""

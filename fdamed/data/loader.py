@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,8 +93,8 @@ def patients(folder: Path, splits: tuple[str, ...]) -> NDArray[np.int64]:
         file = pq.ParquetFile(folder / "order.parquet")
         names = [name for name in ("split", PATIENT) if name in file.schema_arrow.names]
         order = file.read(columns=names, use_threads=False).to_pydict()
-    except (pa.ArrowInvalid, OSError):
-        raise _damaged(folder, "order.parquet is not readable") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(folder, "order.parquet is not readable", error) from None
     rows = np.flatnonzero(np.isin(np.array(order["split"], dtype=str), splits))
     if PATIENT not in order:
         return np.arange(len(rows), dtype=np.int64)
@@ -170,13 +171,13 @@ def _open(folder: Path) -> tuple[Images, dict[str, NDArray[Any]]]:
         file = pq.ParquetFile(folder / "order.parquet")
         table = file.read(columns=[name for name in COLUMNS if name in file.schema_arrow.names], use_threads=False)
         order = {name: np.array(table[name].to_pylist(), dtype=object) for name in table.column_names}
-    except (pa.ArrowInvalid, OSError):
-        raise _damaged(folder, "order.parquet is not readable") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(folder, "order.parquet is not readable", error) from None
     try:
         # Copy on write: torch wants memory that it could write to, and nothing ever reaches the file.
         images = np.load(folder / "images.npy", mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError, OSError):
-        raise _damaged(folder, "images.npy is cut short or not an array") from None
+    except (ValueError, EOFError, OSError) as error:
+        raise _damaged(folder, "images.npy is cut short or not an array", error) from None
     known = (images.dtype == np.uint8 and images.ndim in (3, 4)) or (images.dtype == np.float32 and images.ndim == 2)
     if not known or len(images) != table.num_rows:
         raise _damaged(folder, "images.npy and order.parquet do not belong together")
@@ -189,5 +190,8 @@ def _verify(images: Images, checksums: NDArray[np.int64], folder: Path) -> None:
         raise _damaged(folder, f"{bad} images in the cache are not what was written there")
 
 
-def _damaged(folder: Path, what: str) -> FdamedError:
+def _damaged(folder: Path, what: str, error: Exception | None = None) -> FdamedError | MemoryError:
+    """What is wrong with the cache; a file for which there was no memory is not."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return MemoryError(str(error))
     return FdamedError(what, str(folder), "Run `fdamed cache` for this hospital again; good rows are used again.")

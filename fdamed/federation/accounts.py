@@ -56,28 +56,37 @@ def spend(site: Site, steps: int, batch: int) -> None:
 def append(path: Path, line: Spent) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
-        file.truncate(len(_entered(path)))
-        file.write(json.dumps(line).encode() + b"\n")
+        entered, size = _entered(path), path.stat().st_size
+        file.truncate(min(size, len(entered)))
+        file.write(entered[size:] + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def _entered(path: Path) -> bytes:
-    """The account without a last line that a kill or a full disk cut off: what it was to enter has not left."""
-    whole, newline, _ = path.read_bytes().rpartition(b"\n")
-    return whole + newline
+    """The whole lines of an account. What a kill or a full disk cut off of the last one has not left the hospital."""
+    whole, newline, last = path.read_bytes().rpartition(b"\n")
+    return whole + newline + (last + b"\n" if last and _spent(last) else b"")
+
+
+def _spent(line: bytes) -> Spent | None:
+    """What a line says; None: nothing that can be read."""
+    try:
+        multiplier, chance, steps = map(float, json.loads(line))
+        return multiplier, chance, int(steps)
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def read_account(path: Path) -> list[Spent]:
-    """The lines of an account, from its first day; one that cannot be read is no reason to forget it."""
+    """The lines of an account from its first day. A damaged one is an error: it is not taken for an empty one."""
     found = []
     for number, line in enumerate(_entered(path).splitlines() if path.exists() else (), 1):
-        try:
-            multiplier, chance, steps = map(float, json.loads(line))
-        except (ValueError, TypeError):
+        spent = _spent(line)
+        if spent is None:
             fix = "Put the file back from a copy: without it nobody knows what the patients have paid already."
-            raise FdamedError(f"line {number} of the account of privacy is damaged", str(path), fix) from None
-        found.append((multiplier, chance, int(steps)))
+            raise FdamedError(f"line {number} of the account of privacy is damaged", str(path), fix)
+        found.append(spent)
     return found
 
 

@@ -23,6 +23,7 @@ from fdamed.federation.site import Step
 from fdamed.federation.steps import Moved, Trained, move_locally, train_locally
 from fdamed.models.flat import Layout
 
+NOBODY = "nobody is left out for the direction of an update"
 AGAINST = -0.5
 """The cosine of the whole model from which on the log says that a source points against the target."""
 
@@ -239,18 +240,19 @@ def _unopposed(
     quarantine.
     """
     limit, within, names = net.guard.opposed, net.guard.alike, list(h)
-    if limit is None or len(names) <= MAJORITY or not len(vectors[0]):
+    if limit is None or not names or not len(vectors[0]):
         return h
     if within is not None and not net.shares:
-        net.remark("no label rates are declared: nobody is left out for the direction of an update (train.guard.alike)")
+        if len(names) > MAJORITY:
+            net.remark(f"no label rates are declared: {NOBODY} (train.guard.alike)")
         return h
-    others = peers(names, net.shares, within)
-    if max(map(len, others)) < MAJORITY:
-        return h
+    others, found = peers(names, net.shares, within), {}
+    if max(map(len, others)) >= MAJORITY:
+        cos = layer_cosines(vectors, layers, x)
+        found = {names[i]: bearing for i, bearing in bearings(cos, others).items()}
+    offenders = net.bearings.still(step.name, part, [name for name in names if name not in found])
+    offenders += net.bearings.opposed(net.round, step.name, part, found, limits(limit, layers, len(vectors[0])))
     why = "it points against the others" if within is None else "it points against those with label rates like its own"
-    found = {names[i]: bearing for i, bearing in bearings(layer_cosines(vectors, layers, x), others).items()}
-    below = limits(limit, layers, len(vectors[0]))
-    offenders = net.bearings.opposed(net.round, step.name, part, found, below)
     return _left(h, _named(net, step, Verdict(dict.fromkeys(offenders, why)), strike=False))
 
 

@@ -8,7 +8,7 @@ share much (decision 0041).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,8 +117,8 @@ class Past:
 class Bearings:
     """How each source has pointed so far.
 
-    It is left aside where in the mean of its rounds it points against others who agree, so one odd round is not enough;
-    it comes in again when that mean points along with them.
+    It is left aside where in the mean of its rounds it points against others who agree: one odd round after others does
+    not do. It comes in again when that mean points along with them.
     """
 
     def __init__(self) -> None:
@@ -140,6 +140,11 @@ class Bearings:
             if aside.any():
                 offenders.append(party)
         return offenders
+
+    def still(self, step: str, part: str, parties: Iterable[str]) -> list[str]:
+        """Who of these was last left aside: as long as there is nobody to compare with, it stays so."""
+        past = {party: self._past.get((party, step, part)) for party in parties}
+        return [party for party, own in past.items() if own is not None and bool(own.aside.any())]
 
     def recall(self, line: Mapping[str, Any]) -> None:
         """Take up what one round of this or an earlier job has left."""

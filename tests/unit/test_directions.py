@@ -141,6 +141,20 @@ def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
     assert found == pytest.approx([LIMIT, -0.3, -1.5, LIMIT])
 
 
+def test_who_was_left_aside_stays_so_while_there_is_nobody_to_compare_with() -> None:
+    layout, generator = layout_of(Wide()), torch.Generator().manual_seed(1)
+    net = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
+    net.layout, common = layout, torch.randn(layout.size, generator=generator)
+    sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
+    sent["lyon"] *= -1.0
+    answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
+    x, few = torch.zeros(layout.size), {p: answers[p] for p in ("genoa", "lyon", "mallory")}
+    assert set(sound_moves(net, move_locally, x, few)) == set(few)  # never compared, never left aside
+    assert set(sound_moves(net, move_locally, x, answers)) == set(answers) - {"lyon"}
+    assert set(sound_moves(net, move_locally, x, few)) == {"genoa", "mallory"}
+    assert sound_moves(net, move_locally, x, {"lyon": answers["lyon"]}) == {}
+
+
 # --- repeated answers ------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import subprocess
 import sys
@@ -86,6 +87,15 @@ def test_the_limit_of_load_takes_images_and_labels_together(folder: Path) -> Non
     assert sorted(part.y.tolist()) == [0, 0, 0, 1, 1, 1]
     places = [int(np.flatnonzero((whole.images == i).all(axis=(1, 2)))[0]) for i in part.images]
     assert whole.y[places].tolist() == part.y.tolist()
+
+
+def test_a_file_for_which_there_is_no_memory_is_not_called_damaged(folder: Path, monkeypatch) -> None:
+    def starved(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(np, "load", starved)
+    with pytest.raises(MemoryError, match="Cannot allocate memory"):
+        load(folder, ("train",))
 
 
 def test_one_flipped_bit_a_cut_and_a_foreign_file_are_found(folder: Path) -> None:

@@ -329,7 +329,18 @@ def test_a_line_that_a_kill_cut_off_was_never_paid_for_and_the_next_one_takes_it
     assert account.read_text() == "[1.0, 0.5, 4]\n[1.0, 0.5, 3]\n"
 
 
-@pytest.mark.parametrize("line", ["[1.0, 0.5", "[1.0, 0.5]", "{}", "7", "[1.0, null, 4]"])
+def test_a_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
+    """An editor may have taken the end away: what is paid twice is the safer mistake."""
+    account = tmp_path / FILE
+    account.write_text("[1.0, 0.5, 4]\n[1.0, 0.5, 7]")
+    assert lines_in({}, account) == [(1.0, 0.5, 11)]
+    accounts.append(account, (1.0, 0.5, 3))
+    assert account.read_text() == "[1.0, 0.5, 4]\n[1.0, 0.5, 7]\n[1.0, 0.5, 3]\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["[1.0, 0.5", "[1.0, 0.5]", "{}", "7", "[1.0, null, 4]", "[1, 0.5, NaN]", "[1, 1, 1e999]"]
+)
 def test_an_account_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path, line: str) -> None:
     account = tmp_path / FILE
     account.write_text(f"[1.0, 0.5, 4]\n{line}\n[1.0, 0.5, 4]\n")
