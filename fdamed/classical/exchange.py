@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fdamed.errors import FdamedError
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.wire import Count, Features, Weights, message
 
 QUESTIONS, ANSWERS, BACKBONE = "questions", "answers", "backbone"
@@ -59,7 +59,7 @@ def fingerprint(theta: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
 
 
-@at_site
+@step("classical.exchange.send_rows")
 def send_rows(site: Site, ask: Backbone) -> Rows:
     """A source's features with their labels."""
     _same_backbone(site, ask.x)
@@ -67,20 +67,20 @@ def send_rows(site: Site, ask: Backbone) -> Rows:
     return Rows(z=torch.from_numpy(labelled.images), y=torch.from_numpy(labelled.y))  # type: ignore[union-attr]
 
 
-@at_site
+@step("classical.exchange.send_unlabelled")
 def send_unlabelled(site: Site, ask: Backbone) -> Unlabelled:
     """The target's features, which have no labels here."""
     _same_backbone(site, ask.x)
     return Unlabelled(z=torch.from_numpy(site.data.images))
 
 
-@at_site
+@step("classical.exchange.send_questions")
 def send_questions(site: Site, ask: Received) -> Unlabelled:
     """The features of the images that the target wants to know about."""
     return Unlabelled(z=site.memory[QUESTIONS])
 
 
-@at_site
+@step("classical.exchange.take_answers")
 def take_answers(site: Site, ask: Probabilities) -> Received:
     """Keep the probabilities; they stay in the target's folder."""
     site.memory[ANSWERS] = ask.p

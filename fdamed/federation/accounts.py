@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fdamed.errors import FdamedError
 from fdamed.federation.network import DroppedOut, Network
-from fdamed.federation.site import Site, at_site, under_noise
+from fdamed.federation.site import Site, step
 from fdamed.federation.wire import Count, Scalar, message
 from fdamed.private import Spent, epsilon
 
@@ -107,8 +107,7 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
     return [(m, q, int(steps)) for m, q, steps in table.tolist()]
 
 
-@under_noise
-@at_site
+@step("federation.accounts.tell_cost", noised=True)
 def tell_cost(site: Site, ask: Ask) -> Cost:
     """What the account stands at; both numbers follow from the settings and the number of patients."""
     if site.noise is None:

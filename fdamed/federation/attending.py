@@ -12,7 +12,7 @@ from fdamed.algebra.attention import k_means, looseness, spread
 from fdamed.federation.adversaries import features
 from fdamed.federation.disentangling import branches
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import measured_anew, shape_of
 from fdamed.models.flat import FlatModel
@@ -54,7 +54,7 @@ class Settled:
     d: Statistic
 
 
-@at_site
+@step("federation.attending.spread_of")
 def spread_of(site: Site, ask: Candidate) -> Spread:
     """The statistic I of the paper's gap attention on a fixed part of the images; 0 where there are none."""
     site.model.load(ask.models[0])
@@ -73,7 +73,7 @@ def spread_of(site: Site, ask: Candidate) -> Spread:
     return Spread(i=i)
 
 
-@at_site
+@step("federation.attending.settle")
 def settle(site: Site, ask: Unsettled) -> Settled:
     """Measure the running statistics under this very model, on a fixed part of the images."""
     site.model.load(ask.x)

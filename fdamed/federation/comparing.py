@@ -18,7 +18,7 @@ from fdamed.federation.averaging import sound
 from fdamed.federation.guard import SHORTEST, Travel
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, at_site, under_noise
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import Moved, move_locally
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.train import fit
@@ -62,15 +62,14 @@ class Compared:
         return self.steps > 1
 
 
-@under_noise
-@at_site
+@step("federation.comparing.move_paced", noised=True)
 def move_paced(site: Site, ask: Paced) -> Moved:
     """Train with the learning rate times `pace`, and send what changed."""
     moved: Moved = move_locally.run(_paced(site, ask.pace), Model(x=ask.x))
     return moved
 
 
-@at_site
+@step("federation.comparing.compare_steps")
 def compare_steps(site: Site, ask: Directions) -> Compared:
     """Train, watch each step against the directions, and send what changed with the estimates."""
     site, model, layout = _paced(site, ask.pace), site.model, site.model.layout

@@ -16,7 +16,7 @@ from fdamed.config import Recipe
 from fdamed.federation.adversaries import Batch, Local, batch_of, shown
 from fdamed.federation.disentangling import Rates, branches, disentangle, opponents, passing
 from fdamed.federation.network import DroppedOut, Network
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Features, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import Discriminator, domain_loss, flat_part, frozen, half, shape_of
@@ -81,7 +81,7 @@ class Ended:
     n: Count
 
 
-@at_site
+@step("federation.exchange.start")
 def start(site: Site, ask: Start) -> Ready:
     """Remember the model and this round's order of images."""
     forget(site)
@@ -95,7 +95,7 @@ def start(site: Site, ask: Start) -> Ready:
     return Ready(n=n, steps=steps)
 
 
-@at_site
+@step("federation.exchange.show")
 def show(site: Site, ask: Turn) -> Shown:
     """The features of one batch."""
     site.model.load(site.memory[f"{_KEPT}x"])
@@ -103,7 +103,7 @@ def show(site: Site, ask: Turn) -> Shown:
     return Shown(f=shown(site, batch.x, _sees(site)).cpu())
 
 
-@at_site
+@step("federation.exchange.feel")
 def feel(site: Site, ask: Felt) -> Learned:
     """One step on the hospital's own losses and on the gradient of what it showed."""
     local, objective, skipped = _resume(site, ask.g.to(site.model.theta.device))
@@ -120,7 +120,7 @@ def feel(site: Site, ask: Felt) -> Learned:
     return Learned(loss=finite(site, loss), skipped=skipped[0])
 
 
-@at_site
+@step("federation.exchange.end")
 def end(site: Site, ask: Turn) -> Ended:
     """The model that the round has made."""
     x, d = site.memory[f"{_KEPT}x"], site.memory.get(f"{_KEPT}d", torch.empty(0))

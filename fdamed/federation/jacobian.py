@@ -15,7 +15,7 @@ from torch import Tensor
 from fdamed.federation.adversaries import batch_of
 from fdamed.federation.method import Model
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import auxiliary_tasks
 from fdamed.federation.wire import Count, Update, message
 from fdamed.train import AuxiliaryTasks, in_order, local_loss
@@ -29,7 +29,7 @@ class Slope:
     n: Count
 
 
-@at_site
+@step("federation.jacobian.gradient_at")
 def gradient_at(site: Site, ask: Model) -> Slope:
     """J_k at this model."""
     site.model.load(ask.x)

@@ -6,7 +6,7 @@ import torch
 
 from fdamed.federation.adversaries import Game, Local, Objective, discriminator
 from fdamed.federation.disentangling import Rates, branches, disentangle, opponents, passing
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.models.adversary import shape_of
 from fdamed.models.flat import FlatModel, Layout
@@ -43,7 +43,7 @@ class Adapted:
     skipped: Count
 
 
-@at_site
+@step("federation.playing.adapt")
 def adapt(site: Site, ask: Adapt) -> Adapted:
     """Train for the hospital's epochs, each side passing for the source."""
     site.model.load(ask.x)

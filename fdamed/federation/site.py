@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -78,36 +78,24 @@ class Step:
 _STEPS: dict[str, Step] = {}
 
 
-def at_site(function: Callable[[Site, Any], Any]) -> Step:
-    """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations."""
-    return _step(function, None)
+def step(name: str, *, draws: Step | None = None, noised: bool = False) -> Callable[[Callable[[Site, Any], Any]], Step]:
+    """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations.
 
-
-def at_site_like(other: Step) -> Callable[[Callable[[Site, Any], Any]], Step]:
-    """`at_site` with the random numbers of another step: methods that differ in one term train on the same batches."""
+    `name` is part of its random stream: it never changes, wherever the function moves. `draws`: the step whose random
+    numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it looks at images
+    only by way of DP-SGD, or not at all.
+    """
 
     def make(function: Callable[[Site, Any], Any]) -> Step:
-        return _step(function, other.draws)
+        hints = get_type_hints(function, include_extras=True)
+        answer = hints.pop("return")
+        question = next(t for n, t in hints.items() if n != "site")
+        if name in _STEPS:
+            raise TypeError(f"two steps are called {name}")
+        _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
+        return _STEPS[name]
 
     return make
-
-
-def under_noise(step: Step) -> Step:
-    """Say of a step that it looks at images only by way of the noise, or not at all."""
-    _STEPS[step.name] = replace(step, noised=True)
-    return _STEPS[step.name]
-
-
-def _step(function: Callable[[Site, Any], Any], draws: str | None) -> Step:
-    hints = get_type_hints(function, include_extras=True)
-    answer = hints.pop("return")
-    question = next(t for n, t in hints.items() if n != "site")
-    name = f"{function.__module__.removeprefix('fdamed.')}.{function.__name__}"
-    step = Step(name, function, question, answer, draws or name)
-    if name in _STEPS:
-        raise TypeError(f"two steps are called {name}")
-    _STEPS[name] = step
-    return step
 
 
 def refusal(step: Step, release: frozenset[str], party: str, method: str) -> FdamedError | None:

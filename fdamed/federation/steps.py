@@ -8,7 +8,7 @@ from fdamed.config import Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.accounts import WITHHELD, spend
 from fdamed.federation.method import Model
-from fdamed.federation.site import Site, at_site, under_noise
+from fdamed.federation.site import Site, step
 from fdamed.federation.wire import Count, Scalar, Update, Weights, message
 from fdamed.models.backbone import initialise
 from fdamed.optimiser import Optimiser
@@ -38,16 +38,14 @@ class Moved:
     loss: Scalar
 
 
-@under_noise
-@at_site
+@step("federation.steps.train_locally", noised=True)
 def train_locally(site: Site, ask: Model) -> Trained:
     """Train for the hospital's epochs and send the model."""
     loss = train_from(site, ask.x).loss
     return Trained(x=site.model.read(), n=len(site.data), loss=loss)
 
 
-@under_noise
-@at_site
+@step("federation.steps.move_locally", noised=True)
 def move_locally(site: Site, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
     loss = train_from(site, ask.x).loss
@@ -56,7 +54,7 @@ def move_locally(site: Site, ask: Model) -> Moved:
     return Moved(g=site.model.read().sub_(ask.x), n=len(site.data), reach=reach, loss=loss)
 
 
-@at_site
+@step("federation.steps.train_on")
 def train_on(site: Site, ask: Model) -> Trained:
     """Train with the optimiser of the last time: one long training in many rounds."""
     optimiser = Optimiser(site.model, site.recipe)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.algebra.parts import head_place
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import Trained, finite
 from fdamed.federation.wire import Count, Weights, message
 from fdamed.models.backbone import initialise_head
@@ -44,14 +44,14 @@ class Head:
     grad: Tensor
 
 
-@at_site
+@step("federation.tuning.tune_head")
 def tune_head(site: Site, ask: Handover) -> Trained:
     """Train the main head on the features of the others, which stay as they are to the bit, BatchNorm included."""
     place = head_place(site.model.layout)
     return _tune(site, ask, Head(site.model.theta[place], site.model.grad[place]))
 
 
-@at_site
+@step("federation.tuning.tune_whole")
 def tune_whole(site: Site, ask: Handover) -> Trained:
     """Train the whole model."""
     return _tune(site, ask, site.model)

@@ -18,7 +18,7 @@ from fdamed.algebra.vector import mean
 from fdamed.distil import Distillation, distil, outputs
 from fdamed.errors import FdamedError
 from fdamed.federation.method import Model
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import finite
 from fdamed.federation.wire import Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.train import held
@@ -71,20 +71,20 @@ class Taught:
     skipped: Count
 
 
-@at_site
+@step("federation.voting.holds")
 def holds(site: Site, ask: Mark) -> Holds:
     """Whether the target remembers the model of this checksum."""
     return Holds(yes=int("kd3a.h" in site.memory and checksum(site.memory["kd3a.h"]) == ask.crc32))
 
 
-@at_site
+@step("federation.voting.take")
 def take(site: Site, ask: Model) -> Holds:
     """Remember this model."""
     site.memory["kd3a.h"] = ask.x.clone()
     return Holds(yes=1)
 
 
-@at_site
+@step("federation.voting.learn")
 def learn(site: Site, ask: Lesson) -> Taught:
     """Vote, distil, weigh, average: sections 3.1 to 3.3 of the paper."""
     if len(site.data) == 0:

@@ -23,7 +23,7 @@ from fdamed.federation.averaging import sound_moves, source_average
 from fdamed.federation.exchange import STEPS, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.models.adversary import shape_of
@@ -62,7 +62,7 @@ class State:
     h: Scalar
 
 
-@at_site
+@step("methods.fdan.approach")
 def approach(site: Site, ask: Approach) -> Approached:
     """A source: its task and the way to the target's mean; its own mean is that of the features it trained on."""
     site.model.load(ask.x)
@@ -84,7 +84,7 @@ def approach(site: Site, ask: Approach) -> Approached:
     return Approached(g=site.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(site.data), loss=loss)
 
 
-@at_site
+@step("methods.fdan.portray")
 def portray(site: Site, ask: Approach) -> Approached:
     """The target: the mean of its features under x, and its way to the sources' mean of the round before.
 

@@ -21,7 +21,7 @@ from fdamed.federation.averaging import sound_moves, source_average
 from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.models.adversary import Discriminator, count
@@ -57,7 +57,7 @@ class State:
     di: Statistic
 
 
-@at_site
+@step("methods.fdann.play")
 def play(site: Site, ask: Against) -> Played:
     """Train on the task where there are labels, and play one side of the game."""
     site.model.load(ask.x)

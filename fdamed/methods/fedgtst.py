@@ -25,7 +25,7 @@ from fdamed.federation.averaging import note_loss, sound_models, sound_norms
 from fdamed.federation.jacobian import gradient_at, mean_gradient, note_norms, watch
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import auxiliary_tasks, finite, train_locally
 from fdamed.federation.wire import Count, Scalar, Weights, message
 from fdamed.models.gradient_norm import Steepness, last_block, length
@@ -71,7 +71,7 @@ class State:
     gamma: Scalar
 
 
-@at_site_like(train_locally)
+@step("methods.fedgtst.train_guided", draws=train_locally)
 def train_guided(site: Site, ask: Guided) -> Steep:
     """Train towards the guide, in phi also plainly; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0

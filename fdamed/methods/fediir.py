@@ -25,7 +25,7 @@ from fdamed.federation.averaging import length, note_loss, sound_models, sound_p
 from fdamed.federation.jacobian import gradient_at, watch
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site, at_site_like
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import Trained, auxiliary_tasks, finite, train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import shape_of
@@ -62,7 +62,7 @@ class State:
     t: Count
 
 
-@at_site
+@step("methods.fediir.slope")
 def slope(site: Site, ask: Model) -> HeadGradient:
     """g_k at this model over all images, in evaluation mode; that of a single image would be a patient's features."""
     site.memory[KEPT] = ask.x.clone()
@@ -87,7 +87,7 @@ def head_size(layout: Layout) -> int:
     return shape.classes * (shape.d + 1)
 
 
-@at_site_like(train_locally)
+@step("methods.fediir.train_towards", draws=train_locally)
 def train_towards(site: Site, ask: Towards) -> Trained:
     """Train from the model of the first question with the head's gradient drawn to g."""
     if KEPT not in site.memory:

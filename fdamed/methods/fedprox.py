@@ -16,7 +16,7 @@ from torch import Tensor
 from fdamed.federation.averaging import average_of
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like, enough, under_noise
+from fdamed.federation.site import Site, Step, enough, step
 from fdamed.federation.steps import Trained, train_from, train_locally
 from fdamed.federation.wire import Scalar, Weights, message
 from fdamed.guards import local_steps
@@ -33,8 +33,7 @@ class Near:
     stragglers: Scalar
 
 
-@under_noise
-@at_site_like(train_locally)
+@step("methods.fedprox.train_near", draws=train_locally, noised=True)
 def train_near(site: Site, ask: Near) -> Trained:
     """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps

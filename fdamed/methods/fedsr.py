@@ -24,7 +24,7 @@ from fdamed.federation.adversaries import Batch, Local, all_batches, batch_of
 from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like, enough
+from fdamed.federation.site import Site, Step, enough, step
 from fdamed.federation.steps import finite, train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.models.adversary import count, flat_part, shape_of
@@ -66,7 +66,7 @@ class State:
     s: Statistic
 
 
-@at_site_like(train_locally)
+@step("methods.fedsr.learn", draws=train_locally)
 def learn(site: Site, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
     if ask.steps:

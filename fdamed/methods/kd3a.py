@@ -26,7 +26,7 @@ from fdamed.algebra.vector import stacked
 from fdamed.federation.averaging import sound_models
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site, under_noise
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import Trained, train_locally
 from fdamed.federation.voting import Lesson, Mark, checksum, holds, learn, take
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
@@ -56,8 +56,7 @@ class Consensus:
     alpha: Statistic
 
 
-@under_noise
-@at_site
+@step("methods.kd3a.train_source", noised=True)
 def train_source(site: Site, ask: Course) -> Trained:
     """Local training, at the round's pace and with the source's own head where heads are local."""
     slower = dataclasses.replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * ask.pace}))

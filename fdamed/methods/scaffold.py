@@ -26,7 +26,7 @@ from fdamed.errors import FdamedError
 from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, at_site_like
+from fdamed.federation.site import Site, Step, step
 from fdamed.federation.steps import train_from, train_locally
 from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
 from fdamed.train import batches
@@ -67,7 +67,7 @@ class State:
     taken: Statistic
 
 
-@at_site_like(train_locally)
+@step("methods.scaffold.train_corrected", draws=train_locally)
 def train_corrected(site: Site, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     refuse_adam(site, ask.option)

@@ -12,7 +12,7 @@ from fdamed.errors import FdamedError
 from fdamed.federation.loop import Checkpoints, run
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.network import DroppedOut
-from fdamed.federation.site import Site, at_site, open_door, pack, unpack
+from fdamed.federation.site import Site, open_door, pack, step, unpack
 from fdamed.federation.wire import Features, encode, message
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
@@ -25,7 +25,7 @@ class Rows:
     f: Features
 
 
-@at_site
+@step("tests.unit.test_loop.leak")
 def leak(site: Site, ask: Model) -> Rows:
     return Rows(f=torch.zeros(len(site.data), 4))
 

@@ -12,7 +12,7 @@ from fdamed.federation.loop import Checkpoints, run
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.network import DroppedOut
 from fdamed.federation.on_demand import OnDemand
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune_head import FinetuneHead
@@ -21,7 +21,7 @@ from fdamed.methods.kd3a import KD3A
 from tests import hospitals
 
 
-@at_site
+@step("tests.unit.test_on_demand.count_up")
 def count_up(site: Site, ask: Model) -> Trained:
     """Remember how often it was asked, and say so."""
     site.memory["count"] = site.memory.get("count", torch.zeros(1)) + 1

@@ -12,7 +12,7 @@ from fdamed.config import Decay, Recipe
 from fdamed.errors import FdamedError
 from fdamed.federation.loop import Checkpoints, run, spent
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import Trained
 from fdamed.methods.fedavg import FedAvg
 from tests import hospitals
@@ -29,7 +29,7 @@ def test_the_papers_learning_rate_falls_to_a_tenth_every_fifty_rounds() -> None:
     assert steady.at(99) is steady
 
 
-@at_site
+@step("tests.unit.test_schedule.tell_rate")
 def tell_rate(site: Site, ask: Model) -> Trained:
     return Trained(x=ask.x, n=1, loss=site.recipe.lr)
 

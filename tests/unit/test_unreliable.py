@@ -14,7 +14,7 @@ from fdamed.federation.accounts import note_costs, tell_cost
 from fdamed.federation.loop import run
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.network import DroppedOut
-from fdamed.federation.site import Site, at_site
+from fdamed.federation.site import Site, step
 from fdamed.federation.steps import Trained, move_locally, train_locally
 from fdamed.federation.unreliable import Schedule, Unreliable
 from fdamed.federation.wire import Count, message
@@ -36,7 +36,7 @@ class Times:
     count: Count
 
 
-@at_site
+@step("tests.unit.test_unreliable.remember")
 def remember(site: Site, ask: Times) -> Times:
     """Count the questions that arrived."""
     site.memory["times"] = site.memory.get("times", torch.zeros(1)) + ask.count
