@@ -12,7 +12,7 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/mimic_phantom.yaml -- data
 	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
-	@$(BIN)/python -c "from fdamed.configfile import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
+	@$(BIN)/python -c "from fdamed.config.loader import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
 
 test: setup  ## all tests but the slow ones
 	$(BIN)/pytest -n $(CORES) --dist loadfile
@@ -65,7 +65,7 @@ schema: setup  ## regenerate config/schema.json and the catalogue of methods
 
 setup: .venv/made
 
-.venv/made: envs/requirements.lock pyproject.toml setup.py fdamed/algebra/kernel.c fdamed/models/trunk.c fdamed/models/tiles.c
+.venv/made: envs/requirements.lock pyproject.toml setup.py fdamed/ops/kernel.c fdamed/models/trunk.c fdamed/models/tiles.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r envs/requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .

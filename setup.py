@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "fdamed.algebra._kernel",
-            ["fdamed/algebra/kernel.c"],
+            "fdamed.ops._kernel",
+            ["fdamed/ops/kernel.c"],
             extra_compile_args=["-O3", "-fopenmp"],
             optional=True,
         ),

@@ -14,13 +14,13 @@ import time
 import numpy as np
 import torch
 
-from fdamed.config import Model, Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.client import Site
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.server import InProcess
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedgp_auto import FedGPAuto

@@ -12,8 +12,8 @@ import time
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from fdamed.evaluate.resampling import bootstrap
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.evaluation.bootstrap import bootstrap
 
 PATIENTS, REPLICATES, LOOPED = 5_000, 10_000, 200
 

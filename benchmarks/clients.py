@@ -44,13 +44,13 @@ def write_clients(root: Path, clients: int) -> None:
 
 def measure(root: Path, own: Path, clients: int, participants: int, remember: bool) -> dict[str, float]:
     """Median seconds of a round, of its checkpoint, and the peak of this process's memory; `own`: where state goes."""
-    from fdamed.config import Model, Recipe
+    from fdamed.config.privacy import NO_FLOOR
+    from fdamed.config.study import Model, Recipe
     from fdamed.data.loader import load
-    from fdamed.federation.checkpoints import Checkpoints, Record
+    from fdamed.federation.checkpoint import Checkpoints, Record
+    from fdamed.federation.client import Site
     from fdamed.federation.method import Model as Weights
-    from fdamed.federation.on_demand import OnDemand
-    from fdamed.federation.site import Site
-    from fdamed.guards import NO_FLOOR
+    from fdamed.federation.transport.on_demand import OnDemand
     from fdamed.methods.fedavg import FedAvg
     from fdamed.models.backbone import build, initialise
     from fdamed.models.flat import FlatModel

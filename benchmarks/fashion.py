@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
 from fdamed.models.trunk import BUILD
-from fdamed.seeds import stream
-from fdamed.train import fit
+from fdamed.training.local import fit
 
 PLACE = Path("/usr/share/datasets/fashion-mnist")
 SOURCES, BATCHES, BATCH, LR = 9, 93, 64, 0.01

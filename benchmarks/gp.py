@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import torch
 
-from fdamed.algebra.kernel import BUILD
-from fdamed.algebra.vector import gp
-from fdamed.config import Model
+from fdamed.config.study import Model
 from fdamed.models.backbone import build
 from fdamed.models.flat import layout_of
+from fdamed.ops.aggregation import gp
+from fdamed.ops.kernel import BUILD
 
 SOURCES = 4
 REPEATS = 15

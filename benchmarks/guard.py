@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import fdamed.federation.averaging as averaging
-import fdamed.federation.loop as loop
-import fdamed.federation.network as network
+import fdamed.federation.runner as loop
+import fdamed.federation.server as network
+import fdamed.federation.validation.answers as averaging
 from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
-from fdamed.config import Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.client import Site
 from fdamed.federation.method import Model
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import FlatModel
 

@@ -14,18 +14,18 @@ import time
 import numpy as np
 import torch
 
-from fdamed.config import Model, Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.runs import Auxiliary
+from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.client import Site
 from fdamed.federation.method import Method
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.server import InProcess
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.runs import Auxiliary
 
 SOURCES, IMAGES, LABELLED = 4, 96, 32
 TASKS = {"sex": 2, "age": 10, "view": 2}

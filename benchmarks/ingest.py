@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 
 from fdamed.data.cache import PRELOAD, Task, build, place
-from fdamed.data.decode import guarded
-from fdamed.data.store import reserve
+from fdamed.data.cache_journal import reserve
+from fdamed.data.worker_pool import guarded
 
 SIDE = 2000
 SIZE = 224

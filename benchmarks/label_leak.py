@@ -10,12 +10,12 @@ import json
 import numpy as np
 import torch
 
-from fdamed.config import Model, Recipe
+from fdamed.config.study import Model, Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
-from fdamed.train import fit
+from fdamed.training.local import fit
 
 TRIALS, BATCHES, SIDE, RATE = 200, (1, 16, 64), 32, 0.1
 

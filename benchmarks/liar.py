@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 
-from fdamed.config import Config
-from fdamed.configfile import load
-from fdamed.federation.direction import bearings, layer_cosines
-from fdamed.federation.loop import run
-from fdamed.federation.network import Network
-from fdamed.files import read_json
+from fdamed.config.loader import load
+from fdamed.config.study import Config
+from fdamed.core.files import read_json
+from fdamed.federation.runner import run
+from fdamed.federation.server import Network
+from fdamed.federation.validation.directions import bearings, layer_cosines
 from fdamed.models.flat import Layout
-from fdamed.stages.hospitals import judge, network, resident
-from fdamed.stages.phases import phases
-from fdamed.stages.places import Places, weights_in
+from fdamed.pipeline.clients import judge, network, resident
+from fdamed.pipeline.paths import Places, weights_in
+from fdamed.pipeline.phases import phases
 
 Tensor = torch.Tensor
 

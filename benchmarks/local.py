@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fdamed.config import Model, Recipe
+from fdamed.config.study import Model, Recipe
+from fdamed.core.rng import Stream
 from fdamed.data.loader import Labelled
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import Stream
-from fdamed.train import fit
+from fdamed.training.local import fit
 
 BATCH = 32
 IMAGES = {64: 96, 128: 64, 224: 32}

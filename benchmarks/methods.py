@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 import fdamed.methods  # noqa: F401  (registers the methods)
-from fdamed.config import Model, Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.client import Site
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.server import InProcess
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from fdamed.config.datasets import Phantom
 from fdamed.data.phantom import write
-from fdamed.datasets import Phantom
 
 
 def cpu_seconds() -> float:

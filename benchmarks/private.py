@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fdamed import private
-from fdamed.config import Model, Recipe
+from fdamed.config.study import Model, Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.evaluate.metrics import scores
-from fdamed.federation.accounts import note_costs
-from fdamed.federation.loop import run
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
+from fdamed.evaluation.metrics import scores
+from fdamed.federation.client import Site
+from fdamed.federation.privacy_budget import note_costs
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.private import Mechanism
-from fdamed.seeds import stream
-from fdamed.train import predict
+from fdamed.training import dp_sgd as private
+from fdamed.training.dp_sgd import Mechanism
+from fdamed.training.local import predict
 
 IMAGES, SIDE, ROUNDS, RECIPE = 800, 28, 4, Recipe(lr=2e-3, batch=32)
 SETTINGS: dict[str, tuple[float, bool] | None] = {

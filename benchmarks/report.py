@@ -48,7 +48,7 @@ def fdamed(command: str, config: Path, *more: str) -> dict[str, float]:
     """Seconds of the clock and of the CPU, and the most memory, of one command."""
     begin = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fdamed.cli", command, "--config", str(config), *more],
+        [sys.executable, "-m", "fdamed.cli.main", command, "--config", str(config), *more],
         env=os.environ | {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.DEVNULL,
     )

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fdamed.config import Model, Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labelled
+from fdamed.federation.client import Site
 from fdamed.federation.method import Model as Weights
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.server import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import Net, build, initialise
 from fdamed.models.flat import FlatModel

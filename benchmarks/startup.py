@@ -44,9 +44,9 @@ def tell(*_):
     os._exit(0)
 """
 JOB = f"""{TOLD}
-import fdamed.optimiser
-from fdamed.cli import main
-fdamed.optimiser.Optimiser.step = tell
+import fdamed.training.optimizer
+from fdamed.cli.main import main
+fdamed.training.optimizer.Optimiser.step = tell
 main("federate --config start.yaml --run gp --target edema --seed 0".split())
 """
 BARE = f"{TOLD}\nimport torch\ntell()\n"
@@ -68,7 +68,7 @@ def main() -> None:
         (folder / "start.yaml").write_text(STUDY)
         stages = ["phantom", "ingest", "split", *(f"cache --party {p}" for p in ("lesion", "edema", "consolidation"))]
         for stage in [*stages, "guard", "init --seed 0"]:
-            command = [sys.executable, "-m", "fdamed.cli", *stage.split(), "--config", "start.yaml"]
+            command = [sys.executable, "-m", "fdamed.cli.main", *stage.split(), "--config", "start.yaml"]
             subprocess.run(command, cwd=folder, capture_output=True, check=True)
         bare_wall, bare_cpu, _ = timed(BARE, folder)
         wall, cpu, heavy = timed(JOB, folder)

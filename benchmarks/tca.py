@@ -30,7 +30,7 @@ from sklearn.svm import SVC
 from fdamed.classical import RFTCA, TCA
 from fdamed.classical.kernels import gram, unit_rows
 from fdamed.classical.spectral import tca
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
 
 SAMPLES, FEATURES, COMPONENTS, FREQUENCIES = 3600, 4096, 100, 500
 GAMMA, SIGMA = 1e-3, 10.0

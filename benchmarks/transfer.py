@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.methods import SOURCES, hospitals
-from fdamed.config import Model
+from fdamed.config.study import Model
 from fdamed.data.loader import Labelled
 from fdamed.federation.method import REGISTRY
 from fdamed.models.backbone import build, initialise

@@ -11,8 +11,8 @@ import time
 
 import torch
 
-from fdamed.algebra.consensus import all_subsets, qualities, shapley, vote
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.methods.kd3a.consensus import all_subsets, qualities, shapley, vote
 
 SAMPLES, TEACHERS, CLASSES, GATE = 10_000, 6, 2, 0.9
 REPEATS = 15

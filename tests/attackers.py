@@ -13,20 +13,20 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401
-from fdamed.config import Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.evaluate.metrics import auc
-from fdamed.federation.checkpoints import Record
-from fdamed.federation.loop import run
+from fdamed.evaluation.metrics import auc
+from fdamed.federation.checkpoint import Record
+from fdamed.federation.client import Site, Step
+from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY, Method
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site, Step
-from fdamed.federation.wire import kinds
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel, Layout
-from fdamed.seeds import stream
-from fdamed.train import predict
+from fdamed.training.local import predict
 from tests.hospitals import RELEASE, SIDE, no_judge
 
 SOURCES = ("bern", "genoa", "lyon", "mallory")

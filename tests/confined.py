@@ -14,13 +14,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fdamed.data import benchmark, cache
-from fdamed.data.adapters import read
+from fdamed.config.datasets import Data, Domain
+from fdamed.core.errors import FdamedError
+from fdamed.data import cache
+from fdamed.data.benchmark import sources as benchmark
+from fdamed.data.datasets.registry import read
 from fdamed.data.image import Unreadable
 from fdamed.data.intake import Rejects
-from fdamed.data.roots import Roots
-from fdamed.datasets import Data, Domain
-from fdamed.errors import FdamedError
+from fdamed.data.safe_paths import Roots
 
 OURS = tuple(
     os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), Path(__file__).parents[1])

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from fdamed.command_line import EXAMPLES
+from fdamed.cli.parser import EXAMPLES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

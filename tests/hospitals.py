@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
-from fdamed.config import Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.runs import Auxiliary
+from fdamed.config.study import Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.federation.network import InProcess, Network
-from fdamed.federation.processes import Processes
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.client import Site
+from fdamed.federation.server import InProcess, Network
+from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models.backbone import initialise
 from fdamed.models.flat import FlatModel
-from fdamed.runs import Auxiliary
-from fdamed.seeds import stream
 
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 NAMES = ("north", "east", "south", "target")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
 
 
 def write_idx(folder: Path, train: int = 400, test: int = 100, side: int = 28, classes: int = 10) -> None:

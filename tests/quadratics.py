@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fdamed.config import Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Recipe
 from fdamed.data.loader import Labelled
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
+from fdamed.federation.client import Site
+from fdamed.federation.server import InProcess
 from fdamed.models.flat import FlatModel
 from tests import hospitals
 

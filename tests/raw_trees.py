@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from fdamed.data.chexpert import CONDITIONS
-from fdamed.data.mimic import LABELS
+from fdamed.data.datasets.chexpert import CONDITIONS
+from fdamed.data.datasets.mimic import LABELS
 from tests import dicom_files
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fdamed.configfile import catalogue, parse
-from fdamed.files import digest
-from fdamed.seeds import stream
+from fdamed.config.loader import catalogue, parse
+from fdamed.core.files import digest
+from fdamed.core.rng import stream
 
 PARTIES = {"LO": "Lung Opacity", "CO": "Consolidation", "ED": "Edema", "AT": "Atelectasis", "NC": "Lung Lesion"}
 LEVEL = {
@@ -35,7 +35,7 @@ LAYERS = [f"layer{i}.{j}.conv{k}" for i in range(1, 5) for j in range(2) for k i
 
 
 def configuration(folder: Path, **changes: object) -> dict[str, object]:
-    """A configuration that `fdamed.config` accepts; `changes` replace its keys."""
+    """A configuration that `fdamed.config.study` accepts; `changes` replace its keys."""
     known = catalogue()
     runs = {name: {"method": name if name in known else "fedavg"} for name in LEVEL}
     base: dict[str, object] = {

@@ -21,13 +21,13 @@ import yaml
 from PIL import Image
 from scipy.io import savemat
 
+from fdamed.config.datasets import Phantom
 from fdamed.data.phantom import write as write_phantom
-from fdamed.datasets import Phantom
 from tests import dicom_files, raw_trees
 from tests.idx_files import write_idx
 
 ROOT = Path(__file__).parents[1]
-BUILT = ("fdamed/algebra/*.so", "fdamed/models/*.so")
+BUILT = ("fdamed/ops/*.so", "fdamed/models/*.so")
 LABELLED = 10
 SMALL: dict[str, dict[str, Any]] = {
     "train": {"rounds": 2, "device": "cpu"},

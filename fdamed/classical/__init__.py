@@ -5,8 +5,8 @@
 
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
-from fdamed.classical.domains import OnSource
 from fdamed.classical.gfk import GFK
+from fdamed.classical.inputs import OnSource
 from fdamed.classical.jda import JDA
 from fdamed.classical.rftca import RFTCA
 from fdamed.classical.tca import RTCA, TCA

@@ -14,7 +14,7 @@ from scipy.linalg import eigh
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.domains import Array, positive, read, split
+from fdamed.classical.inputs import Array, positive, read, split
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.domains import Array, BadInput, count, one_of, positive, read
-from fdamed.seeds import Stream, stream
+from fdamed.classical.inputs import Array, BadInput, count, one_of, positive, read
+from fdamed.core.rng import Stream, stream
 
 if TYPE_CHECKING:
     from torch import Tensor

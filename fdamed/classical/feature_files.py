@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fdamed.classical.domains import Array
-from fdamed.errors import FdamedError
+from fdamed.classical.inputs import Array
+from fdamed.core.errors import FdamedError
 
 DOMAINS = {"C": "caltech", "A": "amazon", "W": "webcam", "D": "dslr"}
 FEATURES, LABELS = ("feas", "fts", "fea", "features"), ("label", "labels", "gnd")

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical.coral import spread
-from fdamed.classical.domains import Array, BadInput, Shrunk, count, one_of, read
+from fdamed.classical.inputs import Array, BadInput, Shrunk, count, one_of, read
 from fdamed.classical.kernels import shape
 
 DEFAULT_COMPONENTS = 20

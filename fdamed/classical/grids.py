@@ -10,8 +10,8 @@ from sklearn.preprocessing import FunctionTransformer
 
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
-from fdamed.classical.domains import Array
 from fdamed.classical.gfk import GFK
+from fdamed.classical.inputs import Array
 from fdamed.classical.jda import JDA
 from fdamed.classical.rftca import RFTCA
 from fdamed.classical.selection import Candidate, View

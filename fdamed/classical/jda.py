@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.domains import Array, count, one_of, positive, read
+from fdamed.classical.inputs import Array, count, one_of, positive, read
 from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_rows
 from fdamed.classical.spectral import (
     SCALES,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist, pdist
 
-from fdamed.classical.domains import Array, BadInput, one_of, positive
-from fdamed.seeds import stream
+from fdamed.classical.inputs import Array, BadInput, one_of, positive
+from fdamed.core.rng import stream
 
 RANDOM = ("gaussian", "laplacian", "cauchy")
 EXACT = (*RANDOM, "linear")

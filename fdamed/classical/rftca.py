@@ -13,7 +13,7 @@ from scipy.linalg.blas import dsyrk
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.domains import Array, Domains, count, one_of, positive, read
+from fdamed.classical.inputs import Array, Domains, count, one_of, positive, read
 from fdamed.classical.kernels import BLOCK, RANDOM, blocks, frequencies, length, random_features, shape
 from fdamed.classical.spectral import SCALES, rftca, rftca_dual
 from fdamed.classical.tca import finished

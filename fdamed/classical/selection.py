@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import StratifiedKFold
 
-from fdamed.classical.domains import Array, BadInput, one_of
+from fdamed.classical.inputs import Array, BadInput, one_of
 from fdamed.classical.kernels import unit_rows
 
 

@@ -23,8 +23,8 @@ from scipy.linalg import eigh
 from scipy.linalg.blas import dsymv, dsyrk
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fdamed.classical.domains import Array, BadInput, Shrunk
-from fdamed.seeds import stream
+from fdamed.classical.inputs import Array, BadInput, Shrunk
+from fdamed.core.rng import stream
 
 DEFAULT_COMPONENTS = 100
 DENSE = 700

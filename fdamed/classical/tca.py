@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.domains import Array, Domains, count, one_of, positive, read
+from fdamed.classical.inputs import Array, Domains, count, one_of, positive, read
 from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_rows
 from fdamed.classical.spectral import SCALES, Solution, rtca, tca
 

@@ -20,11 +20,11 @@ from typing import TextIO
 import numpy as np
 import pandas as pd
 
-from fdamed.data.decode import Refusal, guarded
-from fdamed.data.image import VERSION, Unreadable, read_grey
-from fdamed.data.manifest import SPLITS
-from fdamed.data.roots import Roots
-from fdamed.data.store import (
+from fdamed.core.disclosure import cell_safe
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, digest, held
+from fdamed.core.progress import track
+from fdamed.data.cache_journal import (
     HEADER,
     TRANSIENT,
     Earlier,
@@ -34,14 +34,20 @@ from fdamed.data.store import (
     read_earlier,
     reserve,
 )
-from fdamed.disclosure import cell_safe
-from fdamed.errors import FdamedError
-from fdamed.files import atomic, digest, held
-from fdamed.progress import track
+from fdamed.data.image import VERSION, Unreadable, read_grey
+from fdamed.data.manifest import SPLITS
+from fdamed.data.safe_paths import Roots
+from fdamed.data.worker_pool import Refusal, guarded
 
 NOTED = 32
 """Files between two flushes of the journal."""
-PRELOAD = ("fdamed.data.transforms", "fdamed.data.dicom", "pydicom.pixels", "PIL.JpegImagePlugin", "PIL.PngImagePlugin")
+PRELOAD = (
+    "fdamed.data.transforms",
+    "fdamed.data.dicom.reader",
+    "pydicom.pixels",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+)
 
 
 @dataclass(frozen=True)

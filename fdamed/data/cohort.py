@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.cuts import Cut
-from fdamed.data.draw import Drawn, Keys, draw, draw_reference
+from fdamed.config.split import Cut
+from fdamed.core.errors import FdamedError
 from fdamed.data.expression import HIDDEN, holds
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
-from fdamed.errors import FdamedError
+from fdamed.data.split_assignment import Drawn, Keys, draw, draw_reference
 
 NO_FINDING = "No Finding"
 NOT_A_FINDING = (NO_FINDING, "Support Devices")

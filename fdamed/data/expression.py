@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.manifest import COLUMNS, LABEL, label_columns
-from fdamed.errors import FdamedError
 
 LONGEST = 2000
 HIDDEN = ("image", "patient", "study")

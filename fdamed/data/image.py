@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL import Image
 
-    from fdamed.data.pixels import Grey
+    from fdamed.data.dicom.display import Grey
 
 VERSION = 1
 """Part of the cache key and of exported models: raise it when the same file would give other bytes."""
@@ -99,7 +99,7 @@ def sniff(path: Path | str) -> str:
     """Look at the header only: the format, or Unreadable if the image is sure to be refused. No pixel is decoded."""
     found = kind(path)
     if found == "dicom":
-        from fdamed.data.dicom import sniff as sniff_dicom
+        from fdamed.data.dicom.reader import sniff as sniff_dicom
 
         sniff_dicom(path)
     else:
@@ -116,7 +116,7 @@ def read(path: Path | str) -> NDArray[np.float32]:
 def read_grey(path: Path | str) -> Grey:
     """The same, with the last multiplication left to the caller."""
     if kind(path) == "dicom":
-        from fdamed.data.dicom import read_grey as read_dicom
+        from fdamed.data.dicom.reader import read_grey as read_dicom
 
         return read_dicom(path)
     return read_picture(path)
@@ -135,7 +135,7 @@ def read_picture(path: Path | str) -> Grey:
         _check_header(opened)
         opened.load()
         stored = _grey(opened)
-    from fdamed.data.pixels import Display, Grey, to_grey
+    from fdamed.data.dicom.display import Display, Grey, to_grey
 
     if stored.dtype == np.uint8:
         if stored.min() == stored.max():

@@ -19,12 +19,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fdamed.core.disclosure import cell_safe
+from fdamed.core.errors import FdamedError
+from fdamed.core.progress import track
 from fdamed.data.manifest import LABEL, OLDEST
-from fdamed.data.roots import inside, real_roots
-from fdamed.data.tables import age_value, by_value, label_value
-from fdamed.disclosure import cell_safe
-from fdamed.errors import FdamedError
-from fdamed.progress import track
+from fdamed.data.safe_paths import inside, real_roots
+from fdamed.data.table_reader import age_value, by_value, label_value
 
 DROPPED = ("DUPLICATE_ROW", "RACE_CONTRADICTS")
 """Reasons that are listed but are no fault of the data."""
@@ -237,7 +237,7 @@ def _real_folder(folder: str) -> str:
 
 
 def _header_of(path: Path) -> tuple[Any, ...]:
-    from fdamed.data.dicom import read_header
+    from fdamed.data.dicom.reader import read_header
 
     header = read_header(path)
     scanner = " ".join(word for word in (header.manufacturer, header.model) if word) or None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.manifest import SPLITS
-from fdamed.errors import FdamedError
 
 FIX = "Make the manifests with `fdamed split`; it keeps patients apart. Results on leaking data mean nothing."
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.manifest import SEXES, VIEWS
-from fdamed.errors import FdamedError
-from fdamed.seeds import stream
 
 MISSING = -1
 """Class of a missing auxiliary label: masked in the loss, never imputed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fdamed.errors import FdamedError
+from fdamed.core.errors import FdamedError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from monai.transforms.intensity.array import HistogramNormalize
 from monai.transforms.spatial.array import Resize
 from numpy.typing import NDArray
 
+from fdamed.data.dicom.display import Grey
 from fdamed.data.image import Unreadable
-from fdamed.data.pixels import Grey
 
 NARROWEST = 8
 """No radiograph is eight times as long as it is wide, nor only a few pixels."""

@@ -23,9 +23,9 @@ from typing import (
 
 from torch import Tensor, nn
 
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.wire import Weights, kinds, message
+from fdamed.federation.client import Step
+from fdamed.federation.messages import Weights, kinds, message
+from fdamed.federation.server import Network
 from fdamed.models.flat import Layout, named_tensors
 
 S = TypeVar("S")
@@ -153,6 +153,7 @@ def description(cls: Any) -> dict[str, Any]:
         entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
         options[field.name] = entry
     return {
+        "module": cls.__module__,
         "title": cls.title,
         "paper": cls.paper,
         "target_labels": cls.target_labels,

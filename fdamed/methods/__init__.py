@@ -1,7 +1,6 @@
 """One file a paper's method; importing this package registers all of them."""
 
 from fdamed.methods import (
-    fada,
     fdan,
     fdann,
     fedavg,
@@ -12,18 +11,19 @@ from fdamed.methods import (
     fedgtst,
     fediir,
     fedprox,
-    fedrf_tca,
     fedsr,
     finetune,
     finetune_head,
     finetune_offline,
     finetune_whole,
     gp,
-    kd3a,
     oracle,
     scaffold,
     target_only,
 )
+from fdamed.methods.fada import method as fada
+from fdamed.methods.fedrf_tca import method as fedrf_tca
+from fdamed.methods.kd3a import method as kd3a
 
 __all__ = [
     "fada",

@@ -16,18 +16,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
-from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Batch, Local, all_batches, combined, progress, shown
-from fdamed.federation.averaging import sound_moves, source_average
-from fdamed.federation.exchange import STEPS, Start, end, exchange
+from fdamed.core.rng import stream
+from fdamed.federation.client import Site, Step, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, step
-from fdamed.federation.steps import train_locally
-from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
-from fdamed.models.adversary import shape_of
-from fdamed.seeds import stream
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import sound_moves, source_average
+from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, combined, progress, shown
+from fdamed.methods._shared.feature_exchange import STEPS, Start, end, exchange
+from fdamed.methods._shared.local_training import train_locally
+from fdamed.models.adversarial import shape_of
+from fdamed.ops.aggregation import mean
+from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 
 
 @message

@@ -15,16 +15,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Game, Local, combined, discriminator, progress
-from fdamed.federation.averaging import sound_moves, source_average
-from fdamed.federation.exchange import STEPS, Judges, Start, end, exchange
+from fdamed.federation.client import Site, Step, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, step
-from fdamed.federation.steps import train_locally
-from fdamed.federation.wire import Count, Scalar, Statistic, Update, Weights, message
-from fdamed.models.adversary import Discriminator, count
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import sound_moves, source_average
+from fdamed.methods._shared.adversarial_training import Game, Local, combined, discriminator, progress
+from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, end, exchange
+from fdamed.methods._shared.local_training import train_locally
+from fdamed.models.adversarial import Discriminator, count
+from fdamed.ops.aggregation import mean
 
 WIDTH, DEPTH = 256, 2
 

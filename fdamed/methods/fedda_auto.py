@@ -13,14 +13,14 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import combine, normalised
-from fdamed.algebra.weights import fedda_betas
-from fdamed.federation.averaging import source_average
-from fdamed.federation.comparing import compare, compare_steps, move_paced
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import train_locally
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.auto_weighting import compare, compare_steps, move_paced
+from fdamed.methods._shared.local_training import train_locally
+from fdamed.ops.aggregation import combine, normalised
+from fdamed.ops.auto_weights import fedda_betas
 
 
 @method("fedda_auto")

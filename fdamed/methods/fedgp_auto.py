@@ -14,14 +14,14 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import combine, cosines, inner_products, normalised
-from fdamed.algebra.weights import fedgp_betas
-from fdamed.federation.averaging import source_average, tell_opponents
-from fdamed.federation.comparing import compare, compare_steps, move_paced
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import train_locally
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average, tell_opponents
+from fdamed.methods._shared.auto_weighting import compare, compare_steps, move_paced
+from fdamed.methods._shared.local_training import train_locally
+from fdamed.ops.aggregation import combine, cosines, inner_products, normalised
+from fdamed.ops.auto_weights import fedgp_betas
 
 
 @method("fedgp_auto")

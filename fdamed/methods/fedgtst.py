@@ -19,17 +19,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import mean
-from fdamed.errors import FdamedError
-from fdamed.federation.averaging import note_loss, sound_models, sound_norms
-from fdamed.federation.jacobian import gradient_at, mean_gradient, note_norms, watch
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, Step, step
+from fdamed.federation.messages import Count, Scalar, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, step
-from fdamed.federation.steps import auxiliary_tasks, finite, train_locally
-from fdamed.federation.wire import Count, Scalar, Weights, message
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import note_loss, sound_models, sound_norms
+from fdamed.methods._shared.full_gradient import gradient_at, mean_gradient, note_norms, watch
+from fdamed.methods._shared.local_training import auxiliary_tasks, finite, train_locally
 from fdamed.models.gradient_norm import Steepness, last_block, length
-from fdamed.train import fit
+from fdamed.ops.aggregation import mean
+from fdamed.training.local import fit
 
 NONE = -1.0
 """A norm that is not there: no guide yet, or a norm that is not finite."""

@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.algebra.head import head_gradient
-from fdamed.algebra.vector import mean
-from fdamed.errors import FdamedError
-from fdamed.federation.adversaries import batch_of, features
-from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
-from fdamed.federation.jacobian import gradient_at, watch
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, Step, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, step
-from fdamed.federation.steps import Trained, auxiliary_tasks, finite, train_locally
-from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
-from fdamed.models.adversary import shape_of
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
+from fdamed.methods._shared.adversarial_training import batch_of, features
+from fdamed.methods._shared.full_gradient import gradient_at, watch
+from fdamed.methods._shared.local_training import Trained, auxiliary_tasks, finite, train_locally
+from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import Layout
 from fdamed.models.forward_only import forward_only
-from fdamed.train import fit, in_order
+from fdamed.ops.aggregation import mean
+from fdamed.ops.head_gradient import head_gradient
+from fdamed.training.local import fit, in_order
 
 KEPT = "fediir.model"
 """In a hospital's memory from the first question of a round to the second."""

@@ -13,15 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fdamed.federation.averaging import average_of
+from fdamed.config.privacy import local_steps
+from fdamed.federation.client import Site, Step, enough, step
+from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, enough, step
-from fdamed.federation.steps import Trained, train_from, train_locally
-from fdamed.federation.wire import Scalar, Weights, message
-from fdamed.guards import local_steps
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import average_of
+from fdamed.methods._shared.local_training import Trained, train_from, train_locally
 from fdamed.models.flat import FlatModel
-from fdamed.train import Correct
+from fdamed.training.local import Correct
 
 
 @message

@@ -18,20 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.algebra.random_features import checksum
-from fdamed.algebra.vector import mean
-from fdamed.federation.adversaries import Batch, Local, all_batches, batch_of
-from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
+from fdamed.core.rng import stream
+from fdamed.federation.client import Site, Step, enough, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, enough, step
-from fdamed.federation.steps import finite, train_locally
-from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
-from fdamed.models.adversary import count, flat_part, shape_of
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
+from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, batch_of
+from fdamed.methods._shared.local_training import finite, train_locally
+from fdamed.models.adversarial import count, flat_part, shape_of
 from fdamed.models.flat import FlatModel, Layout, layout_of, named_tensors, vector_from
-from fdamed.models.representation import Encoder, Reference, Sampled
-from fdamed.seeds import stream
-from fdamed.train import batches
+from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled
+from fdamed.ops.aggregation import mean
+from fdamed.ops.random_features import checksum
+from fdamed.training.local import batches
 
 REFERENCE, STEP = "fedsr.r", "fedsr.step"
 """In a source's memory: r(z|y) with c, and how many batches it has trained on."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fdamed.federation.averaging import source_average
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import train_locally
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.local_training import train_locally
 
 
 @method("finetune")

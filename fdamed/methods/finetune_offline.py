@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fdamed.federation.averaging import source_average
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import train_locally, train_on
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.local_training import train_locally, train_on
 
 
 @method("finetune_offline")

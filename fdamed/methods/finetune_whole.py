@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from fdamed.federation.client import Step
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.tuning import Handover, Tuned, tune_whole
+from fdamed.federation.server import Network
+from fdamed.methods._shared.finetuning import Handover, Tuned, tune_whole
 
 
 @method("finetune_whole")

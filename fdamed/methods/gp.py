@@ -12,12 +12,12 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fdamed.algebra.vector import combine, cosines, gp_shares, inner_products, scaled, stacked
-from fdamed.federation.averaging import source_average, source_moves, tell_opponents
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import move_locally, train_locally
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average, source_moves, tell_opponents
+from fdamed.methods._shared.local_training import move_locally, train_locally
+from fdamed.ops.aggregation import combine, cosines, gp_shares, inner_products, scaled, stacked
 
 
 @method("gp")

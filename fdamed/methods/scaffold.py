@@ -21,15 +21,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import mean, spans
-from fdamed.errors import FdamedError
-from fdamed.federation.averaging import length, note_loss, sound_models, sound_parts
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, Step, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Site, Step, step
-from fdamed.federation.steps import train_from, train_locally
-from fdamed.federation.wire import Count, Scalar, Statistic, Weights, message
-from fdamed.train import batches
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
+from fdamed.methods._shared.local_training import train_from, train_locally
+from fdamed.ops.aggregation import mean, spans
+from fdamed.training.local import batches
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a hospital's memory: c_k (float64), the round of the last answer in it, the answer after that and its round."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fdamed.algebra.vector import scaled
-from fdamed.federation.averaging import source_average
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.network import Network
-from fdamed.federation.site import Step
-from fdamed.federation.steps import move_locally, train_locally
+from fdamed.federation.server import Network
+from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.local_training import move_locally, train_locally
+from fdamed.ops.aggregation import scaled
 
 
 @method("target_only")

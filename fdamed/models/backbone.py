@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fdamed.config import Model
-from fdamed.errors import FdamedError
+from fdamed.config.study import Model
+from fdamed.core.errors import FdamedError
 from fdamed.models.cnn import FEATURES, Cnn, default_init
 from fdamed.models.light_import import monai_module
 

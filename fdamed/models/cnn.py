@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.errors import FdamedError
+from fdamed.core.errors import FdamedError
 from fdamed.models import trunk
 
 WIDE, FEATURES = 120, 84

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.config import Model
+from fdamed.config.study import Model
 from fdamed.models.backbone import feature_size
 from fdamed.models.head_sizes import CLASSES
 

@@ -11,7 +11,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from fdamed.compiled import library, pointer
+from fdamed.core.native import library, pointer
 
 LANES, TILE, POINTS = 8, 4, 36
 

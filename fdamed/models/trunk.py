@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fdamed.compiled import library, pointer
+from fdamed.core.native import library, pointer
 
 KERNEL, FIRST, SECOND, LANES = 5, 6, 16, 8
 CHANNELS, SIDES = 4, range(16, 65)

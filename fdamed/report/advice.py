@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.report.regions import TITLE, Spot, landscape
+from fdamed.report.decision_map import TITLE, Spot, landscape
 
 Advice = Mapping[str, Any]
 """What `fdamed advise` wrote for one target."""
@@ -149,7 +149,7 @@ def drawing(advice: Advice) -> Markup:
 
 def _winner(advice: Advice) -> Callable[[float, float], str]:
     """sigma, d -> the rule with the smallest error there, all else as this target and its mean source have it."""
-    from fdamed.theory.errors import four_errors, winner  # needs torch, which a report without advice does without
+    from fdamed.theory.bounds import four_errors, winner  # needs torch, which a report without advice does without
 
     tau2, delta, own = _mean(advice, "tau2"), _mean(advice, "delta"), advice["target"]
     norm2 = own["norm2"]["value"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fdamed.evaluate.intervals import Interval
+from fdamed.evaluation.intervals import Interval
 from fdamed.report.svg import colour, drawing, number, room, scale, ticks
 
 ROUNDS = 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fdamed.disclosure import hides, small
-from fdamed.records import Record, Row
+from fdamed.core.disclosure import hides, small
+from fdamed.core.run_record import Record, Row
 
 WIDTH, HEIGHT, CELL = 420, 300, 120
 SHADE = "#0072b2"

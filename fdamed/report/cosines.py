@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config import Config
-from fdamed.records import layers
+from fdamed.config.study import Config
+from fdamed.core.run_record import layers
 from fdamed.report import blocks
 
 HEATS = 6

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import clipped
-from fdamed.files import atomic
+from fdamed.core.files import atomic
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.run_tables import clipped
 from fdamed.report import svg
-from fdamed.report.plane import logarithmic
-from fdamed.report.repeated import Row
+from fdamed.report.reproduction import Row
+from fdamed.report.score_against_cost import logarithmic
 from fdamed.report.svg import DASHES, Line, number
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")

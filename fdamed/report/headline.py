@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fdamed.evaluate.intervals import Interval
-from fdamed.report.answer import ALONE
+from fdamed.evaluation.intervals import Interval
+from fdamed.report.formatting import interval, megabytes
 from fdamed.report.subgroups import paired
-from fdamed.report.view import Row, View
-from fdamed.report.words import interval, megabytes
+from fdamed.report.summary import ALONE
+from fdamed.report.target_view import Row, View
 
 
 @dataclass(frozen=True)

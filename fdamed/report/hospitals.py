@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config import Config
-from fdamed.disclosure import vague
-from fdamed.records import SERVER
+from fdamed.config.study import Config
+from fdamed.core.disclosure import vague
+from fdamed.core.run_record import SERVER
 
 SHOWN = 20
 """Sources that a table has room for; of more it shows the one with least, the median and the one with most."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.records import Record
+from fdamed.core.run_record import Record
 from fdamed.report.svg import Line, curves, dash
 
 PREFIX = "jacobian/"

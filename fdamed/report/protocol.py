@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fdamed.config import Config, Recipe
-from fdamed.disclosure import vague
-from fdamed.evaluate.protocol import Budget
-from fdamed.evaluate.tables import ALL_TARGETS
+from fdamed.config.study import Config, Recipe
+from fdamed.core.disclosure import vague
+from fdamed.evaluation.protocol import Budget
+from fdamed.evaluation.run_tables import ALL_TARGETS
 
 FEW, MANY = 4, 20
 """Different numbers of steps that a sentence can hold, and sources that it can name."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fdamed.config import Config
-from fdamed.disclosure import shareable
-from fdamed.files import digest
-from fdamed.records import Record
+from fdamed.config.study import Config
+from fdamed.core.disclosure import shareable
+from fdamed.core.files import digest
+from fdamed.core.run_record import Record
 from fdamed.report.hospitals import SHOWN
 
 COMMANDS = (

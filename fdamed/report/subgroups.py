@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fdamed.evaluate.intervals import SURE
+from fdamed.evaluation.intervals import SURE
 from fdamed.report.svg import colour, drawing, limits, number, room, scale, ticks
 
 Audit = Mapping[str, Any]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import hidden
-from fdamed.records import Record
+from fdamed.core.run_record import Record
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.run_tables import hidden
 
 COLOURS = 8
 """Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for yellow, lost on white."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fdamed.theory.moments import Moments, Rule, error
+from fdamed.theory.delta_error import Moments, Rule, error
 from fdamed.theory.survey import Findings
 
 BETAS = tuple(round(0.05 * i, 2) for i in range(1, 21))

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fdamed.seeds import stream
-from fdamed.theory.errors import (
+from fdamed.core.rng import stream
+from fdamed.theory.bounds import (
     PAPER,
     SIMPLE,
     fedda_error,

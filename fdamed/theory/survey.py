@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fdamed.algebra.vector import mean
-from fdamed.errors import FdamedError
-from fdamed.federation.network import Network
+from fdamed.core.errors import FdamedError
+from fdamed.federation.server import Network
 from fdamed.models.flat import Layout
-from fdamed.theory.gradients import (
+from fdamed.ops.aggregation import mean
+from fdamed.theory.delta_error import Moments, estimated
+from fdamed.theory.survey_client import (
     Gradient,
     Lie,
     Part,
@@ -27,7 +28,6 @@ from fdamed.theory.gradients import (
     spread,
     train_a_little,
 )
-from fdamed.theory.moments import Moments, estimated
 
 SHARE = 0.05
 """A survey may cost this share of one training run, counted in images through the network."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fdamed.tracking.content import OURS
+from fdamed.tracking.payload import OURS
 from fdamed.tracking.store import Store
 
 ALIAS = "adapted"

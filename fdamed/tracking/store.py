@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fdamed.errors import FdamedError
-from fdamed.safety import secure
+from fdamed.core.environment import secure
+from fdamed.core.errors import FdamedError
 
 PATIENCE = 4.0
 """Seconds until a silent server counts as away: for the connection, and again for its first answer."""

@@ -16,9 +16,9 @@ import pytest
 import fdamed.methods  # noqa: F401
 from fdamed.data.loader import Labelled, Unlabelled
 from fdamed.federation.ledger import SERVER
-from fdamed.federation.loop import run
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import InProcess
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
 from tests import hospitals
 from tests.contract.test_unreliable_methods import method
 from tests.contract.test_variants import SENDING, together, variant

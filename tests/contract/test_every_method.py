@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
+from fdamed.federation.client_state import write_memory
 from fdamed.federation.ledger import Ledger
-from fdamed.federation.loop import Checkpoints, run
-from fdamed.federation.memory import write_memory
+from fdamed.federation.messages import decode, encode
 from fdamed.federation.method import REGISTRY, describe
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.wire import decode, encode
+from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.server import DroppedOut
 from tests import hospitals
 
 METHODS = sorted(REGISTRY)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
-from fdamed.faults import Faults
-from fdamed.federation.loop import Checkpoints, run
+from fdamed.config.faults import Faults
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.unreliable import Schedule, Unreliable
+from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.transport.faulty import Schedule, Unreliable
 from tests import hospitals
 
 METHODS = sorted(REGISTRY)

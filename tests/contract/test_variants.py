@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.errors import FdamedError
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site
+from fdamed.federation.client_state import write_memory
 from fdamed.federation.ledger import Ledger
-from fdamed.federation.loop import run
-from fdamed.federation.memory import write_memory
 from fdamed.federation.method import REGISTRY, Method
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.processes import Processes
-from fdamed.federation.site import Site
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.multiprocess import Processes
 from tests import hospitals
 
 ROUNDS = 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation import loop
-from fdamed.federation.checkpoints import Checkpoints
+from fdamed.federation import runner as loop
+from fdamed.federation.checkpoint import Checkpoints
 from tests.faults import studies
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from fdamed.cli import main
-from fdamed.records import read
-from fdamed.tracking.content import params, points, tags
+from fdamed.cli.main import main
+from fdamed.core.run_record import read
+from fdamed.tracking.payload import params, points, tags
 from tests.idx_files import write_idx
 
 TARGET = "C3"
@@ -72,7 +72,7 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"} | more
 
 
-def process(folder: Path, *arguments: str, module: str = "fdamed.cli", **options: Any) -> subprocess.Popen[str]:
+def process(folder: Path, *arguments: str, module: str = "fdamed.cli.main", **options: Any) -> subprocess.Popen[str]:
     """A stage in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments, "--config", "study.yaml"],

@@ -9,8 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fdamed.provenance import digest_source
-from fdamed.stages import federate
+from fdamed.cli.commands import federate
 from tests.faults import studies
 from tests.faults.interrupted import finish, single
 
@@ -30,7 +29,7 @@ def another_torch(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def another_source(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(federate, "digest_source", lambda *parts: "0123456789ab")
+    patch.setattr(federate, "training_code", lambda *parts: "0123456789ab")
 
 
 def another_cpu(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -67,11 +66,3 @@ def test_other_data_are_refused(cut: Path, capfd) -> None:
     capfd.readouterr()
     assert studies.fdamed(cut, *single(RUN)) == 2
     assert "under other conditions (data: " in capfd.readouterr().err
-
-
-def test_the_digest_of_the_source_knows_code_and_not_reports() -> None:
-    whole, training = digest_source(), digest_source(*federate.TRAINING)
-    assert len({whole, training, digest_source("report")}) == 3
-    assert digest_source("algebra", "models") == digest_source("models", "algebra")
-    package = Path(federate.__file__).parents[1]
-    assert all((package / part).exists() for part in federate.TRAINING)

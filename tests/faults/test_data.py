@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.data.tables import label_value
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import run
+from fdamed.data.table_reader import label_value
+from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
-from fdamed.seeds import stream
-from fdamed.train import fit, predict
+from fdamed.training.local import fit, predict
 from tests import hospitals
 from tests.unit.test_cache import SIZE, cached, make, manifest, picture
 

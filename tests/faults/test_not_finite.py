@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fdamed.optimiser import Optimiser
+from fdamed.training.optimizer import Optimiser
 from tests.faults import studies
 from tests.faults.interrupted import finish, single
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation import checkpoints
+from fdamed.federation import checkpoint as checkpoints
 from tests.faults import studies
 from tests.faults.interrupted import cut_after, finish, single
 
@@ -61,7 +61,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_first_round(prepared: Path,
 def test_the_doctor_says_what_all_trainings_need(prepared: Path, monkeypatch, capsys) -> None:
     assert studies.fdamed(prepared, "doctor") == 0
     assert "2 trainings need about" in " ".join(capsys.readouterr().out.split())
-    monkeypatch.setattr("fdamed.stages.doctor.free", lambda folder: 1000)
+    monkeypatch.setattr("fdamed.cli.commands.doctor.free", lambda folder: 1000)
     assert studies.fdamed(prepared, "doctor") == 2
     assert "for weights and checkpoints, 0.0 MB are free" in capsys.readouterr().err
 
@@ -125,8 +125,8 @@ def test_a_disk_that_is_full_from_the_start_is_told_before_training(tmp_path: Pa
 
 HUNGRY = """
 import resource, sys
-from fdamed.cli import main
-from fdamed.federation.network import Network
+from fdamed.cli.main import main
+from fdamed.federation.server import Network
 begin = Network.begin
 def limited(self, *numbers):
     begin(self, *numbers)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from tests.faults import studies
 from tests.run_folders import write_study
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.files import held
-from fdamed.records import read
-from fdamed.tracking.content import span
+from fdamed.core.files import held
+from fdamed.core.run_record import read
+from fdamed.tracking.payload import span
 from tests.faults import studies
 from tests.faults.interrupted import single
 
@@ -70,7 +70,7 @@ def record_time(text: str) -> float:
 def test_a_hundred_runs_of_one_second_have_a_hundred_names(tmp_path: Path) -> None:
     import sqlite3
 
-    from fdamed.cli import main
+    from fdamed.cli.main import main
     from tests.run_folders import write_study
 
     config = write_study(tmp_path, runs={"fedavg": {}}, seeds=list(range(100)), tracking={"models": False})

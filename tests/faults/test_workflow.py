@@ -16,7 +16,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from fdamed.files import held
+from fdamed.core.files import held
 from tests.dicom_files import thorax
 from tests.faults import studies
 
@@ -258,7 +258,7 @@ def test_an_output_that_is_seen_late_is_waited_for_or_named(made: Made, tmp_path
     folder.mkdir()
     raw = configuration(made.raw) | {"seeds": [7]}
     (folder / "study.yaml").write_text(yaml.safe_dump(raw, allow_unicode=True))
-    (tmp_path / "fdamed").write_text(LATE.replace("fdamed_real", f"{sys.executable} -m fdamed.cli"))
+    (tmp_path / "fdamed").write_text(LATE.replace("fdamed_real", f"{sys.executable} -m fdamed.cli.main"))
     (tmp_path / "fdamed").chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
     job = subprocess.run(

@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-from fdamed.cli import main
-from fdamed.federation.checkpoints import Checkpoints
+from fdamed.cli.main import main
+from fdamed.federation.checkpoint import Checkpoints
 
 EVENTS = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.truncate")
 
@@ -41,7 +41,7 @@ class Counter:
 
 def counted(counter: Counter) -> None:
     """Let every step of the optimiser be counted."""
-    from fdamed.optimiser import Optimiser
+    from fdamed.training.optimizer import Optimiser
 
     step = Optimiser.step
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from fdamed.theory.advice import score
 
 SIDE = 32

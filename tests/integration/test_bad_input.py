@@ -12,8 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from fdamed.cli import main
-from fdamed.files import held
+from fdamed.cli.main import main
+from fdamed.core.files import held
 from tests.dicom_files import thorax
 from tests.raw_trees import write_table
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed.cli import main
-from fdamed.stages.batch import FILES, key
+from fdamed.cli.main import main
+from fdamed.pipeline.batching import FILES, key
 
 TINY = Path(__file__).resolve().parents[1] / "workflow" / "tiny.yaml"
 SAME = [f for f in FILES if f != "timing.jsonl"]
@@ -100,7 +100,7 @@ def test_sigterm_ends_with_75_and_one_line_and_the_next_start_goes_on(study: Pat
     delete_outputs(study, "fedavg")
     for kept in (folder / "state" / "finished").iterdir():
         kept.unlink()
-    command = [sys.executable, "-m", "fdamed.cli", "federate", "--config", str(study), "--runs", "fedavg/edema/0"]
+    command = [sys.executable, "-m", "fdamed.cli.main", "federate", "--config", str(study), "--runs", "fedavg/edema/0"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as job:
         while "round 1/2" not in (line := job.stderr.readline()):

@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from fdamed.data.loader import load
 from tests.dicom_files import compressed, dataset, thorax, write
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from tests import dicom_files
 from tests.raw_trees import write_table
 

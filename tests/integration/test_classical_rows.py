@@ -13,13 +13,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fdamed.cli import main
-from fdamed.config import Config
-from fdamed.configfile import load
-from fdamed.errors import FdamedError
-from fdamed.files import read_lines
-from fdamed.stages.align import refuse_unreleased
-from fdamed.stages.federate import resident
+from fdamed.cli.commands.align import refuse_unreleased
+from fdamed.cli.commands.federate import resident
+from fdamed.cli.main import main
+from fdamed.config.loader import load
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_lines
 
 SIDE, HIDDEN, CLASSES = 32, 128, 2
 PARTIES = {"north": "a", "south": "b", "target": "c"}

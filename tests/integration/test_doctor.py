@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from fdamed.cli import main
-from fdamed.config import Config
-from fdamed.configfile import load
-from fdamed.stages.surroundings import _gpu, _scratch, _slurm, _tracking
+from fdamed.cli.main import main
+from fdamed.config.loader import load
+from fdamed.config.study import Config
+from fdamed.pipeline.environment_checks import _gpu, _scratch, _slurm, _tracking
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.raw_trees import CHEXPERT_HEADER, write_picture, write_table
 
@@ -116,7 +116,7 @@ def test_room_and_tracking_are_looked_at_on_every_machine(tmp_path: Path, no_slu
 
 
 def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr("fdamed.stages.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
+    monkeypatch.setattr("fdamed.cli.commands.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
     tree(tmp_path)
     code, report = told(configure(tmp_path, train={"device": "cuda"}), capfd)
     assert code == 2 and checks(report)["gpu"][0] == "fail"
@@ -129,7 +129,7 @@ def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, c
 def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
     tmp_path: Path, no_slurm: Path, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.stages.surroundings.PLUGIN", "no_such_plug_in")
+    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no_such_plug_in")
     path = str(tree(tmp_path))
 
     def look() -> tuple[int, dict[str, tuple[str, str]]]:
@@ -239,7 +239,7 @@ def test_a_gpu_that_torch_does_not_see_is_no_gpu(
 def test_the_plug_in_that_is_there_is_named_with_its_version(
     study: Callable[..., Config], no_slurm, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.stages.surroundings.PLUGIN", "snakemake_interface_common")
+    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "snakemake_interface_common")
     heard: list[tuple[str, str, str]] = []
     assert _slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")

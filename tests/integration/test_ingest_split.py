@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from fdamed.cli import main
-from fdamed.config import Config
+from fdamed.cli.main import main
+from fdamed.config.study import Config
 from fdamed.data.leakage import check_manifests
 from fdamed.data.manifest import content_hash
 from tests.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli import main
-from fdamed.config import Model, Recipe
+from fdamed.cli.main import main
+from fdamed.config.study import Model, Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import load
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel
-from fdamed.report import recognised
-from fdamed.seeds import stream
-from fdamed.stages.places import tensors_in
-from fdamed.train import fit
+from fdamed.pipeline.paths import tensors_in
+from fdamed.report import membership_inference as recognised
+from fdamed.training.local import fit
 
 N = 160
 

@@ -11,9 +11,9 @@ import numpy as np
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.decode import Refusal, guarded
-from fdamed.data.dicom import read_pixels
+from fdamed.data.dicom.reader import read_pixels
 from fdamed.data.image import REASONS, read
+from fdamed.data.worker_pool import Refusal, guarded
 from tests.dicom_files import compressed, dataset, lut, thorax, write
 
 COUNT = 1000

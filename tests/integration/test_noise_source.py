@@ -14,20 +14,20 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fdamed.config import Model, Recipe
+from fdamed.config.datasets import Phantom, Shift
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Model, Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
 from fdamed.data.phantom import findings
 from fdamed.data.phantom.population import draw_cohort
 from fdamed.data.phantom.render import render
-from fdamed.datasets import Phantom, Shift
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR
-from fdamed.methods.kd3a import KD3A
+from fdamed.federation.client import Site
+from fdamed.federation.server import InProcess
+from fdamed.methods.kd3a.method import KD3A
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
-from fdamed.train import predict
+from fdamed.training.local import predict
 
 IMAGES, SIDE, ROUNDS = 300, 48, 8
 TARGET, NOISE = "Asian", "noise"

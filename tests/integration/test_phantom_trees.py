@@ -13,10 +13,11 @@ import pytest
 from PIL import Image
 from pydicom.pixels import apply_voi_lut
 
-from fdamed.cli import main
-from fdamed.data.phantom import chexpert_tree, tree, write
-from fdamed.datasets import Phantom
-from fdamed.errors import FdamedError
+from fdamed.cli.main import main
+from fdamed.config.datasets import Phantom
+from fdamed.core.errors import FdamedError
+from fdamed.data.phantom import chexpert_tree, write
+from fdamed.data.phantom import folder as tree
 
 SETTINGS = Phantom(patients=60, size=48)
 HEADER = (
@@ -218,9 +219,9 @@ def test_midrc_nodes_link_case_study_series_and_file(trees: dict[str, Path]) -> 
 def test_the_adapters_of_the_real_data_sets_read_every_image_and_refuse_none(trees: dict[str, Path]) -> None:
     from pydantic import TypeAdapter
 
-    from fdamed.data.adapters import read as index_of
+    from fdamed.config.datasets import Chexpert, Midrc, Mimic
+    from fdamed.data.datasets.registry import read as index_of
     from fdamed.data.intake import Rejects
-    from fdamed.datasets import Chexpert, Midrc, Mimic
 
     for layout, root in trees.items():
         data = TypeAdapter(Chexpert | Mimic | Midrc).validate_python({"layout": layout, "root": str(root)})

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from fdamed import configfile
-from fdamed.cli import main
-from fdamed.config import Config
-from fdamed.errors import FdamedError
-from fdamed.federation import loop
-from fdamed.stages import federate as stage
-from fdamed.stages import hospitals
-from fdamed.stages.places import Places
+from fdamed.cli.commands import federate as stage
+from fdamed.cli.main import main
+from fdamed.config import loader as configfile
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.federation import runner as loop
+from fdamed.pipeline import clients as hospitals
+from fdamed.pipeline.paths import Places
 from tests.idx_files import write_idx
 
 TRAIN = {

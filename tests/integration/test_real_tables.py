@@ -10,13 +10,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fdamed.cuts import Cut
-from fdamed.data import chexpert
-from fdamed.data.adapters import read
+from fdamed.config.datasets import Chexpert, Nih
+from fdamed.config.split import Cut
 from fdamed.data.cohort import build
+from fdamed.data.datasets import chexpert
+from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
 from fdamed.data.leakage import Leakage, check_manifests
-from fdamed.datasets import Chexpert, Nih
 
 PARTIES = {
     "Lung_Lesion": "Lung Lesion",

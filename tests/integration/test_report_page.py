@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from browser import CHROMIUM, Page, browser
 from run_folders import PARTIES, note_by_round, write_absences, write_predictions, write_study
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 ACCESSIBLE = (Path(__file__).parents[1] / "accessible.js").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def tab() -> Iterator[Page]:
 def without_figures() -> Iterator[None]:
     """Figures as files take seconds, and nobody looks at them here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
+        patch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
         yield
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from fdamed.classical.feature_files import FeatureSet, read
 from fdamed.classical.grids import SYMMETRIC, methods
-from fdamed.classical.pairs import published, rows
-from fdamed.cli import main
+from fdamed.classical.office import published, rows
+from fdamed.cli.main import main
 
 PUBLISHED = published("office_caltech10_surf")["accuracy"]
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from fdamed import configfile
-from fdamed.cli import main
-from fdamed.files import held, write_json
-from fdamed.stages import exported as exported_models
+from fdamed.cli.main import main
+from fdamed.config import loader as configfile
+from fdamed.core.files import held, write_json
+from fdamed.export import bundle as exported_models
 from tests.dicom_files import dataset, thorax, write
 
 pytest.importorskip("onnxruntime", reason="pip install 'fdamed[export]'")
@@ -186,7 +186,7 @@ def test_a_run_that_does_not_say_how_its_images_were_made_needs_its_configuratio
 
 
 def test_paths_and_the_salt_do_not_decide_images_and_labels(study: Path, tmp_path: Path) -> None:
-    from fdamed.stages.federate import digest_images
+    from fdamed.cli.commands.federate import digest_images
 
     config = configfile.load(study)
     moved = config.model_copy(update={"data": config.data.model_copy(update={"root": "/else", "salt": "other"})})
@@ -195,7 +195,7 @@ def test_paths_and_the_salt_do_not_decide_images_and_labels(study: Path, tmp_pat
 
 
 def test_a_model_that_differs_in_onnx_is_not_written(study: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    from fdamed.models import runtime
+    from fdamed.export import runtime
 
     real = runtime.in_onnxruntime
     monkeypatch.setattr(runtime, "in_onnxruntime", lambda *a: lambda x: real(*a)(x) + np.float32(0.001))
@@ -223,7 +223,7 @@ def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) 
 
 
 def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(models) -> None:
-    from fdamed.report.card_limits import noise
+    from fdamed.export.model_card_limits import noise
 
     assert "this model is not differentially private" in (models["fedavg"] / "model_card.md").read_text()
     cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}

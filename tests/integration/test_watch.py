@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 
 SNAKEMAKE = """#!/bin/sh
 case "$*" in *--unlock*) echo unlock >> calls; exit 0;; esac

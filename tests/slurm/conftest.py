@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from tests.idx_files import write_idx
 from tests.slurm.cluster import Cluster, NoSlurm
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from fdamed.data.adapters import check_share, read
-from fdamed.data.chexpert import rows
+from fdamed.config.datasets import Chexpert
+from fdamed.core.errors import FdamedError
+from fdamed.data.datasets.chexpert import rows
+from fdamed.data.datasets.registry import check_share, read
 from fdamed.data.intake import Rejects
 from fdamed.data.race import race_of
-from fdamed.datasets import Chexpert
-from fdamed.errors import FdamedError
 from tests.raw_trees import (
     CHEXPERT_HEADER,
     GOLDEN,

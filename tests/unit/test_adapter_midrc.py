@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.data.adapters import read
-from fdamed.data.gen3 import nodes
+from fdamed.config.datasets import Midrc
+from fdamed.core.errors import FdamedError
+from fdamed.data.datasets.gen3 import nodes
+from fdamed.data.datasets.midrc import rows
+from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from fdamed.data.midrc import rows
-from fdamed.datasets import Midrc
-from fdamed.errors import FdamedError
 from tests.raw_trees import GOLDEN, as_text, midrc_tree, write_table
 
 

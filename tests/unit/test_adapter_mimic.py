@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.data.adapters import read
+from fdamed.config.datasets import Mimic
+from fdamed.core.errors import FdamedError
+from fdamed.data.datasets.mimic import rows
+from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from fdamed.data.mimic import rows
-from fdamed.datasets import Mimic
-from fdamed.errors import FdamedError
 from tests.raw_trees import GOLDEN, MIMIC_IMAGES, as_text, mimic_tree, write_table
 
 

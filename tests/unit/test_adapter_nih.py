@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.data.adapters import read
+from fdamed.config.datasets import Nih
+from fdamed.core.errors import FdamedError
+from fdamed.data.datasets.nih import rows
+from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from fdamed.data.nih import rows
-from fdamed.datasets import Nih
-from fdamed.errors import FdamedError
 from tests.raw_trees import GOLDEN, NIH_HEADER, NIH_ROWS, as_text, nih_tree, write_table
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fdamed.data.adapters import read
+from fdamed.config.datasets import Table
+from fdamed.core.errors import FdamedError
+from fdamed.data.datasets.registry import read
+from fdamed.data.datasets.table import rows
 from fdamed.data.intake import Rejects
-from fdamed.data.table import rows
-from fdamed.datasets import Table
-from fdamed.errors import FdamedError
 from tests.raw_trees import write_picture, write_table
 
 HEADER = ["Datei", "Kennung", "Geschlecht", "Alter", "Ebene", "Befund", "Haus"]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.federation.checkpoints import Checkpoints
-from fdamed.federation.loop import healthy
+from fdamed.config.validation import Guard
+from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.network import DroppedOut
-from fdamed.limits import Guard
+from fdamed.federation.runner import healthy
+from fdamed.federation.server import DroppedOut
 from tests import attackers
 from tests.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
 

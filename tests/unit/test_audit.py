@@ -11,11 +11,11 @@ import pytest
 from scipy.stats import binom, binomtest
 from sklearn.metrics import roc_auc_score
 
-from fdamed.cli import main
-from fdamed.evaluate.metrics import scores
-from fdamed.evaluate.paired import Influence, auc_influence, auc_of, contrast, difference
-from fdamed.evaluate.resampling import TWO
-from fdamed.evaluate.subgroups import banded, gap, groups, standings
+from fdamed.cli.main import main
+from fdamed.evaluation.bootstrap import TWO
+from fdamed.evaluation.metrics import scores
+from fdamed.evaluation.paired_tests import Influence, auc_influence, auc_of, contrast, difference
+from fdamed.evaluation.subgroups import banded, gap, groups, standings
 
 SMALLEST = 11
 
@@ -219,7 +219,7 @@ def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> Non
 
 def test_the_audit_says_how_often_it_drew_patients(study: Path, monkeypatch) -> None:
     for work, times in ((2_000_000_000, 1000), (6 * 800 * 300, 300), (1, 200)):
-        monkeypatch.setattr("fdamed.evaluate.resampling.WORK", work)
+        monkeypatch.setattr("fdamed.evaluation.bootstrap.WORK", work)
         assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
         assert json.loads((study / "c/audit/B.json").read_text())["replicates"] == times
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.algebra.weights import fedda_betas, fedgp_betas
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
 from fdamed.data.loader import Labelled
-from fdamed.federation.comparing import Compared, Directions, compare_steps, move_paced
 from fdamed.federation.method import Model
-from fdamed.federation.network import Network
-from fdamed.federation.steps import Moved
+from fdamed.federation.server import Network
+from fdamed.methods._shared.auto_weighting import Compared, Directions, compare_steps, move_paced
+from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp_auto import FedGPAuto
 from fdamed.models.flat import layout_of
-from fdamed.optimiser import Optimiser
-from fdamed.train import fit
+from fdamed.ops.auto_weights import fedda_betas, fedgp_betas
+from fdamed.training.local import fit
+from fdamed.training.optimizer import Optimiser
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
 from tests.unit.test_vector import TwoLayers

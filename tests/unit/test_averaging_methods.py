@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.config import Recipe
+from fdamed.config.faults import Faults
+from fdamed.config.study import Recipe
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.faults import Faults
-from fdamed.federation.loop import run
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import InProcess
-from fdamed.federation.unreliable import Unreliable
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
+from fdamed.federation.transport.faulty import Unreliable
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
 from tests import hospitals
 
 SGD, ADAM = (Recipe(lr=0.02, batch=4, optimiser=o) for o in ("sgd", "adam"))
@@ -58,7 +58,7 @@ def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxi
 
 @pytest.mark.parametrize("name", ["fedprox", "scaffold-I", "scaffold-II", "fedsr"])
 def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
-    from fdamed.config import Model
+    from fdamed.config.study import Model
 
     net = build(Model(width=0.125))
     initialise(net, stream(0, "one").torch)

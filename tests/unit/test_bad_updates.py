@@ -9,17 +9,17 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
-from fdamed.algebra.vector import BLOCK
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
+from fdamed.config.validation import Guard
 from fdamed.data.loader import Labelled
-from fdamed.federation.averaging import sound_parts
-from fdamed.federation.guard import Travel, distances, judged
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.network import InProcess
-from fdamed.federation.steps import train_locally
-from fdamed.limits import Guard
+from fdamed.federation.server import InProcess
+from fdamed.federation.validation.answers import sound_parts
+from fdamed.federation.validation.checks import Travel, distances, judged
+from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
+from fdamed.ops.aggregation import BLOCK
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, Scripted, X
 
@@ -276,7 +276,7 @@ def test_distances_are_those_of_the_whole_vectors_and_leave_buffers_out() -> Non
 def test_the_median_of_the_others_is_found_without_sorting_them_for_each(high: bool) -> None:
     from statistics import median_high, median_low
 
-    from fdamed.federation.guard import median_without
+    from fdamed.federation.validation.checks import median_without
 
     for numbers in ([3.0, 1.0], [1.0, 1.0, 2.0], [5.0, 1.0, 4.0, 2.0], [2.0, 2.0, 2.0, 9.0, 1.0], list(range(11))):
         for i, own in enumerate(numbers):

@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from fdamed.data.benchmark import fitted, read
-from fdamed.data.samples import Samples
-from fdamed.datasets import Domain
-from fdamed.errors import FdamedError
+from fdamed.config.datasets import Domain
+from fdamed.core.errors import FdamedError
+from fdamed.data.benchmark.samples import Samples
+from fdamed.data.benchmark.sources import fitted, read
 from tests.idx_files import write_idx
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.cache import Report, build
+from fdamed.data.dicom.display import Grey
 from fdamed.data.image import Unreadable, read_grey
 from fdamed.data.loader import load
-from fdamed.data.pixels import Grey
-from fdamed.data.roots import Roots
-from fdamed.errors import FdamedError
+from fdamed.data.safe_paths import Roots
 from tests.dicom_files import dataset, thorax, write
 
 SIZE = 32

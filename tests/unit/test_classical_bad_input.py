@@ -10,11 +10,11 @@ import pytest
 from sklearn.base import clone
 
 from fdamed.classical import CORAL, GFK, JDA, RFTCA, RTCA, TCA, DaNN
-from fdamed.classical.domains import BadInput, Shrunk
+from fdamed.classical.inputs import BadInput, Shrunk
 from fdamed.classical.kernels import gram
 from fdamed.classical.spectral import tca
-from fdamed.errors import FdamedError
-from fdamed.seeds import stream
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 
 SPECTRAL = (TCA(3), RTCA(3), RFTCA(30, 3), RFTCA(5, 3, solver="primal"), JDA(3))
 ALL = (*SPECTRAL, CORAL(), GFK(2), DaNN(hidden=4, epochs=2))

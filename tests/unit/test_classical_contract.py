@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fdamed.classical import CORAL, GFK, JDA, RFTCA, RTCA, TCA, DaNN, OnSource
-from fdamed.classical.domains import OneDomain
-from fdamed.seeds import stream
+from fdamed.classical.inputs import OneDomain
+from fdamed.core.rng import stream
 
 SMALL = (TCA(), RTCA(), RFTCA(N=40), CORAL(), JDA(), GFK())
 EXPECTED_TO_FAIL: dict[str, str] = {}

@@ -8,7 +8,7 @@ import torch
 
 from fdamed.classical import TCA, DaNN
 from fdamed.classical.dann import discrepancy, held_out
-from fdamed.classical.domains import BadInput
+from fdamed.classical.inputs import BadInput
 from fdamed.classical.selection import (
     Candidate,
     Tried,
@@ -19,7 +19,7 @@ from fdamed.classical.selection import (
     squared_distances,
     tried,
 )
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
 
 
 def shifted(n: int = 80) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from fdamed.classical.gfk import disagreement, geodesic, principal
 from fdamed.classical.jda import discrepancies
 from fdamed.classical.kernels import frequencies, gram, length, random_features, unit_rows
 from fdamed.classical.spectral import rftca, rftca_dual, rtca, tca
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
 
 N_S, N_T, GAMMA, M = 22, 17, 0.05, 4
 N = N_S + N_T

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed import cli
+from fdamed.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_scoring_with_onnxruntime_imports_neither_torch_nor_pandas() -> None:
     """The decoding processes do; they are started from a server of their own."""
-    code = "import sys, fdamed.stages.predict, fdamed.data.incoming, fdamed.models.runtime; print(*sys.modules)"
+    code = "import sys, fdamed.cli.commands.predict, fdamed.export.input, fdamed.export.runtime; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not set(out.split()) & {"torch", "pandas", "monai", "mlflow"}
 
@@ -34,7 +34,7 @@ def test_a_users_mistake_is_three_lines_and_exit_code_2(tmp_path: Path, capsys) 
 
 
 def test_an_unforeseen_error_at_a_hospital_does_not_quote_its_data(monkeypatch, capsys) -> None:
-    from fdamed.stages import ingest
+    from fdamed.cli.commands import ingest
 
     def broken(arguments) -> None:
         raise ValueError("^".join(["Doe", "Jane"]))

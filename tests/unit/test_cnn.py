@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
 from fdamed.models import trunk
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
-from fdamed.train import fit
+from fdamed.training.local import fit
 
 compiled = pytest.mark.skipif(trunk.BUILD != "compiled", reason="this installation has no compiled convolutions")
 SHAPES = [(64, 1, 28), (7, 1, 28), (1, 1, 28), (5, 3, 32), (3, 1, 16), (4, 2, 19), (2, 4, 64)]

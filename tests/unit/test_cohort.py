@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.cuts import Cut
+from fdamed.config.split import Cut
+from fdamed.core.errors import FdamedError
 from fdamed.data.cohort import build, one_place, truth_of, truths
-from fdamed.data.draw import Keys, _whole_patients
 from fdamed.data.leakage import Leakage, check_manifests
 from fdamed.data.manifest import as_index, pseudonyms
-from fdamed.errors import FdamedError
+from fdamed.data.split_assignment import Keys, _whole_patients
 
 CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from fdamed import cli
-from fdamed.command_line import EXAMPLES, MORE, grouped
+from fdamed.cli import main as cli
+from fdamed.cli.parser import EXAMPLES, MORE, grouped
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_every_example_is_a_command_line_that_parses(command: str) -> None:
-    assert EXAMPLES.get(command), f"give `{command}` an example in fdamed/command_line.py"
+    assert EXAMPLES.get(command), f"give `{command}` an example in fdamed/cli/parser.py"
     for line in EXAMPLES[command]:
         call = re.search(r"fdamed [^>)]*", line)
         assert call, line
@@ -34,7 +34,7 @@ def test_every_example_is_a_command_line_that_parses(command: str) -> None:
 
 def test_help_shows_every_command_under_a_heading_and_an_example_with_each(capsys) -> None:
     shown = grouped(cli.COMMANDS)
-    assert MORE not in shown, f"put {shown.get(MORE)} into a group in fdamed/command_line.py"
+    assert MORE not in shown, f"put {shown.get(MORE)} into a group in fdamed/cli/parser.py"
     assert sorted(name for names in shown.values() for name in names) == sorted(cli.COMMANDS)
     with pytest.raises(SystemExit):
         cli.main(["--help"])
@@ -179,7 +179,7 @@ def test_no_colour_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch,
     assert "\x1b" not in capsys.readouterr().out
     from rich.text import Text
 
-    from fdamed.progress import console
+    from fdamed.core.progress import console
 
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")

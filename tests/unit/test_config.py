@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed import configfile as config
-from fdamed.errors import FdamedError
-from fdamed.stages import schema
+from fdamed.cli.commands import schema
+from fdamed.config import loader as config
+from fdamed.core.errors import FdamedError
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {

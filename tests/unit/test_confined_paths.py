@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.data import benchmark
+from fdamed.config.datasets import Domain
+from fdamed.core.errors import FdamedError
+from fdamed.data.benchmark import sources as benchmark
 from fdamed.data.image import Unreadable
-from fdamed.data.roots import Roots
-from fdamed.datasets import Domain
-from fdamed.errors import FdamedError
+from fdamed.data.safe_paths import Roots
 from tests import raw_trees
 from tests.raw_trees import write_picture
 
@@ -197,9 +197,9 @@ def test_no_path_in_a_manifest_leads_out_of_the_root(told: dict[str, dict[str, A
 
 
 def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path: Path) -> None:
-    from fdamed.data.adapters import read
+    from fdamed.config.datasets import Midrc, Table
+    from fdamed.data.datasets.registry import read
     from fdamed.data.intake import Rejects
-    from fdamed.datasets import Midrc, Table
 
     root, store = tmp_path / "root", tmp_path / "store"
     write_picture(store / "a.png")

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.algebra import consensus
-from fdamed.algebra.consensus import (
+from fdamed.core.rng import stream
+from fdamed.methods.kd3a import consensus
+from fdamed.methods.kd3a.consensus import (
     all_subsets,
     average_buffers,
     marginal_focus,
@@ -23,7 +24,6 @@ from fdamed.algebra.consensus import (
     weights_by_confidence,
     weights_by_samples,
 )
-from fdamed.seeds import stream
 
 GATE = 0.8
 BY_SAMPLE = [

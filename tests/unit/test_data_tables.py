@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fdamed.core.errors import FdamedError
 from fdamed.data import manifest
 from fdamed.data.intake import Rejects, leaves_root, view_of
-from fdamed.data.tables import age_value, column_hash, content_hash, label_value, read_table
-from fdamed.errors import FdamedError
+from fdamed.data.table_reader import age_value, column_hash, content_hash, label_value, read_table
 
 
 def table(folder: Path, content: bytes, name: str = "t.csv") -> Path:

@@ -15,9 +15,9 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.sequence import Sequence
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.dicom import read_header, read_pixels, sniff
+from fdamed.data.dicom.header import age_of, view_of
+from fdamed.data.dicom.reader import read_header, read_pixels, sniff
 from fdamed.data.image import REASONS, Unreadable
-from fdamed.data.tags import age_of, view_of
 from tests.dicom_files import compressed, dataset, lut, thorax, write
 
 RAMP = np.arange(0, 256, dtype=np.uint16).reshape(16, 16)

@@ -11,17 +11,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fdamed.configfile import load, parse
-from fdamed.federation.averaging import sound_moves
-from fdamed.federation.direction import Bearing, Bearings, bearings, layer_cosines, limits, peers, total_variation
+from fdamed.config.loader import load, parse
+from fdamed.config.validation import Guard
+from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model
-from fdamed.federation.network import InProcess
-from fdamed.federation.repeats import FEWEST, Repeats, digest
-from fdamed.federation.steps import Moved, Trained, move_locally
-from fdamed.federation.wire import Count, message
-from fdamed.limits import Guard
+from fdamed.federation.server import InProcess
+from fdamed.federation.validation.answers import sound_moves
+from fdamed.federation.validation.directions import (
+    Bearing,
+    Bearings,
+    bearings,
+    layer_cosines,
+    limits,
+    peers,
+    total_variation,
+)
+from fdamed.federation.validation.replay import FEWEST, Repeats, digest
+from fdamed.methods._shared.local_training import Moved, Trained, move_locally
 from fdamed.models.flat import layout_of
-from fdamed.stages.hospitals import declare
+from fdamed.pipeline.clients import declare
 from tests import attackers, hospitals
 from tests.attackers import SOURCES, TARGET, Attacked, hospital
 from tests.unit.test_guards import STUDY

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed.configfile import catalogue, load
+from fdamed.config.loader import catalogue, load
 from tests.documented import PAGES, REFUSED, ROOT, commands, values, words_of
 
 OTHER_PROGRAMS = {
@@ -43,7 +43,7 @@ def parse(words: list[str]) -> None:
     if words[0] in ("--help", "--version", "-V", "-h"):
         return
     parser = argparse.ArgumentParser(prog=f"fdamed {words[0]}")
-    importlib.import_module(f"fdamed.stages.{words[0]}").add_arguments(parser)
+    importlib.import_module(f"fdamed.cli.commands.{words[0]}").add_arguments(parser)
     if words[1:] != ["--help"]:
         parser.parse_args(words[1:])
 

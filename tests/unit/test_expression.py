@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.expression import holds
 from fdamed.data.manifest import as_index
-from fdamed.errors import FdamedError
 
 
 @pytest.fixture

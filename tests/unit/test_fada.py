@@ -11,19 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.algebra.attention import looseness
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabelled
-from fdamed.errors import FdamedError
-from fdamed.federation.adversaries import Batch, Game
-from fdamed.federation.attending import Candidate, Unsettled, settle, spread_of
-from fdamed.federation.disentangling import Rates, branches, disentangle, opponents
-from fdamed.federation.loop import run
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.playing import Adapt, adapt
-from fdamed.federation.steps import Moved
-from fdamed.methods.fada import Fada
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut
+from fdamed.methods._shared.adversarial_training import Batch, Game
+from fdamed.methods._shared.local_training import Moved
+from fdamed.methods.fada.attention import Candidate, Unsettled, settle, spread_of
+from fdamed.methods.fada.attention_weights import looseness
+from fdamed.methods.fada.client import Adapt, adapt
+from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents
+from fdamed.methods.fada.method import Fada
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.adversary import (
+from fdamed.models.adversarial import (
     Branches,
     Discriminator,
     Mine,
@@ -34,7 +35,6 @@ from fdamed.models.adversary import (
     uniformity,
 )
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fdamed.algebra.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabelled
-from fdamed.errors import FdamedError
-from fdamed.federation.adversaries import progress
-from fdamed.federation.loop import run
+from fdamed.federation.runner import run
+from fdamed.methods._shared.adversarial_training import progress
 from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
 from fdamed.methods.fedavg import FedAvg
-from fdamed.seeds import stream
+from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from tests import hospitals
 from tests.unit.test_fada import after_one_round, federation, spoiling
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabelled
-from fdamed.errors import FdamedError
-from fdamed.federation.adversaries import Game, discriminator, progress
-from fdamed.federation.exchange import Judges
-from fdamed.federation.loop import run
-from fdamed.federation.network import DroppedOut
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut
+from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
+from fdamed.methods._shared.feature_exchange import Judges
 from fdamed.methods.fdann import DEPTH, WIDTH, FDann
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.adversary import Discriminator, domain_loss, frozen
+from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests import hospitals
 from tests.unit.test_fada import after_one_round, federation, normal, spoiling

@@ -10,9 +10,9 @@ import pytest
 from scipy.io import savemat
 
 from fdamed.classical.feature_files import read
-from fdamed.classical.pairs import published
-from fdamed.cli import main
-from fdamed.errors import FdamedError
+from fdamed.classical.office import published
+from fdamed.cli.main import main
+from fdamed.core.errors import FdamedError
 
 AVERAGES = {
     "office_caltech10_decaf6": {"TCA": 74.95, "RF-TCA (N = 1000)": 78.57, "RF-TCA (gaussian)": 77.18, "GFK": 84.54},

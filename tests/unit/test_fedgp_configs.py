@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed import configfile
-from fdamed.cli import main
-from fdamed.config import Config
-from fdamed.cuts import Partition
-from fdamed.data.benchmark import numbered_alike
-from fdamed.data.partition import partition
-from fdamed.data.samples import Samples
-from fdamed.datasets import Benchmark
-from fdamed.stages import divide
-from fdamed.stages.places import Places
+from fdamed.cli.commands import divide
+from fdamed.cli.main import main
+from fdamed.config import loader as configfile
+from fdamed.config.datasets import Benchmark
+from fdamed.config.split import Partition
+from fdamed.config.study import Config
+from fdamed.data.benchmark.partition import partition
+from fdamed.data.benchmark.samples import Samples
+from fdamed.data.benchmark.sources import numbered_alike
+from fdamed.pipeline.paths import Places
 from tests.idx_files import write_idx
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fdamed.algebra.vector import mean
+from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
-from fdamed.federation.jacobian import gradient_at, statistics
-from fdamed.federation.loop import run
-from fdamed.federation.network import DroppedOut, InProcess
-from fdamed.federation.site import answer
+from fdamed.federation.client import answer
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.methods._shared.full_gradient import gradient_at, statistics
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgtst import GUIDES, NONE, FedGTST, Guided, State, Steep, train_guided
 from fdamed.models.gradient_norm import last_block
-from fdamed.train import as_input
+from fdamed.ops.aggregation import mean
+from fdamed.training.local import as_input
 from tests import hospitals
 
 M = 4 * hospitals.model().layout.size

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed import configfile
-from fdamed.config import Config
-from fdamed.cuts import Partition
-from fdamed.datasets import Benchmark
+from fdamed.config import loader as configfile
+from fdamed.config.datasets import Benchmark
+from fdamed.config.split import Partition
+from fdamed.config.study import Config
 from fdamed.models.backbone import build
 from tests.unit.test_config import TO_COME
 

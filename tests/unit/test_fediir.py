@@ -9,17 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fdamed.algebra.head import head_gradient
+from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import run
+from fdamed.federation.client import answer
 from fdamed.federation.method import Model
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import answer
-from fdamed.federation.steps import Trained
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
+from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fediir import KEPT, FedIIR, HeadGradient, State, Towards, drawn_to, slope, train_towards
-from fdamed.train import as_input
+from fdamed.ops.head_gradient import head_gradient
+from fdamed.training.local import as_input
 from tests import hospitals
 
 HEAD = 2 * (4 + 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fdamed.federation.loop import run
-from fdamed.federation.site import answer
-from fdamed.federation.steps import train_from, train_locally
+from fdamed.core.rng import stream
+from fdamed.federation.client import answer
+from fdamed.federation.runner import run
+from fdamed.methods._shared.local_training import train_from, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedprox import FedProx, Near, epochs, proximal, train_near
-from fdamed.seeds import stream
 from tests import hospitals, quadratics
 
 

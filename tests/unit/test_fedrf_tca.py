@@ -12,28 +12,28 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.algebra.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
-from fdamed.config import Config, Privacy, Recipe
+from fdamed.cli.commands import divide, evaluate, federate, init
+from fdamed.config.faults import Faults
+from fdamed.config.study import Config, Privacy, Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
+from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
-from fdamed.faults import Faults
-from fdamed.federation.adversaries import Batch, shown
-from fdamed.federation.aligned import Alignment, Parts, hard_vote
-from fdamed.federation.aligning import Begin, Call, Lesson, Terms, agree, begin, learn, tell
-from fdamed.federation.loop import run
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.senders import averaging, due, subset, voting
-from fdamed.federation.site import answer
-from fdamed.federation.unreliable import Unreliable
-from fdamed.files import read_json
+from fdamed.federation.client import answer
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.faulty import Unreliable
+from fdamed.methods._shared.adversarial_training import Batch, shown
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedrf_tca import FedRfTca
+from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, Terms, agree, begin, learn, tell
+from fdamed.methods.fedrf_tca.method import FedRfTca
+from fdamed.methods.fedrf_tca.model import Alignment, Parts, hard_vote
+from fdamed.methods.fedrf_tca.participation import averaging, due, subset, voting
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import Stream, stream
-from fdamed.stages import divide, evaluate, federate, init
-from fdamed.stages.own_models import kept_model, own_path
-from fdamed.stages.places import Places
-from fdamed.train import predict
+from fdamed.ops.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
+from fdamed.pipeline.paths import Places
+from fdamed.pipeline.personalized_models import kept_model, own_path
+from fdamed.training.local import predict
 from tests import hospitals
 
 N, M, WIDTH, K = 12, 5, 6, 3
@@ -486,7 +486,7 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
 
 def chosen(monkeypatch, *members: str) -> None:
     """S_t is these sources."""
-    import fdamed.federation.senders as senders
+    import fdamed.methods.fedrf_tca.participation as senders
 
     monkeypatch.setattr(senders, "subset", lambda rng, of: tuple(m for m in members if m in of))
 
@@ -777,7 +777,7 @@ def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -
 
 def _first_aligner(site) -> torch.Tensor:
     """W as it begins everywhere."""
-    from fdamed.federation.aligning import _parts
+    from fdamed.methods.fedrf_tca.client import _parts
 
     return _parts(site, M, WIDTH).read()[: 2 * N * M].clone()
 

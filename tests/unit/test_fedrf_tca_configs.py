@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import fdamed.methods  # noqa: F401
-from fdamed import configfile
-from fdamed.config import Config
-from fdamed.cuts import Partition
-from fdamed.datasets import Benchmark
+from fdamed.config import loader as configfile
+from fdamed.config.datasets import Benchmark
+from fdamed.config.split import Partition
+from fdamed.config.study import Config
 from fdamed.federation.method import REGISTRY
-from fdamed.methods.fedrf_tca import FedRfTca
+from fdamed.methods.fedrf_tca.method import FedRfTca
 from fdamed.models.backbone import build
 from fdamed.models.flat import layout_of
 

@@ -12,26 +12,26 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
-from fdamed.config import Config, Model, Recipe
+from fdamed.cli.commands import divide, evaluate, federate, init
+from fdamed.config.study import Config, Model, Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled, load
-from fdamed.errors import FdamedError
-from fdamed.federation.adversaries import Batch, Local
-from fdamed.federation.loop import run
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import answer
-from fdamed.federation.wire import encode
-from fdamed.files import read_json
+from fdamed.federation.client import answer
+from fdamed.federation.messages import encode
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
+from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedsr import REFERENCE, STEP, Ask, FedSR, State, learn, objective
-from fdamed.models.adversary import flat_part
+from fdamed.models.adversarial import flat_part
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
-from fdamed.models.representation import Encoder, Reference, Sampled, divergence
-from fdamed.seeds import stream
-from fdamed.stages import divide, evaluate, federate, init
-from fdamed.stages.own_models import shared_model
-from fdamed.stages.places import Places
-from fdamed.train import predict
+from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled, divergence
+from fdamed.pipeline.paths import Places
+from fdamed.pipeline.personalized_models import shared_model
+from fdamed.training.local import predict
 from tests import hospitals
 
 D, CLASSES = 4, 2

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fdamed.algebra.parts import head_of, head_place
-from fdamed.config import Recipe
-from fdamed.federation.network import DroppedOut, InProcess
-from fdamed.federation.tuning import Handover, tune_head, tune_whole
+from fdamed.config.study import Recipe
+from fdamed.core.rng import stream
+from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.methods._shared.finetuning import Handover, tune_head, tune_whole
 from fdamed.methods.finetune_head import FinetuneHead
 from fdamed.methods.finetune_whole import FinetuneWhole
 from fdamed.models.backbone import initialise_head
 from fdamed.models.cnn import Cnn
-from fdamed.seeds import stream
-from fdamed.train import as_input
+from fdamed.ops.slices import head_of, head_place
+from fdamed.training.local import as_input
 from tests import hospitals
 
 
 def trained() -> torch.Tensor:
     """A model that has seen data: its features are not all zero."""
-    from fdamed.federation.loop import run
+    from fdamed.federation.runner import run
     from fdamed.methods.fedavg import FedAvg
 
     return run(FedAvg(), hospitals.in_process(), hospitals.theta(), 6, hospitals.no_judge)[0]

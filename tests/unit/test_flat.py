@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fdamed.config import Model, Recipe
+from fdamed.config.study import Model, Recipe
 from fdamed.models import backbone, heads
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
-from fdamed.optimiser import Optimiser
+from fdamed.training.optimizer import Optimiser
 
 SMALL = Model(width=0.0625)
 

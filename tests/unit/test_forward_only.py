@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.config import Model
-from fdamed.distil import outputs
+from fdamed.config.study import Model
+from fdamed.core.rng import stream
 from fdamed.models import forward_only as forward
 from fdamed.models import tiles
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
 from fdamed.models.forward_only import Grey, Winograd, forward_only
-from fdamed.seeds import stream
+from fdamed.training.distillation import outputs
 
 
 def conv(into: int, out: int, **options) -> nn.Conv2d:

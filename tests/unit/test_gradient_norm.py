@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.config import Model
+from fdamed.config.study import Model
+from fdamed.core.rng import stream
 from fdamed.models import trunk
 from fdamed.models.backbone import Mlp, build
 from fdamed.models.cnn import Cnn, default_init, twice_differentiable
 from fdamed.models.flat import FlatModel, layout_of
 from fdamed.models.gradient_norm import Steepness, last_block, length
-from fdamed.seeds import stream
 from tests import hospitals
 
 ROUTES = (0, 1, 2)

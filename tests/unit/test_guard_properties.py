@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from fdamed.algebra.vector import fedda, fedgp, gp, mean
-from fdamed.config import Train
-from fdamed.faults import Faults
-from fdamed.federation.averaging import sound_moves
-from fdamed.federation.guard import Travel, judged, odd_shapes, unusable
+from fdamed.config.faults import Faults
+from fdamed.config.study import Train
+from fdamed.config.validation import Guard
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.steps import Moved, move_locally
-from fdamed.federation.unreliable import Unreliable
-from fdamed.limits import Guard
+from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.faulty import Unreliable
+from fdamed.federation.validation.answers import sound_moves
+from fdamed.federation.validation.checks import Travel, judged, odd_shapes, unusable
+from fdamed.methods._shared.local_training import Moved, move_locally
+from fdamed.ops.aggregation import fedda, fedgp, gp, mean
 from tests import hospitals
 
 LAYOUT = hospitals.model().layout

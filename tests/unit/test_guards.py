@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from fdamed.config import Recipe
-from fdamed.configfile import catalogue, load, parse
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import run
+from fdamed.config.loader import catalogue, load, parse
+from fdamed.config.policy_checks import check_floor, most_images
+from fdamed.config.privacy import NO_FLOOR, Floor, local_steps
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
+from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import answer
-from fdamed.federation.steps import train_locally
-from fdamed.guards import NO_FLOOR, Floor, local_steps
-from fdamed.insisting import check_floor, most_images
-from fdamed.report import guarded
-from fdamed.seeds import stream
-from fdamed.train import batches
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess
+from fdamed.methods._shared.local_training import train_locally
+from fdamed.report import privacy as guarded
+from fdamed.training.local import batches
 from tests import hospitals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,7 +245,7 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
     record = _Record("noisy", facts)
     frame = guarded.costs([record, dataclasses.replace(record, run="again"), _Record("plain", {})])  # type: ignore[list-item]
     assert list(frame["run"]) == ["noisy", "again"] and list(frame["epsilon"]) == [2.5, 2.5]
-    from fdamed.private import epsilon
+    from fdamed.training.dp_sgd import epsilon
 
     assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
     text = guarded.block(config, frame)

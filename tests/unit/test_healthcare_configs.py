@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fdamed import configfile
-from fdamed.config import Config
+from fdamed.config import loader as configfile
+from fdamed.config.study import Config
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 OVERLAY = CONFIG / "healthcare" / "transfer.yaml"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fdamed.data.decode import Refusal
+from fdamed.core.errors import FdamedError
 from fdamed.data.image import read_grey
-from fdamed.data.incoming import Preparation, batched, listed, prepared
 from fdamed.data.transforms import transform
-from fdamed.errors import FdamedError
+from fdamed.data.worker_pool import Refusal
+from fdamed.export.input import Preparation, batched, listed, prepared
 from tests.dicom_files import dataset, thorax, write
 
 

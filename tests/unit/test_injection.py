@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli import main
-from fdamed.configfile import load, parse
+from fdamed.cli.commands import guard, track
+from fdamed.cli.main import main
+from fdamed.config.loader import load, parse
+from fdamed.core.disclosure import FORMULA, cell_safe
+from fdamed.core.errors import FdamedError
+from fdamed.core.run_record import read
 from fdamed.data import cache
+from fdamed.data.cache_journal import Entry
 from fdamed.data.intake import Rejects
-from fdamed.data.store import Entry
-from fdamed.disclosure import FORMULA, cell_safe
-from fdamed.errors import FdamedError
-from fdamed.records import read
 from fdamed.report.svg import run_curve
-from fdamed.stages import guard, track
 from tests.run_folders import configuration, edit, write_absences, write_study
 
 FORMULAS = ['=HYPERLINK("http://x","y")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\0=1"]
@@ -93,7 +93,7 @@ def test_a_name_that_a_spreadsheet_or_browser_would_run_is_no_name(place: str, e
 
 
 def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
     evil = " ".join(MARKUP)
     sources = {"gp": 0.81, "fedavg": {"NC": 0.7}}
     config = write_study(
@@ -140,7 +140,7 @@ def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
 
 
 def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:
-    from fdamed.evaluate.tables import to_csv
+    from fdamed.evaluation.run_tables import to_csv
 
     frame = pd.DataFrame({"name": EVIL, "gain": np.linspace(-1, 1, len(EVIL)), "n": range(len(EVIL))})
     (tmp_path / "t.csv").write_text(to_csv(frame), newline="")

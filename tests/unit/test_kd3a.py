@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.algebra.parts import head_of, norm_pairs, with_head
-from fdamed.algebra.vector import mean
-from fdamed.config import Recipe
+from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.loader import Labelled, Unlabelled
-from fdamed.distil import Distillation, distil, mixed, outputs
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import run
+from fdamed.federation.client import Site
 from fdamed.federation.method import Model, describe
-from fdamed.federation.network import DroppedOut, InProcess
-from fdamed.federation.site import Site
-from fdamed.federation.voting import Lesson, learn, take
-from fdamed.guards import NO_FLOOR
-from fdamed.methods.kd3a import KD3A, VARIANTS, Consensus, Course, train_source
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.methods.kd3a.client import Lesson, learn, take
+from fdamed.methods.kd3a.method import KD3A, VARIANTS, Consensus, Course, train_source
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import stream
+from fdamed.ops.aggregation import mean
+from fdamed.ops.slices import head_of, norm_pairs, with_head
+from fdamed.training.distillation import Distillation, distil, mixed, outputs
 from tests import hospitals
 
 BOTH = pytest.mark.parametrize("variant", ["official", "paper"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.leakage import Leakage, check_manifests
-from fdamed.errors import FdamedError
 
 
 def manifest(*rows: tuple[str, str, str]) -> pd.DataFrame:

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabelled, balanced_part, classes_of, load
-from fdamed.errors import FdamedError
 
 
 @pytest.fixture

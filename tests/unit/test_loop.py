@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.config import Recipe
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import Checkpoints, run
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
+from fdamed.federation.client import Site, open_door, pack, step, unpack
+from fdamed.federation.messages import Features, encode, message
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.site import Site, open_door, pack, step, unpack
-from fdamed.federation.wire import Features, encode, message
+from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.server import DroppedOut
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
-from fdamed.seeds import stream
 from tests import hospitals
 
 
@@ -63,8 +63,8 @@ def test_the_door_itself_refuses_what_the_policy_withholds() -> None:
 
 
 def test_a_hospital_answers_in_bytes_what_it_answers_in_person() -> None:
-    from fdamed.federation.steps import Trained, train_locally
-    from fdamed.federation.wire import decode
+    from fdamed.federation.messages import decode
+    from fdamed.methods._shared.local_training import Trained, train_locally
 
     ask = Model(x=hospitals.theta())
     net = hospitals.in_process()

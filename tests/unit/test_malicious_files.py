@@ -18,14 +18,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
-from fdamed.cli import main
-from fdamed.data import benchmark, loader
-from fdamed.datasets import Domain
-from fdamed.errors import FdamedError
-from fdamed.federation.checkpoints import Checkpoints
-from fdamed.federation.memory import read_memory
-from fdamed.federation.site import open_door, pack, unpack
-from fdamed.federation.wire import (
+from fdamed.cli.main import main
+from fdamed.config.datasets import Domain
+from fdamed.core.errors import FdamedError
+from fdamed.data import loader
+from fdamed.data.benchmark import sources as benchmark
+from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.client import open_door, pack, unpack
+from fdamed.federation.client_state import read_memory
+from fdamed.federation.messages import (
     Count,
     Features,
     Individual,
@@ -40,7 +41,7 @@ from fdamed.federation.wire import (
 )
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import read_weights
-from fdamed.stages.places import tensors_in
+from fdamed.pipeline.paths import tensors_in
 from tests import hospitals
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from fdamed.evaluate.membership import GATE, LEAST, attacked, by_patient, surprise, within_class
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.evaluation.membership_inference import GATE, LEAST, attacked, by_patient, surprise, within_class
 
 
 def test_the_shares_on_paper() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import Model
-from fdamed.federation.network import InProcess, Network
-from fdamed.federation.steps import Moved, Trained, move_locally, train_locally, train_on
+from fdamed.federation.server import InProcess, Network
+from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally, train_on
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.fedgp import FedGP

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.evaluate.intervals import Interval, over_seeds
-from fdamed.evaluate.metrics import (
+from fdamed.evaluation.intervals import Interval, over_seeds
+from fdamed.evaluation.metrics import (
     OF_TWO,
     accuracy,
     auc,
@@ -140,6 +140,6 @@ def test_intervals_overlap_when_they_share_a_point() -> None:
 
 
 def test_the_scores_load_without_torch_and_pandas() -> None:
-    code = "import sys, fdamed.evaluate.metrics; print(sorted({'torch', 'pandas', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, fdamed.evaluation.metrics; print(sorted({'torch', 'pandas', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

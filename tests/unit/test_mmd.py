@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.algebra.attention import attention, k_means, spread
-from fdamed.algebra.mmd import bandwidth, fourier, fourier_mmd, kernel_sum, mmd, squared_distances
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.methods.fada.attention_weights import attention, k_means, spread
+from fdamed.ops.mmd import bandwidth, fourier, fourier_mmd, kernel_sum, mmd, squared_distances
 
 
 def rows(n: int, d: int, name: str, shift: float = 0.0) -> torch.Tensor:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import fdamed.train
-from fdamed.errors import FdamedError
-from fdamed.federation.checkpoints import Checkpoints
-from fdamed.federation.loop import run
+import fdamed.training.local
+from fdamed.core.errors import FdamedError
+from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.wire import kinds
+from fdamed.federation.runner import run
 from tests import hospitals
 
 ROUNDS = 3
@@ -23,7 +23,7 @@ RULES = ("fedavg", "finetune_offline", "gp", "scaffold", "fedda_auto")
 
 def broken_at(step: int, gradient: bool, monkeypatch) -> None:
     """The loss of this step of the whole run, or only its gradient, is NaN."""
-    loss, done = fdamed.train.local_loss, [0]
+    loss, done = fdamed.training.local.local_loss, [0]
 
     def broken(*arguments, **options):
         value = loss(*arguments, **options)
@@ -35,7 +35,7 @@ def broken_at(step: int, gradient: bool, monkeypatch) -> None:
             return value
         return value * float("nan")
 
-    monkeypatch.setattr(fdamed.train, "local_loss", broken)
+    monkeypatch.setattr(fdamed.training.local, "local_loss", broken)
 
 
 @pytest.mark.parametrize("nth", range(20))

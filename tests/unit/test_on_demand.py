@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation.client import Site, step
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.on_demand import OnDemand
-from fdamed.federation.site import Site, step
-from fdamed.federation.steps import Trained
+from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.on_demand import OnDemand
+from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune_head import FinetuneHead
 from fdamed.methods.gp import GP
-from fdamed.methods.kd3a import KD3A
+from fdamed.methods.kd3a.method import KD3A
 from tests import hospitals
 
 
@@ -158,7 +158,7 @@ def test_a_checkpoint_writes_no_more_when_the_run_is_long(tmp_path) -> None:
 
 def test_of_many_sources_the_metrics_tell_lowest_mean_and_highest() -> None:
     many = {f"s{i:03d}": hospitals.hospital("north") for i in range(60)} | {"target": hospitals.hospital("target")}
-    from fdamed.federation.network import InProcess
+    from fdamed.federation.server import InProcess
 
     net = InProcess(many, "target", "test")
     _, record = run(Counting(), net, hospitals.theta(), 2, hospitals.no_judge)

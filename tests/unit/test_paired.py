@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from fdamed.evaluate.paired import (
+from fdamed.evaluation.paired_tests import (
     Scored,
     accuracy_of,
     auc_of,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fdamed.cuts import Partition
-from fdamed.data.partition import partition, repeated
-from fdamed.data.samples import Samples
-from fdamed.errors import FdamedError
+from fdamed.config.split import Partition
+from fdamed.core.errors import FdamedError
+from fdamed.data.benchmark.partition import partition, repeated
+from fdamed.data.benchmark.samples import Samples
 
 
 def samples(n: int = 1200, test: int = 200, classes: int = 10) -> Samples:

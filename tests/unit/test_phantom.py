@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fdamed.config.datasets import Phantom, Shift
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data.phantom import cohort_of
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.anatomy import frontal
-from fdamed.data.phantom.fields import path_length, step
 from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import _shares
+from fdamed.data.phantom.primitives import path_length, step
 from fdamed.data.phantom.render import render
 from fdamed.data.phantom.scanner import FULL, expose, grain
-from fdamed.datasets import Phantom, Shift
-from fdamed.errors import FdamedError
-from fdamed.seeds import stream
 
 SMALL = Phantom(patients=300, size=64)
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdamed.config import Train
+from fdamed.config.study import Train
 from fdamed.methods.fedavg import FedAvg
-from fdamed.stages import phases
+from fdamed.pipeline import phases
 from tests import hospitals
 from tests.unit.test_bad_updates import offending
 

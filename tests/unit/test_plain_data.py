@@ -14,8 +14,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed import configfile, plain_data
-from fdamed.errors import FdamedError, printable
+from fdamed.config import loader as configfile
+from fdamed.config import yaml_reader as plain_data
+from fdamed.core.errors import FdamedError, printable
 
 STUDY: dict[str, Any] = {
     "cohort": "demo",

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.config import Model
-from fdamed.errors import FdamedError
+from fdamed.config.study import Model
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
+from fdamed.export.onnx_file import LIMIT, furthest, held_to_limit, in_torch, write_onnx
+from fdamed.export.runtime import in_onnxruntime
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.models.portable import LIMIT, furthest, held_to_limit, in_torch, write_onnx
-from fdamed.models.runtime import in_onnxruntime
-from fdamed.seeds import stream
 
 onnx = pytest.importorskip("onnx", reason="pip install 'fdamed[export]'")
 

@@ -15,24 +15,25 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fdamed import private
-from fdamed.config import Model, Recipe
+from fdamed.config.privacy import NO_FLOOR, Differential
+from fdamed.config.study import Model, Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.data import loader
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
-from fdamed.federation import accounts, loop
-from fdamed.federation.accounts import FILE, lines_in, note_costs
-from fdamed.federation.loop import Checkpoints, run
+from fdamed.federation import privacy_budget as accounts
+from fdamed.federation import runner as loop
+from fdamed.federation.client import Site
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import DroppedOut, InProcess
-from fdamed.federation.site import Site
-from fdamed.guards import NO_FLOOR, Differential
+from fdamed.federation.privacy_budget import FILE, lines_in, note_costs
+from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.server import DroppedOut, InProcess
 from fdamed.models.backbone import build, initialise
 from fdamed.models.flat import FlatModel
-from fdamed.private import Mechanism, accountants, epsilon, secret_normal, secret_uniform
-from fdamed.seeds import stream
-from fdamed.stages import costs
-from fdamed.train import fit
+from fdamed.pipeline import privacy_costs as costs
+from fdamed.training import dp_sgd as private
+from fdamed.training.dp_sgd import Mechanism, accountants, epsilon, secret_normal, secret_uniform
+from fdamed.training.local import fit
 from tests import hospitals
 
 ROOT = Path(__file__).parents[2]
@@ -297,7 +298,7 @@ def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from fdamed.federation import accounts
+from fdamed.federation import privacy_budget as accounts
 from tests.unit import test_private as t
 
 entered, append = [], accounts.append

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import r2_score, roc_auc_score
 
-from fdamed.evaluate import probe
-from fdamed.evaluate.paired import contrast
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.evaluation import attribute_inference as probe
+from fdamed.evaluation.paired_tests import contrast
 
 SMALLEST = 11
 

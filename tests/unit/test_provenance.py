@@ -1,65 +1,93 @@
-"""The digest of the source of training: whatever a training runs is in it."""
+"""The digest of the code behind a result: it changes with what can change the result, and with nothing else."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
-from fdamed.stages.federate import TRAINING
+import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "fdamed"
-OUTSIDE = {
-    "__init__.py": "the version, which a checkpoint must fit by itself",
-    "configfile.py": "reads and refuses configurations; what was read has a digest",
-    "insisting.py": "refuses configurations",
-    "plain_data.py": "reads YAML",
-    "cuts.py": "decides the data, which have a digest",
-    "datasets.py": "decides the data, which have a digest",
-    "disclosure.py": "words of messages",
-    "errors.py": "words of messages",
-    "progress.py": "the bar on the terminal",
-    "files.py": "writes bytes as they are",
-    "stages/places.py": "paths and arguments of commands",
-}
-"""Modules that a training imports and that decide none of its bits -> why."""
+from fdamed.config.loader import catalogue
+from fdamed.config.runs import Run
+from fdamed.core import provenance
+from fdamed.core.provenance import code_behind, digest_code, digest_package
+from fdamed.pipeline import training_code as training
+
+PACKAGE = Path(provenance.__file__).parents[1]
 
 
-def imported(file: Path) -> Iterator[Path]:
-    """The modules of the package that a file names in any import, also inside functions."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for first, *rest in (name.split(".") for name in names):
-            place = PACKAGE.joinpath(*rest)
-            if first == "fdamed":
-                yield from (p for p in (place.with_suffix(".py"), place / "__init__.py") if rest and p.is_file())
-    if file.parent != PACKAGE:
-        yield file.parent / "__init__.py"
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the package whose code can be edited."""
+    place = tmp_path / "fdamed"
+    shutil.copytree(PACKAGE, place, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    monkeypatch.setattr(provenance, "PACKAGE", place)
+    monkeypatch.setattr(training, "PACKAGE", place)
+    forget()
+    yield place
+    forget()
 
 
-def closure(start: Path, without: set[str]) -> set[str]:
-    """All modules behind one, by their paths in the package; behind those of `without` nobody looks."""
-    found, ahead = {start}, [start]
-    while ahead:
-        for file in set(imported(ahead.pop())) - found:
-            found.add(file)
-            if file.relative_to(PACKAGE).as_posix() not in without:
-                ahead.append(file)
-    return {file.relative_to(PACKAGE).as_posix() for file in found}
+def forget() -> None:
+    provenance._tree.cache_clear()
+    digest_package.cache_clear()
 
 
-def test_every_module_behind_a_training_is_in_its_digest_or_has_a_reason_not_to_be() -> None:
-    behind = closure(PACKAGE / "stages/phases.py", set(OUTSIDE))
-    assert {"federation/loop.py", "methods/gp.py", "private.py", "config.py", "guards.py"} <= behind
-    inside = {m for m in behind if m in TRAINING or any(m.startswith(f"{part}/") for part in TRAINING)}
-    empty = {m for m in behind if not (PACKAGE / m).read_text().strip()}
-    assert behind - inside - empty - set(OUTSIDE) == set()
+def digests(*methods: str) -> list[str]:
+    forget()
+    return [training.training_code(Run(method=name), catalogue()) for name in methods]
 
 
-def test_what_the_digest_of_training_names_is_there_and_no_exception_is_idle() -> None:
-    assert [part for part in TRAINING if not (PACKAGE / part).exists()] == []
-    assert set(OUTSIDE) - {"__init__.py"} <= closure(PACKAGE / "stages/phases.py", set())
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text, f"{file} no longer has {old!r}"
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_editing_one_method_does_not_retrain_another(copy: Path) -> None:
+    before = digests("fedsr", "fedavg", "gp")
+    edit(copy / "methods" / "fedsr.py", "class FedSR", "CHANGED = 1\n\n\nclass FedSR")
+    after = digests("fedsr", "fedavg", "gp")
+    assert after[0] != before[0] and after[1:] == before[1:]
+
+
+def test_editing_a_comment_or_a_docstring_retrains_nothing(copy: Path) -> None:
+    before = digests("fedavg", "fada"), digest_package()
+    for file in copy.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace('"""', '"""Another word. ', 1) + "\n# a comment\n", encoding="utf-8")
+    assert (digests("fedavg", "fada"), digest_package()) == before
+
+
+def test_moving_a_module_retrains_nothing(copy: Path) -> None:
+    before = digests("fedavg")
+    (copy / "ops" / "aggregation.py").rename(copy / "ops" / "sums.py")
+    for file in copy.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("fdamed.ops.aggregation", "fdamed.ops.sums"), encoding="utf-8")
+    assert digests("fedavg") == before
+
+
+def test_editing_the_core_retrains_every_method(copy: Path) -> None:
+    before = digests(*sorted(catalogue()))
+    edit(copy / "core" / "rng.py", "def stream(", "CHANGED = 1\n\n\ndef stream(")
+    assert all(a != b for a, b in zip(digests(*sorted(catalogue())), before, strict=True))
+
+
+def test_a_package_of_a_method_is_in_its_digest(copy: Path) -> None:
+    before = digests("fada", "kd3a")
+    (copy / "methods" / "fada" / "attention.py").open("a").write("\nCHANGED = 1\n")
+    after = digests("fada", "kd3a")
+    assert after[0] != before[0] and after[1] == before[1]
+
+
+def test_code_that_a_training_runs_is_behind_it_and_reports_are_not() -> None:
+    behind = code_behind(training.CORE)
+    assert {"fdamed.federation.runner", "fdamed.training.dp_sgd", "fdamed.config.study", "fdamed.data.loader"} <= behind
+    assert not any(name.startswith(("fdamed.report", "fdamed.cli", "fdamed.tracking")) for name in behind)
+
+
+def test_every_exception_is_a_module_that_exists() -> None:
+    assert all(provenance._file(name) for name in (*provenance.NO_RESULT, *training.DECIDES_DATA))
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        digest_code("fdamed.nowhere")

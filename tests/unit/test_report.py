@@ -15,15 +15,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import PARTIES, edit, note_by_round, without_auc, write_absences, write_run, write_study
 
-from fdamed.cli import main
-from fdamed.configfile import parse
-from fdamed.evaluate.intervals import Interval
-from fdamed.evaluate.tables import ALL_TARGETS
-from fdamed.report import beside
-from fdamed.report.answer import answer
-from fdamed.report.plane import Point, plane
+from fdamed.cli.main import main
+from fdamed.config.loader import parse
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.run_tables import ALL_TARGETS
+from fdamed.report import paper_tables as beside
+from fdamed.report.formatting import interval, megabytes
+from fdamed.report.score_against_cost import Point, plane
+from fdamed.report.summary import answer
 from fdamed.report.svg import Line, curves, ticks
-from fdamed.report.words import interval, megabytes
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 
@@ -51,7 +51,7 @@ class Balanced(HTMLParser):
 def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as files are drawn only where a test looks at them: they take seconds."""
     if "with_figures" not in request.fixturenames:
-        monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
+        monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
 
 
 @pytest.fixture

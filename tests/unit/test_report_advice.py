@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import PARTIES, edit, write_json, write_study
 
-from fdamed.cli import main
+from fdamed.cli.main import main
 from fdamed.report.advice import drawing, ranking, reach, sentences, sources
-from fdamed.report.hindsight import by_chance, judged, together
-from fdamed.report.regions import Spot, alone, landscape
+from fdamed.report.advice_evaluation import by_chance, judged, together
+from fdamed.report.decision_map import Spot, alone, landscape
 
 NAMES = {"fedgp": ("fedgp", 0.5), "fedavg": ("fedavg", None), "target_only": ("target_only", None)}
 
@@ -183,7 +183,7 @@ def test_a_map_as_a_file_brings_its_colours_for_light_and_dark_and_escapes_names
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
 
 
 def words(config: Path) -> str:

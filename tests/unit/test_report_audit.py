@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fdamed.evaluate.ranking import ranking
-from fdamed.report import audit_tables, audited, card_scores, leaks, subgroups
-from fdamed.report.written_blocks import Table
+from fdamed.evaluation.ranking import ranking
+from fdamed.export import model_card_scores as card_scores
+from fdamed.export.document import Table
+from fdamed.report import attribute_inference as leaks
+from fdamed.report import audit_tables, subgroups
+from fdamed.report import comparisons as audited
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict:

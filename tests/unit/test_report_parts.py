@@ -16,16 +16,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import edit, write_study
 
-from fdamed.cli import main
-from fdamed.configfile import parse
-from fdamed.errors import FdamedError
-from fdamed.evaluate.clock import by_round, on_cpu
-from fdamed.evaluate.intervals import Interval
-from fdamed.records import study
+from fdamed.cli.main import main
+from fdamed.config.loader import parse
+from fdamed.core.errors import FdamedError
+from fdamed.core.run_record import study
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.time_to_score import by_round, on_cpu
 from fdamed.report import sections
 from fdamed.report.headline import Card, cards
 from fdamed.report.svg import COLOURS, DASHES, MARKS, Line, colour, curves, dash, key, shape
-from fdamed.report.view import Findings, Row, View, view
+from fdamed.report.target_view import Findings, Row, View, view
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 RUNS = [("fedavg", "NC", s) for s in (0, 1, 2)] + [("gp", "NC", s) for s in (0, 1, 2)]
@@ -33,7 +33,7 @@ RUNS = [("fedavg", "NC", s) for s in (0, 1, 2)] + [("gp", "NC", s) for s in (0, 
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.pictures.pictures", lambda *_: iter(()))
+    monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
 
 
 def report(config: Path) -> str:

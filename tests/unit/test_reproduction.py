@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fdamed.config import Published
-from fdamed.evaluate.reproduction import cells, table, within
-from fdamed.report import figures, repeated
-from fdamed.runs import Swept
+from fdamed.config.runs import Swept
+from fdamed.config.study import Published
+from fdamed.evaluation.reproduction import cells, table, within
+from fdamed.report import figures
+from fdamed.report import reproduction as repeated
 
 
 def record(run: str, curve: list[float]) -> SimpleNamespace:

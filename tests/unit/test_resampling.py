@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from fdamed.evaluate.metrics import scores, sensitivity_at
-from fdamed.evaluate.paired import auc_of, difference, share_of
-from fdamed.evaluate.resampling import SEVERAL, TWO, bootstrap, scored
-from fdamed.seeds import stream
+from fdamed.core.rng import stream
+from fdamed.evaluation.bootstrap import SEVERAL, TWO, bootstrap, scored
+from fdamed.evaluation.metrics import scores, sensitivity_at
+from fdamed.evaluation.paired_tests import auc_of, difference, share_of
 
 
 def patients(n: int = 40, images: int = 90, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.config import Recipe
+from fdamed.config.faults import Faults
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labelled
-from fdamed.errors import FdamedError
-from fdamed.faults import Faults
-from fdamed.federation.loop import run
-from fdamed.federation.network import InProcess, Network
-from fdamed.federation.site import Site, answer
-from fdamed.federation.unreliable import Unreliable
+from fdamed.federation.client import Site, answer
+from fdamed.federation.runner import run
+from fdamed.federation.server import InProcess, Network
+from fdamed.federation.transport.faulty import Unreliable
 from fdamed.methods import scaffold
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.scaffold import Ask, Scaffold, State, gradient_at, train_corrected
-from fdamed.train import as_input
+from fdamed.training.local import as_input
 from tests import hospitals, quadratics
 
 SGD = Recipe(lr=0.05, batch=4, optimiser="sgd")

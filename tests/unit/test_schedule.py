@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed import configfile
-from fdamed.config import Decay, Recipe
-from fdamed.errors import FdamedError
-from fdamed.federation.loop import Checkpoints, run, spent
+from fdamed.config import loader as configfile
+from fdamed.config.study import Decay, Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, step
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.site import Site, step
-from fdamed.federation.steps import Trained
+from fdamed.federation.runner import Checkpoints, run, spent
+from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from tests import hospitals
 from tests.unit.test_config import changed

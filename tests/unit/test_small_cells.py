@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from fdamed.cli.commands.audit import _by_group
+from fdamed.core.disclosure import counts
 from fdamed.data.loader import classes_of
-from fdamed.disclosure import counts
-from fdamed.evaluate.cohort import SPLITS, sizes
-from fdamed.evaluate.subgroups import banded, groups
-from fdamed.stages.audit import _by_group
+from fdamed.evaluation.cohort import SPLITS, sizes
+from fdamed.evaluation.subgroups import banded, groups
 
 TABLES, SMALLEST = 1000, 11
 

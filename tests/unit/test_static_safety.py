@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.safety import CHOSEN, FORBIDDEN, REQUIRED, secure
+from fdamed.core.environment import CHOSEN, FORBIDDEN, REQUIRED, secure
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "fdamed").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
@@ -132,7 +132,7 @@ def test_the_environment_is_safe_before_anything_is_imported() -> None:
     hostile = dict.fromkeys(FORBIDDEN, "1") | dict.fromkeys(REQUIRED, "maybe")
     hostile |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": "9"}
     code = (
-        "import json, os, sys\nfrom fdamed.cli import main\n"
+        "import json, os, sys\nfrom fdamed.cli.main import main\n"
         "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
         "heavy = [m for m in ('torch', 'pandas', 'mlflow', 'monai', 'yaml', 'pydantic') if m in sys.modules]\n"
         "print(json.dumps([dict(os.environ), heavy]))"
@@ -160,7 +160,7 @@ def test_the_settings_are_those_that_the_libraries_read() -> None:
 
 
 def test_only_its_owner_can_enter_what_stays_in_the_hospitals(tmp_path: Path) -> None:
-    from fdamed.files import private
+    from fdamed.core.files import private
 
     before = os.umask(0o022)
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fdamed.federation.checkpoints import Checkpoints
-from fdamed.federation.loop import run
+from fdamed.cli.commands.status import rounds_in
+from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
-from fdamed.stages.status import rounds_in
 from tests import hospitals
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.federation.loop import Checkpoints, run
-from fdamed.federation.stopping import Stop, Stopped, stop
+from fdamed.core.signals import Stop, Stopped, stop
+from fdamed.federation.runner import Checkpoints, run
 from fdamed.methods.gp import GP
 from tests import hospitals
 

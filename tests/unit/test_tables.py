@@ -17,14 +17,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import PARTIES, edit, without_auc, write_lines, write_study
 
-from fdamed.config import Model, Recipe
-from fdamed.configfile import load
-from fdamed.disclosure import LOCAL, counts, hides, shareable, vague
-from fdamed.errors import FdamedError
-from fdamed.evaluate import cohort, costs, gains, protocol, sweeps, tables, traffic
-from fdamed.evaluate.intervals import Interval
-from fdamed.records import Record, read, study
-from fdamed.runs import Swept
+from fdamed.config.loader import load
+from fdamed.config.runs import Swept
+from fdamed.config.study import Model, Recipe
+from fdamed.core.disclosure import LOCAL, counts, hides, shareable, vague
+from fdamed.core.errors import FdamedError
+from fdamed.core.run_record import Record, read, study
+from fdamed.evaluation import auxiliary_gain as gains
+from fdamed.evaluation import cohort, protocol, sweeps
+from fdamed.evaluation import communication as traffic
+from fdamed.evaluation import compute_cost as costs
+from fdamed.evaluation import run_tables as tables
+from fdamed.evaluation.intervals import Interval
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
 

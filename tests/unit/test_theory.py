@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.errors import FdamedError
-from fdamed.seeds import stream
-from fdamed.theory import errors, gradients
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
+from fdamed.theory import bounds as errors
+from fdamed.theory import survey_client as gradients
 from fdamed.theory.advice import advise, score
-from fdamed.theory.moments import Moments, Rule, error, estimated
+from fdamed.theory.delta_error import Moments, Rule, error, estimated
 from fdamed.theory.survey import Findings, Plan, Point, plan, survey
 from tests import hospitals
 

@@ -18,15 +18,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from run_folders import edit, write_run, write_study
 
-from fdamed.cli import main
-from fdamed.configfile import load
-from fdamed.errors import FdamedError
-from fdamed.records import read
+from fdamed.cli.commands.track import store_of
+from fdamed.cli.main import main
+from fdamed.config.loader import load
+from fdamed.core.errors import FdamedError
+from fdamed.core.run_record import read
+from fdamed.pipeline.registry_candidates import offered
 from fdamed.report.confusion import confusion
-from fdamed.stages.offered import offered
-from fdamed.stages.track import store_of
-from fdamed.tracking.content import params, points, tags
 from fdamed.tracking.models import Candidate, register
+from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
 
 STUDY = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fdamed.config import Recipe
+from fdamed.config.study import Recipe
+from fdamed.core.rng import Stream
 from fdamed.data.loader import Labelled
 from fdamed.models.flat import FlatModel
-from fdamed.seeds import Stream
-from fdamed.train import AuxiliaryTasks, as_input, fit, held, noisy, predict, taken
+from fdamed.training.local import AuxiliaryTasks, as_input, fit, held, noisy, predict, taken
 
 LN3 = math.log(3.0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fdamed.config import Recipe
-from fdamed.faults import Faults
+from fdamed.config.faults import Faults
+from fdamed.config.study import Recipe
+from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.network import InProcess
-from fdamed.federation.site import answer
-from fdamed.federation.unreliable import Unreliable
+from fdamed.federation.server import InProcess
+from fdamed.federation.transport.faulty import Unreliable
 from fdamed.methods.fedgtst import GUIDES, Guided, train_guided
 from fdamed.methods.fediir import FedIIR
 from tests import hospitals

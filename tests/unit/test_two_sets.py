@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed import configfile
-from fdamed.cuts import Partition
-from fdamed.data.benchmark import read
-from fdamed.data.partition import partition, shared
-from fdamed.data.samples import Samples
-from fdamed.data.shifted import shifted
-from fdamed.datasets import Domain, Moved
-from fdamed.errors import FdamedError
-from fdamed.files import read_json
-from fdamed.stages import divide
-from fdamed.stages.places import Places
+from fdamed.cli.commands import divide
+from fdamed.config import loader as configfile
+from fdamed.config.datasets import Domain, Moved
+from fdamed.config.split import Partition
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
+from fdamed.data.benchmark.partition import partition, shared
+from fdamed.data.benchmark.samples import Samples
+from fdamed.data.benchmark.shift import shifted
+from fdamed.data.benchmark.sources import read
+from fdamed.pipeline.paths import Places
 from tests.idx_files import write_idx
 
 

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed import configfile
-from fdamed.errors import FdamedError
-from fdamed.faults import Faults
-from fdamed.federation.accounts import note_costs, tell_cost
-from fdamed.federation.loop import run
+from fdamed.config import loader as configfile
+from fdamed.config.faults import Faults
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, step
+from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.network import DroppedOut
-from fdamed.federation.site import Site, step
-from fdamed.federation.steps import Trained, move_locally, train_locally
-from fdamed.federation.unreliable import Schedule, Unreliable
-from fdamed.federation.wire import Count, message
+from fdamed.federation.privacy_budget import note_costs, tell_cost
+from fdamed.federation.runner import run
+from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.faulty import Schedule, Unreliable
+from fdamed.methods._shared.local_training import Trained, move_locally, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
-from fdamed.stages.hospitals import network
+from fdamed.pipeline.clients import network
 from tests import hospitals
 from tests.unit.test_config import ROOT, changed, refused
 
@@ -369,7 +369,7 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
     raw = changed(**({"train__unreliable": given} if given else {}))
     study = configfile.parse(raw, "x")
     inner = hospitals.in_process()
-    monkeypatch.setattr("fdamed.stages.hospitals._reliable", lambda *_: inner)
+    monkeypatch.setattr("fdamed.pipeline.clients._reliable", lambda *_: inner)
     made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:
         assert made is inner

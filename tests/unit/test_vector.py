@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fdamed.algebra import kernel, vector
 from fdamed.models.flat import Layout, layout_of
+from fdamed.ops import aggregation as vector
+from fdamed.ops import kernel
 
 
 class TwoLayers(nn.Module):

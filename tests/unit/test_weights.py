@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.algebra.weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, weight, with_step
+from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, weight, with_step
 
 STEPS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]], dtype=torch.float64)
 

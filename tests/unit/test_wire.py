@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fdamed.federation.ledger import Ledger
-from fdamed.federation.wire import (
+from fdamed.federation.messages import (
     Count,
     Features,
     Individual,

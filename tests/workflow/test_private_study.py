@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation.accounts import FILE, lines_in
-from fdamed.private import epsilon
+from fdamed.federation.privacy_budget import FILE, lines_in
+from fdamed.training.dp_sgd import epsilon
 from tests.workflow.test_whole_study import REPO, snakemake
 
 

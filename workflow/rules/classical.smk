@@ -21,7 +21,7 @@ rule features:
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
-        settings=settings("phantom", "data", "cut", "image", "model", source="training"),
+        settings=settings("phantom", "data", "cut", "image", "model", source="features"),
     shell:
         "fdamed features --party {wildcards.party} --backbone {wildcards.backbone:q} "
         "--target {wildcards.target} --seed {wildcards.seed} --threads {threads} 2> {log:q}"

@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
 
-from fdamed.configfile import catalogue
-from fdamed.configfile import parse as checked
-from fdamed.configfile import read as read_strictly
-from fdamed.errors import FdamedError
-from fdamed.files import digest, held, private, write_json
-from fdamed.provenance import digest_source
-from fdamed.stages.batch import FILES as RUN_FILES
-from fdamed.stages.federate import TRAINING
+from fdamed.config.loader import catalogue
+from fdamed.config.loader import parse as checked
+from fdamed.config.loader import read as read_strictly
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import digest, held, private, write_json
+from fdamed.core.provenance import digest_code, digest_package
+from fdamed.pipeline.batching import FILES as RUN_FILES
+from fdamed.pipeline.training_code import training_code
 
 try:
     # Snakemake has read them too, but takes a key that stands there twice.
@@ -40,27 +40,18 @@ CONFIG = f"{ROOT}/parties/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
 CLASSICAL = [n for n, run in RUNS.items() if catalogue()[run.method].get("classical")]
 FEDERATED = [n for n in RUNS if n not in CLASSICAL]
-DATA = ["data", "cuts.py", "datasets.py", "seeds.py"]
-DATA += [
-    f"stages/{s}.py" for s in ("phantom", "ingest", "split", "cache", "guard", "divide")
+COMMANDS = "fdamed.cli.commands"
+DATA = [
+    f"{COMMANDS}.{c}" for c in ("phantom", "ingest", "split", "cache", "guard", "divide")
 ]
 # Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
 SOURCE = {
-    "data": digest_source(*DATA),
-    "model": digest_source("models", "seeds.py", "stages/init.py"),
-    "training": digest_source(*DATA, *TRAINING),
-    "classical": digest_source(*DATA, *TRAINING, "classical"),
-    "theory": digest_source(*DATA, *TRAINING, "theory"),
-    "scores": digest_source(
-        "evaluate",
-        "models",
-        "methods",
-        "train.py",
-        "data/loader.py",
-        "stages/evaluate.py",
-        "stages/own_models.py",
-    ),
-    "package": digest_source(),
+    "data": digest_code(*DATA),
+    "model": digest_code(f"{COMMANDS}.init"),
+    "features": digest_code(*DATA, f"{COMMANDS}.features"),
+    "theory": digest_code(*DATA, f"{COMMANDS}.advise"),
+    "scores": digest_code(f"{COMMANDS}.evaluate"),
+    "package": digest_package(),
 }
 
 
@@ -111,10 +102,8 @@ def settings(*sections, source="data"):
 
 def settings_of(run):
     sections = ("phantom", "data", "cut", "image", "model", "train", "privacy")
-    source = "classical" if run in CLASSICAL else "training"
-    return digest(
-        [settings(*sections, source=source), RUNS[run].model_dump(mode="json")]
-    )
+    code = training_code(RUNS[run], catalogue())
+    return digest([settings(*sections), code, RUNS[run].model_dump(mode="json")])
 
 
 def one_of(names):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from fdamed.config.datasets import Phantom
+from fdamed.core.errors import FdamedError
 from fdamed.data.phantom import chexpert_tree, midrc_tree, mimic_tree
+from fdamed.data.phantom.folder import grow
 from fdamed.data.phantom.population import Cohort
-from fdamed.data.phantom.tree import grow
-from fdamed.datasets import Phantom
-from fdamed.errors import FdamedError
 
 Draw = Callable[[Phantom], Cohort]
 Fill = Callable[[Phantom, Path], None]

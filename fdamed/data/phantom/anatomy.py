@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from fdamed.data.phantom.fields import Field, ellipsoid, path_length, step, tilted, vessels
+from fdamed.data.phantom.primitives import Field, ellipsoid, path_length, step, tilted, vessels
 
 
 @dataclass(frozen=True)

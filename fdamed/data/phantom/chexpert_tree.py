@@ -10,12 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
+from fdamed.config.datasets import Phantom
+from fdamed.core.rng import stream
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Cohort, Flags, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import conditions
-from fdamed.datasets import Phantom
-from fdamed.seeds import stream
 
 RELEASE = "CheXpert-v1.0-small"
 LABELS = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fdamed.core.rng import stream
 from fdamed.data.phantom.anatomy import Scene
-from fdamed.data.phantom.fields import Field, bump, mottle, path_length, step
-from fdamed.seeds import stream
+from fdamed.data.phantom.primitives import Field, bump, mottle, path_length, step
 
 LESION, PNEUMONIA, ATELECTASIS, CONSOLIDATION, EDEMA = (
     "Lung Lesion",

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from fdamed.data.phantom.anatomy import Chest, Scene, grid
-from fdamed.data.phantom.fields import ellipsoid, path_length, step, tilted, vessels
+from fdamed.data.phantom.primitives import ellipsoid, path_length, step, tilted, vessels
 
 
 def lateral(chest: Chest, size: int) -> Scene:

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fdamed.config.datasets import Phantom
+from fdamed.core.rng import stream
 from fdamed.data.phantom import dicom_file
 from fdamed.data.phantom.population import Cohort, Flags, Numbers, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import covid
-from fdamed.datasets import Phantom
-from fdamed.seeds import stream
 
 ZIPS = {"IL": (600, 629), "NC": (270, 289), "CA": (900, 961), "IN": (460, 479), "TX": (750, 799)}
 """State -> first and last of its three-digit zip codes."""

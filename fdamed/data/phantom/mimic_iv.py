@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fdamed.core.rng import stream
 from fdamed.data.phantom.population import Flags, Numbers
-from fdamed.seeds import stream
 
 RACES: dict[str, tuple[tuple[str, float], ...]] = {
     "White": (

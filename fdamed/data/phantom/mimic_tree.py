@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fdamed.config.datasets import Phantom
+from fdamed.core.rng import stream
 from fdamed.data.phantom import dicom_file
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.mimic_iv import admissions, patients
 from fdamed.data.phantom.population import Cohort, Numbers, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import any_finding
-from fdamed.datasets import Phantom
-from fdamed.seeds import stream
 
 LABELS = (
     "Atelectasis",

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fdamed.config.datasets import Phantom, Shift
+from fdamed.core.rng import stream
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.anatomy import Chest
-from fdamed.data.phantom.fields import TREES
-from fdamed.data.phantom.looks import domains
-from fdamed.datasets import Phantom, Shift
-from fdamed.seeds import stream
+from fdamed.data.phantom.primitives import TREES
+from fdamed.data.phantom.profiles import domains
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]

@@ -9,14 +9,14 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from fdamed.core.progress import track
+from fdamed.core.rng import stream
 from fdamed.data.phantom import findings
 from fdamed.data.phantom.anatomy import frontal
-from fdamed.data.phantom.fields import grow_trees
 from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.primitives import grow_trees
 from fdamed.data.phantom.scanner import expose
-from fdamed.progress import track
-from fdamed.seeds import stream
 
 Pixels = NDArray[np.uint16]
 CHUNK = 64

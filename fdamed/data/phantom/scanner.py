@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from fdamed.data.phantom.fields import Field, mottle
-from fdamed.datasets import Shift
+from fdamed.config.datasets import Shift
+from fdamed.data.phantom.primitives import Field, mottle
 
 FULL = 4095
 """Pixel values are 12 bit, as a detector gives them."""

@@ -1,0 +1,97 @@
+"""What crosses the wire when features are pooled: rows of patients, and so of the kind that hospitals rarely let out.
+
+The server sends the backbone (weights), a source answers with features and labels, the target with features alone.
+Then the target sends the features of the images it asks about, and gets their probabilities back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from fdamed.core.errors import FdamedError
+from fdamed.federation.client import Site, step
+from fdamed.federation.messages import Count, Features, Weights, message
+
+QUESTIONS, ANSWERS, BACKBONE = "questions", "answers", "backbone"
+"""In a hospital's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
+
+
+@message
+class Backbone:
+    """The network that every hospital has made its features with."""
+
+    x: Weights
+
+
+@message
+class Rows:
+    """Features (n, d) and labels (n,) of a source's patients; the labels are known of each patient too."""
+
+    z: Features
+    y: Features
+
+
+@message
+class Unlabelled:
+    """Features (n, d) of the target's patients."""
+
+    z: Features
+
+
+@message
+class Probabilities:
+    """(b, C): one row for each patient that the target asked about."""
+
+    p: Features
+
+
+@message
+class Received:
+    n: Count
+
+
+def fingerprint(theta: Tensor) -> Tensor:
+    """Sixteen bytes that tell one vector of weights from another."""
+    content = theta.detach().cpu().contiguous().numpy().tobytes()
+    return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
+
+
+@step("classical.exchange.send_rows")
+def send_rows(site: Site, ask: Backbone) -> Rows:
+    """A source's features with their labels."""
+    _same_backbone(site, ask.x)
+    labelled = site.data
+    return Rows(z=torch.from_numpy(labelled.images), y=torch.from_numpy(labelled.y))  # type: ignore[union-attr]
+
+
+@step("classical.exchange.send_unlabelled")
+def send_unlabelled(site: Site, ask: Backbone) -> Unlabelled:
+    """The target's features, which have no labels here."""
+    _same_backbone(site, ask.x)
+    return Unlabelled(z=torch.from_numpy(site.data.images))
+
+
+@step("classical.exchange.send_questions")
+def send_questions(site: Site, ask: Received) -> Unlabelled:
+    """The features of the images that the target wants to know about."""
+    return Unlabelled(z=site.memory[QUESTIONS])
+
+
+@step("classical.exchange.take_answers")
+def take_answers(site: Site, ask: Probabilities) -> Received:
+    """Keep the probabilities; they stay in the target's folder."""
+    site.memory[ANSWERS] = ask.p
+    return Received(n=len(ask.p))
+
+
+def _same_backbone(site: Site, theta: Tensor) -> None:
+    if not torch.equal(fingerprint(theta), site.memory[BACKBONE]):
+        fix = "Run `fdamed features` again for this hospital."
+        raise FdamedError("its features were made with other weights", f"hospital {site.name}", fix)
+
+
+SOURCE_STEPS = (send_rows,)
+TARGET_STEPS = (send_unlabelled, send_questions, take_answers)

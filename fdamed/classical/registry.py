@@ -1,0 +1,196 @@
+"""The classical methods as rows of a study: options as in a configuration, and the estimator that they mean.
+
+They are not federated: features of all hospitals meet at one place (`exchange.py`), which `privacy.release` must allow.
+Nothing is chosen by labels of the target: options are fixed, or with `choose` picked by reverse validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar, Literal
+
+from fdamed.classical.coral import CORAL
+from fdamed.classical.dann import DaNN
+from fdamed.classical.gfk import GFK
+from fdamed.classical.grids import Unaligned
+from fdamed.classical.jda import JDA
+from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
+from fdamed.classical.rftca import RFTCA
+from fdamed.classical.tca import RTCA, TCA
+from fdamed.federation.client import Step
+from fdamed.federation.method import description, option
+
+FEW = 30
+"""The other number of components that `choose` tries."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What every classical row can be told."""
+
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    target_labels: ClassVar[bool] = False
+    every_target_label: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (*SOURCE_STEPS, *TARGET_STEPS)
+    exact: ClassVar[bool] = False
+    """True: it needs an n x n matrix."""
+
+    features: str = option("init", "whose backbone makes the features: init (frozen) or a finished run of the study")
+    classifier: Literal["logistic", "svm", "linear", "1nn", "mlp"] = option(
+        "logistic", "what learns from the sources' aligned features; the AUC of 1nn has one step only"
+    )
+    zscore: Literal["none", "pooled", "domain"] = option(
+        "none", "features at mean 0 and variance 1: not at all, over all training samples, or within each hospital"
+    )
+    choose: bool = option(False, "settings by reverse validation, without labels of the target, instead of the options")
+
+    def estimator(self, seed: int) -> Any:
+        """The method with these options."""
+        raise TypeError(f"{type(self).__name__} does not say what it fits")
+
+    def candidates(self) -> list[Row]:
+        """The settings that `choose` tries, this one first."""
+        return [self]
+
+
+@dataclass(frozen=True)
+class NotAligned(Row):
+    title: ClassVar[str] = "Features, not aligned"
+    paper: ClassVar[str] = "the baseline of every alignment"
+
+    def estimator(self, seed: int) -> Any:
+        return Unaligned()
+
+
+@dataclass(frozen=True)
+class _Spectral(Row):
+    components: int = option(100, "most components", 1)
+    gamma: float = option(1.0, "weight of the penalty", 1e-9)
+    kernel: Literal["gaussian", "laplacian", "cauchy"] = option("gaussian", "kernel")
+    sigma: float = option(0.0, "length of the kernel; 0: the median distance", 0.0)
+    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/classical.md)")
+
+    def settings(self) -> dict[str, Any]:
+        """What the estimators of the family share."""
+        return {
+            "n_components": self.components,
+            "gamma": self.gamma,
+            "kernel": self.kernel,
+            "sigma": self.sigma or "median",
+            "scale": self.scale,
+            "unit_norm": True,
+        }
+
+    def candidates(self) -> list[Row]:
+        grid = product((self.gamma, 1e-3 * self.gamma), dict.fromkeys((self.components, min(FEW, self.components))))
+        return [replace(self, gamma=gamma, components=m) for gamma, m in grid]
+
+
+@dataclass(frozen=True)
+class Tca(_Spectral):
+    title: ClassVar[str] = "TCA"
+    paper: ClassVar[str] = "Pan et al. 2011"
+    exact: ClassVar[bool] = True
+
+    def estimator(self, seed: int) -> Any:
+        return TCA(**self.settings())
+
+
+@dataclass(frozen=True)
+class Rtca(_Spectral):
+    title: ClassVar[str] = "R-TCA"
+    paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
+    exact: ClassVar[bool] = True
+
+    def estimator(self, seed: int) -> Any:
+        return RTCA(**self.settings())
+
+
+@dataclass(frozen=True)
+class Rftca(_Spectral):
+    title: ClassVar[str] = "RF-TCA"
+    paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
+
+    frequencies: int = option(500, "N; there are 2N random features", 1)
+
+    def estimator(self, seed: int) -> Any:
+        return RFTCA(N=self.frequencies, seed=seed, **self.settings())
+
+
+@dataclass(frozen=True)
+class Coral(Row):
+    title: ClassVar[str] = "CORAL"
+    paper: ClassVar[str] = "Sun, Feng and Saenko 2016"
+
+    ridge: float = option(1.0, "added to both covariances", 1e-9)
+    centre: bool = option(True, "also takes away each domain's mean")
+
+    def estimator(self, seed: int) -> Any:
+        return CORAL(ridge=self.ridge, center=self.centre)
+
+    def candidates(self) -> list[Row]:
+        return [replace(self, ridge=ridge) for ridge in (self.ridge, 10 * self.ridge)]
+
+
+@dataclass(frozen=True)
+class Jda(Row):
+    title: ClassVar[str] = "JDA"
+    paper: ClassVar[str] = "Long et al. 2013"
+    exact: ClassVar[bool] = True
+
+    components: int = option(100, "most components", 1)
+    gamma: float = option(1.0, "weight of the penalty (lambda of the paper)", 1e-9)
+    kernel: Literal["linear", "gaussian"] = option("linear", "kernel")
+    passes: int = option(10, "most passes with new pseudo-labels", 1)
+
+    def estimator(self, seed: int) -> Any:
+        return JDA(self.components, self.gamma, self.kernel, iterations=self.passes)
+
+    def candidates(self) -> list[Row]:
+        return [replace(self, components=m) for m in dict.fromkeys((self.components, min(FEW, self.components)))]
+
+
+@dataclass(frozen=True)
+class Gfk(Row):
+    title: ClassVar[str] = "GFK"
+    paper: ClassVar[str] = "Gong et al. 2012"
+
+    components: int = option(20, "dimensions of both subspaces", 1)
+
+    def estimator(self, seed: int) -> Any:
+        return GFK(self.components)
+
+    def candidates(self) -> list[Row]:
+        return [replace(self, components=k) for k in (self.components, 2 * self.components)]
+
+
+@dataclass(frozen=True)
+class Dann(Row):
+    title: ClassVar[str] = "DaNN"
+    paper: ClassVar[str] = "Ghifary et al. 2014"
+
+    weight: float = option(0.25, "of the squared discrepancy", 0.0)
+    epochs: int = option(100, "epochs; the one is kept that is best on a tenth of the sources", 1)
+
+    def estimator(self, seed: int) -> Any:
+        return DaNN(weight=self.weight, epochs=self.epochs, seed=seed)
+
+
+ROWS: dict[str, type[Row]] = {
+    "coral": Coral,
+    "dann": Dann,
+    "gfk": Gfk,
+    "jda": Jda,
+    "not_aligned": NotAligned,
+    "rftca": Rftca,
+    "rtca": Rtca,
+    "tca": Tca,
+}
+"""Name in a configuration -> row."""
+
+
+def describe() -> dict[str, dict[str, Any]]:
+    """The rows' part of catalogue.json."""
+    return {name: description(cls) | {"classical": True} for name, cls in ROWS.items()}

@@ -1,0 +1,148 @@
+"""fdamed advise: which method, which beta, which sources, before any long training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import write_json, write_lines, write_text
+from fdamed.pipeline.clients import hospital, resident
+from fdamed.pipeline.paths import Places, add_config, needed, read_config, weights_in
+
+if TYPE_CHECKING:
+    from fdamed.federation.client import Site
+    from fdamed.federation.server import Network
+    from fdamed.models.flat import FlatModel
+    from fdamed.theory.delta_error import Rule
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--target", metavar="PARTY", help="default: every target of the study")
+    parser.add_argument("--seed", type=int, help="starting weights and labelled images (default: the first seed)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--json", action="store_true", help="print {target: advice} as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    seed = config.seeds[0] if arguments.seed is None else arguments.seed
+    targets = config.cut.targets if arguments.target is None else (arguments.target,)
+    found = {}
+    for target in targets:
+        if target not in config.cut.parties:
+            fix = f"Choose one of: {', '.join(config.cut.parties)}."
+            raise FdamedError(f"the configuration has no party {target!r}", "command line", fix)
+        found[target] = advise(config, target, seed, arguments.threads)
+        print(told(found[target]), file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:
+    """Ask the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
+    import torch
+
+    from fdamed.report.advice import drawing
+    from fdamed.report.decision_map import alone
+    from fdamed.theory import advice
+    from fdamed.theory.survey import plan, survey
+
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
+    places = Places.of(config)
+    model = resident(config)
+    theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
+    net, sizes = network(config, target, seed, model, threads)
+    samples = [sizes[s] for s in net.sources]
+    epochs = config.train.source.epochs * sum(samples) + config.train.target.epochs * sizes[target]
+    run_images = config.train.rounds * epochs
+    try:
+        findings = survey(net, theta, plan(run_images, samples, sizes[target]))
+    finally:
+        net.close()
+    share = findings.images / run_images
+    if share > 0.05:
+        print(f"the runs are so short that the survey costs {share:.0%} of one", file=sys.stderr)
+    content = {
+        "cohort": config.cohort,
+        "target_name": target,
+        "seed": seed,
+        "cost": {"images": findings.images, "images_of_one_run": run_images, "share": share},
+        **advice.advise(findings, rules(config)),
+    }
+    folder = places.root / "advice"
+    write_text(folder / f"{target}.svg", alone(drawing(content)))
+    write_lines(folder / f"{target}.ledger.jsonl", net.ledger.lines())
+    write_json(folder / f"{target}.json", content)
+    return content
+
+
+def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Network, dict[str, int]]:
+    """All hospitals, in this process or in one each, and their numbers of images."""
+    from fdamed.federation.server import InProcess
+    from fdamed.federation.transport.multiprocess import Processes
+
+    parties = config.cut.parties
+    if config.train.network == "in_process":
+        sites = {p: site(config, p, target, seed, model) for p in parties}
+        return InProcess(sites, target, "advise"), {p: len(s.data) for p, s in sites.items()}
+    counts = _counts(config, target)
+    release = {p: frozenset(config.privacy.release) for p in parties}
+    builders = {p: partial(site, config, p, target, seed) for p in parties}
+    return Processes(builders, target, model.layout, "advise", release, threads), counts
+
+
+def _counts(config: Config, target: str) -> dict[str, int]:
+    """Images that each party trains on, from the shared summary of the cohort."""
+    from fdamed.core.files import read_json
+
+    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
+    images = {p: parties[p]["images"] for p in config.cut.parties}
+    return {p: n["adapt"] + (n["train"] if p != target else 0) for p, n in images.items()}
+
+
+def site(config: Config, party: str, target: str, seed: int, model: FlatModel | None = None) -> Site:
+    """One hospital; in a process of its own it must know the steps of a survey."""
+    import fdamed.theory.survey_client  # noqa: F401
+
+    return hospital(config, Run(method="advise"), party, target, seed, labels=True, every=False, model=model)
+
+
+def rules(config: Config) -> dict[str, Rule]:
+    """The study's runs of which the theory can speak, on the target as the cut has it."""
+    from fdamed.theory.delta_error import METHODS, Rule
+
+    usual = {"fedavg": "samples", "fedda": "samples", "fedda_auto": "samples"}
+    out = {}
+    for name, spec in config.expanded_runs().items():
+        as_cut = spec.labelled in (None, config.cut.labelled) and config.noise_of(spec) == config.cut.noise
+        if spec.method in METHODS and as_cut and spec.then is None and spec.options.get("server_step", 1.0) == 1.0:
+            beta = float(spec.options.get("beta", 0.5)) if spec.method in ("fedda", "fedgp") else None
+            weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))
+            out[name] = Rule(spec.method, beta, weighting)
+    return out
+
+
+def told(content: dict[str, Any]) -> str:
+    """The advice in a few lines."""
+    best = content["recommended"]
+    beta = best["beta"]
+    with_beta = "" if beta is None or isinstance(beta, dict) else f" with beta = {beta:g}"
+    lines = [f"{content['target_name']}: {best['method']}{with_beta} promises most"]
+    lines += [
+        f"  {row['name']:<14} predicted error {row['error']['value']:.4g}"
+        f" ({row['error']['low']:.4g} to {row['error']['high']:.4g}), best in {row['best_share']:.0%} of the resamples"
+        for row in content["ranking"]
+    ]
+    lines += [f"  {s['source']:<14} {s['verdict']}, cosine {s['cosine']['value']:.2f}" for s in content["sources"]]
+    if content["weak"]:
+        lines.append("  weak: on so few images the target's gradient cannot be told from noise")
+    lines.append(f"  cost: {content['cost']['share']:.1%} of one run")
+    return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""fdamed align: one classical row, from released features to scores; the same files as a federated run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fdamed import __version__
+from fdamed.cli.commands.evaluate import keep_predictions, over_patients
+from fdamed.cli.commands.features import read
+from fdamed.cli.commands.federate import chosen
+from fdamed.config.loader import catalogue
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.pipeline.clients import device, resident
+from fdamed.pipeline.paths import FROZEN, Places, add_config, add_run, needed, read_config, rows_in, weights_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fdamed.classical.registry import Row
+    from fdamed.federation.client import Site
+    from fdamed.federation.server import Network
+    from fdamed.models.flat import FlatModel
+
+
+JUDGED = ("val", "test")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_run(parser)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
+    if not catalogue()[spec.method].get("classical"):
+        fix = "Run it with `fdamed federate`."
+        raise FdamedError(f"{spec.method} is no classical method", f"runs.{arguments.run_name}", fix)
+    with held(Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)):
+        align(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
+
+
+def align(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:
+    """Pool what the hospitals release, align, classify, and write the run's folder."""
+    import torch
+
+    from fdamed.classical.central_fit import pool
+    from fdamed.classical.registry import ROWS
+
+    torch.set_num_threads(threads)
+    places = Places.of(config)
+    refuse_unreleased(config, spec, target)
+    needed(places.root / "leakage.json", "guard")
+    cohort = read_json(needed(places.root / "cohort.json", "split"))
+    row = ROWS[spec.method](**spec.options)
+    model = resident(config)
+    backbone = needed(places.weights(row.features, target, seed), "init" if row.features == FROZEN else "federate")
+    theta = weights_in(backbone, "federate", model.layout)
+    net = network(config, spec.method, row, target, seed, model, threads)
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    begin, used = time.perf_counter(), time.process_time()
+    try:
+        net.begin(1, 1)
+        fitted = pool(row, theta, net, config.model.classes, seed)
+        spent = {"seconds": round(time.perf_counter() - begin, 4), "cpu": round(time.process_time() - used, 4)}
+        p = answers(net, places.memory(target, name, target, seed) / "answers.safetensors")
+    finally:
+        net.close()
+    folder = places.run(name, target, seed)
+    metrics = {"round": 1, **judged(config, name, spec, target, seed, p)}
+    write_json(
+        folder / "run.json",
+        describe(config, name, spec, row, fitted, target, seed, cohort["hash"], digest_file(backbone)),
+    )
+    write_lines(folder / "metrics.jsonl", [metrics])
+    write_lines(folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
+    write_lines(folder / "ledger.jsonl", net.ledger.lines())
+    write_lines(folder / "absences.jsonl", net.absences)
+    write_text(folder / "done", digest(p.tobytes().hex()) + "\n")
+
+
+def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
+    """Before a single feature is read: every hospital's policy against every step."""
+    from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
+    from fdamed.federation.client import refusal
+
+    for party in config.cut.parties:
+        for step in TARGET_STEPS if party == target else SOURCE_STEPS:
+            refused = refusal(step, frozenset(config.privacy.release), party, spec.method)
+            if refused:
+                raise refused
+
+
+def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Network:
+    """All hospitals with their features, in this process or in one each."""
+    from fdamed.federation.server import InProcess
+    from fdamed.federation.transport.multiprocess import Processes
+
+    builders = {p: partial(site, config, row, p, target, seed) for p in config.cut.parties}
+    if config.train.network == "in_process":
+        return InProcess({p: build(model=model) for p, build in builders.items()}, target, method)
+    release = {p: frozenset(config.privacy.release) for p in config.cut.parties}
+    return Processes(builders, target, model.layout, method, release, threads)
+
+
+def site(config: Config, row: Row, party: str, target: str, seed: int, model: FlatModel | None = None) -> Site:
+    """One hospital with its features in the place of its images: a source's with labels, the target's without."""
+    import torch
+
+    from fdamed.classical.messages import BACKBONE, QUESTIONS
+    from fdamed.data.loader import Labelled
+    from fdamed.federation.client import Site
+
+    kept = read(config, party, row.features, target, seed)
+    split = kept.rows["split"]
+    learned = split.isin(("train", "adapt")).to_numpy()
+    data: Any = Labelled(kept.z.numpy()[learned], kept.rows["y"].to_numpy(dtype="int64")[learned], {})
+    memory = {BACKBONE: kept.backbone}
+    if party == target:
+        data = data.without_labels()
+        memory[QUESTIONS] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
+    return Site(
+        name=party,
+        data=data,
+        model=model or resident(config),
+        recipe=config.train.target if party == target else config.train.source,
+        seed=seed,
+        release=frozenset(config.privacy.release),
+        floor=config.floor,
+        memory=memory,
+    )
+
+
+def answers(net: Network, path: Path) -> NDArray[Any]:
+    """The probabilities that the target has in its memory, by way of a file in its own folder."""
+    from fdamed.classical.messages import ANSWERS
+    from fdamed.federation.client_state import read_memory
+
+    net.save_memory(net.target, path)
+    p: NDArray[Any] = read_memory(path)[ANSWERS].numpy()
+    path.unlink()
+    return p
+
+
+def judged(config: Config, name: str, spec: Run, target: str, seed: int, p: NDArray[Any]) -> dict[str, float | None]:
+    """Scores of the target's val and test answers; the test's go to scores/, its predictions to the target's folder."""
+    from fdamed.evaluation.metrics import scores
+
+    places = Places.of(config)
+    rows = rows_in(places.party(target) / "order.parquet", "cache")
+    asked = rows[rows["split"].isin(JUDGED)]
+    y, split = asked["y"].to_numpy(dtype="int64"), asked["split"].to_numpy(dtype=object)
+    found = {s: scores(y[split == s], p[split == s]) for s in JUDGED}
+    tested, chances = y[split == "test"], p[split == "test"]
+    patient = keep_predictions(places, target, name, target, seed, tested, chances)
+    record: dict[str, Any] = {
+        "cohort": config.cohort,
+        "run": name,
+        "method": spec.method,
+        "title": catalogue()[spec.method]["title"],
+        "target": target,
+        "seed": seed,
+        "party": target,
+        "split": "test",
+        **found["test"],
+        "bootstrap": over_patients(config, target, tested, chances, patient),
+    }
+    write_json(places.run(name, target, seed) / "scores" / f"{target}.json", record)
+    return {f"{s}/acc": found[s]["acc"] for s in JUDGED} | {f"{s}/auc": found[s]["auc"] for s in JUDGED}
+
+
+def describe(
+    config: Config, name: str, spec: Run, row: Row, fitted: Row, target: str, seed: int, manifest: str, backbone: str
+) -> dict[str, Any]:
+    """run.json: what this row was."""
+    import sklearn
+    import torch
+
+    data = {p: digest_file(Places.of(config).party(p) / "order.parquet") for p in sorted(config.cut.parties)}
+    return {
+        "cohort": config.cohort,
+        "run": name,
+        "method": spec.method,
+        "title": type(row).title,
+        "options": dataclasses.asdict(row),
+        "fitted": dataclasses.asdict(fitted),
+        "auxiliary": None,
+        "labelled": config.cut.labelled,
+        "target": target,
+        "sources": sorted(p for p in config.cut.parties if p != target),
+        "seed": seed,
+        "noise": config.cut.noise,
+        "rounds": 1,
+        "train": config.train.model_dump(mode="json"),
+        "device": device(config),
+        "parameters": 0,
+        "extra_parameters": 0,
+        "versions": {"fdamed": __version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__},
+        "digests": {
+            "settings": digest([config.model.model_dump(mode="json"), spec.model_dump(mode="json")]),
+            "data": digest(data),
+            "init": backbone,
+            "manifest": manifest,
+        },
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }

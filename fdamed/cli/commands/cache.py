@@ -1,0 +1,54 @@
+"""`fdamed cache`: one hospital's manifest -> images.npy, order.parquet, rejects.csv."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from fdamed.core.errors import FdamedError
+from fdamed.pipeline.paths import add_config, clinical, read_config, rows_in
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--party", required=True, help="the hospital whose images are decoded")
+    parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from fdamed.data.cache import build
+
+    config = read_config(arguments)
+    data, _ = clinical(config)
+    if arguments.party not in config.cut.parties:
+        raise FdamedError(
+            f"there is no hospital {arguments.party!r}",
+            ", ".join(map(str, arguments.config)),
+            f"Choose one of {', '.join(config.cut.parties)}.",
+        )
+    workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise FdamedError("--workers must be at least 1", "command line", "Leave it out to use all cores.")
+    folder = Path(config.results) / config.cohort / "parties" / arguments.party
+    manifest = folder / "manifest.parquet"
+    if not manifest.is_file():
+        raise FdamedError("the hospital has no manifest yet", str(manifest), "Run `fdamed split` first.")
+    root = Path(data.root)
+    if not root.is_dir():
+        raise FdamedError("the data root is not a folder", str(root), "Set data.root to where the images lie.")
+    report = build(
+        rows_in(manifest, "split"),
+        root,
+        config.image.size,
+        config.image.equalise,
+        folder / "images.npy",
+        folder / "order.parquet",
+        folder / "rejects.csv",
+        workers,
+        data.reject_share,
+        what=f"cache {arguments.party}",
+        allowed=data.allowed_roots,
+    )
+    refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
+    print(f"{arguments.party}: {report.images} images, {report.decoded} decoded now, refused: {refused}")

@@ -1,0 +1,71 @@
+"""fdamed classical: every classical method on all pairs of a folder of feature files, published figures beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic
+
+CLASSIFIERS = ("1nn", "svm", "linear", "logistic", "mlp")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=Path, help="one .mat a domain: amazon*, dslr*, webcam* and, for Office-Caltech10, caltech*"
+    )
+    parser.add_argument("--out", type=Path, metavar="TABLE.csv", help="every figure with the setting that gave it")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="only these (default: all)")
+    parser.add_argument("--pairs", nargs="+", metavar="S->T", help="only these, such as 'C->A' (default: all)")
+    parser.add_argument(
+        "--classifier", choices=CLASSIFIERS, default="1nn", help="on the aligned features; mlp is that of paper 002"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from fdamed.classical.feature_files import read
+    from fdamed.classical.grids import methods
+    from fdamed.classical.office import COLUMNS, markdown, published, rows
+    from fdamed.core.progress import track
+
+    given = read(arguments.folder)
+    names = _known(arguments.methods, tuple(methods()), "method")
+    pairs = _known(arguments.pairs, given.pairs, "pair")
+    work = rows(given, names, pairs, arguments.classifier)
+    frame = pd.DataFrame(track(work, f"pairs of {given.name}", total=len(names) * len(pairs)))
+    if arguments.out:
+        with atomic(arguments.out) as draft:
+            frame.to_csv(draft, index=False)
+    source = published(given.name)
+    if arguments.json:
+        content = {"set": given.name, "classifier": arguments.classifier, "published": source.get("source")}
+        print(json.dumps(content | {"rows": json.loads(frame.to_json(orient="records"))}))
+        return
+    for column in COLUMNS:
+        if frame[column].notna().any():
+            print(f"\n{column}{_about(column, source, arguments.classifier)}\n{markdown(frame, column)}")
+    for line in source.get("errata", ()):
+        print(f"erratum: {line}", file=sys.stderr)
+
+
+def _about(column: str, source: dict[str, str], classifier: str) -> str:
+    if column == "oracle":
+        return " (the best on the target's own labels: not attainable)"
+    if column != "published":
+        return f" ({classifier})"
+    return f" ({source['source']})"
+
+
+def _known(given: list[str] | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """What was asked for, in capitals or not, if it is all known."""
+    by_letters = {name.lower(): name for name in known}
+    stray = [name for name in given or () if name.lower() not in by_letters]
+    if stray:
+        raise FdamedError(f"no {what} {stray[0]!r}", "command line", f"Choose among: {', '.join(known)}.")
+    return tuple(by_letters[name.lower()] for name in given) if given else known

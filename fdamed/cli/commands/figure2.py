@@ -1,0 +1,49 @@
+"""fdamed figure2: the FedGP paper's synthetic study, theory beside training."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from fdamed.core.files import write_json, write_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where figure2.json and .svg go")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--small", action="store_true", help="3 x 3 pairs of small data sets: seconds, a first look")
+    parser.add_argument("--whole", action="store_true", help="project the whole model at once, not tensor by tensor")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from fdamed.report.decision_map import panels
+    from fdamed.theory.bounds import winner
+    from fdamed.theory.figure2 import SMALL, Cell, Setting, study, summary
+
+    torch.set_num_threads(1)  # the matrices are small
+    setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
+    cells = study(setting, lambda text: print(text, file=sys.stderr, flush=True))
+    told = summary(cells)
+    by = {(c.shift, c.size): c for c in cells}
+    maps: dict[str, Callable[[Cell], str]] = {
+        "theory, measured at the first weights": lambda c: winner(c.errors),
+        "theory, τ² = 0.5, δ = 1, m = 10": lambda c: winner(c.errors_paper),
+        "training: smallest test loss": lambda c: winner(c.losses),
+    }
+    drawn = {
+        name: [[best(by[shift, size]) for size in setting.sizes] for shift in setting.shifts]
+        for name, best in maps.items()
+    }
+    columns = [f"{by[setting.shifts[0], size].sigma2 ** 0.5:.1f}" for size in setting.sizes]
+    rows = [f"{by[shift, setting.sizes[0]].d2 ** 0.5:.1f}" for shift in setting.shifts]
+    title = "Which rule wins, by theory and by training"
+    write_text(arguments.out / "figure2.svg", panels(drawn, columns, rows, title))
+    content = {"setting": asdict(setting), "summary": told, "cells": [asdict(c) for c in cells]}
+    write_json(arguments.out / "figure2.json", content)
+    for kind in ("measured", "paper"):
+        print(f"{kind}: {told[kind]}")

@@ -1,0 +1,73 @@
+"""fdamed guard: no patient in two splits or hospitals, and every near-duplicate image across splits named."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fdamed.config.study import Config
+from fdamed.core.disclosure import cell_safe
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, write_json
+from fdamed.pipeline.paths import Places, add_config, clinical, read_config, rows_in
+
+ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
+"""Split -> what its images are for; a copy in two roles is a leak."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    guard(config, Places.of(config))
+
+
+def guard(config: Config, places: Places) -> None:
+    """Write leakage.json (counts) and parties/near_duplicates.csv (which images; stays in the hospitals)."""
+    import numpy as np
+    import pandas as pd
+
+    from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
+    from fdamed.data.leakage import check_manifests
+    from fdamed.data.loader import load
+    from fdamed.data.manifest import SPLITS
+
+    _, cut = clinical(config)
+    if config.image.size < SMALLEST:
+        what = f"copies cannot be looked for in images of {config.image.size} pixels"
+        raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
+    orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in cut.parties}
+    leakage = check_manifests(orders, cut.rule)
+    rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
+    thumbs = np.concatenate([thumbnails(load(places.party(p), SPLITS).images) for p in orders])
+    roles = rows["split"].map(ROLES).to_numpy(dtype=object)
+    pairs = near_duplicates(thumbs, roles)
+    found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)
+    images = rows["image"].to_numpy(dtype=object)
+    _list(places.parties / "near_duplicates.csv", [(images[q.first], images[q.second], q.likeness) for q in pairs])
+    summary: dict[str, Any] = dataclasses.asdict(leakage) | {
+        "rule": cut.rule,
+        "near_duplicates": len(pairs),
+        "near_duplicates_between": dict(sorted(found.items())),
+        "images": len(rows),
+    }
+    write_json(places.root / "leakage.json", summary)
+    print(
+        f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two splits, "
+        f"{leakage.patients_in_two_parties} at two hospitals, {len(pairs)} near-duplicates across splits",
+        file=sys.stderr,
+    )
+
+
+def _list(path: Path, pairs: list[tuple[str, str, float]]) -> None:
+    with atomic(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["first", "second", "likeness"])
+        writer.writerows((cell_safe(a), cell_safe(b), f"{c:.3f}") for a, b, c in pairs)

@@ -1,0 +1,91 @@
+"""`fdamed ingest`: raw tree -> parties/index.parquet, parties/rejects.csv, ingest.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from fdamed.config.datasets import DataSet
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, held, private, write_json, write_text
+from fdamed.pipeline.paths import Places, add_config, clinical, read_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--tables-only", action="store_true", help="index the tables without looking at any image")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    places = Places.of(config)
+    with held(private(places.parties)):
+        ingest(config, places, arguments.tables_only)
+
+
+def ingest(config: Config, places: Places, tables_only: bool) -> None:
+    """Read the data set; rejects.csv is written whatever comes, index.parquet only if enough is left."""
+    from fdamed.data.datasets.registry import check_share, read
+    from fdamed.data.intake import Rejects
+    from fdamed.data.table_reader import column_hash
+
+    data, _ = clinical(config)
+    begin = time.monotonic()
+    rejects = Rejects()
+    listed = places.parties / "rejects.csv"
+    try:
+        frame = read(data, config.data.layout, salt_of(data, places), tables_only, rejects)
+    finally:
+        write_text(listed, rejects.as_csv())
+    check_share(data, len(frame), rejects, str(listed))
+    with atomic(places.parties / "index.parquet") as draft:
+        frame.to_parquet(draft, index=False)
+    write_json(
+        places.root / "ingest.json",
+        {
+            "layout": config.data.layout,
+            "tables_only": tables_only,
+            "rows": len(frame),
+            "patients": int(frame["patient"].nunique()),
+            "rejected": rejects.counts(),
+            "burned_in": int(frame["burned_in"].fillna(False).sum()),
+            "hash": column_hash(frame.drop(columns=["patient", "study"]), "image"),
+            "seconds": round(time.monotonic() - begin, 3),
+        },
+    )
+    refused = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items()) or "nothing refused"
+    print(f"{len(frame)} images of {frame['patient'].nunique()} patients; {refused}", file=sys.stderr)
+
+
+def salt_of(data: DataSet, places: Places) -> str:
+    """The configured salt, or the one that was made once for this cohort and that only its owner can read."""
+    if data.salt:
+        return data.salt
+    path = places.parties / "salt"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".salt.{os.getpid()}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as f:
+            f.write(secrets.token_hex(32) + "\n")
+            f.flush()
+            os.fsync(f.fileno())
+        _publish(draft, path)
+    salt = path.read_text(encoding="utf-8").strip()
+    if len(salt) < 32:
+        raise FdamedError("the salt is shorter than 32 characters", str(path), "Remove the file; a new one is made.")
+    return salt
+
+
+def _publish(draft: Path, path: Path) -> None:
+    """Whoever is first wins; a link, unlike a rename, never replaces the other's salt."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        print("another process made the salt at the same moment; it is used", file=sys.stderr)
+    finally:
+        draft.unlink()

@@ -1,0 +1,41 @@
+"""fdamed init: the starting weights of one seed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fdamed.config.study import Config
+from fdamed.core.files import atomic, write_json
+from fdamed.pipeline.paths import Places, add_config, read_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--seed", type=int, required=True)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    write(config, arguments.seed, Places.of(config).init(arguments.seed))
+
+
+def write(config: Config, seed: int, folder: Path) -> None:
+    """theta.safetensors and layout.json: seeded, or pretrained where the configuration names a file."""
+    from safetensors.torch import save_file
+
+    from fdamed.core.rng import stream
+    from fdamed.models.backbone import Net, build, initialise, load_pretrained
+    from fdamed.models.flat import layout_of
+
+    net = build(config.model)
+    initialise(net, stream(seed, "init").torch)
+    if config.model.weights and isinstance(net, Net):
+        absent = load_pretrained(net, Path(config.model.weights))
+        print(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file", file=sys.stderr)
+    layout = layout_of(net)
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    with atomic(folder / "theta.safetensors") as draft:
+        save_file({s.name: tensors[s.name].detach().contiguous() for s in layout}, draft)
+    write_json(folder / "layout.json", layout.to_json())

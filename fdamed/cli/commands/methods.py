@@ -1,0 +1,30 @@
+"""fdamed methods: what there is, whose it is, and what crosses the wire."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from fdamed.config.loader import catalogue
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    known = catalogue()
+    if arguments.json:
+        print(json.dumps([{"name": name, **entry} for name, entry in known.items()], indent=1))
+        return
+    from rich.table import Table
+
+    from fdamed.core.progress import console
+
+    table = Table("method", "paper", "target labels", "leaves a hospital", "options (default)")
+    for name, entry in known.items():
+        labels = "all" if entry["every_target_label"] else "few" if entry["target_labels"] else "none"
+        leaves = sorted({kind for step in entry["wire"] for kind in step["from_hospital"].values()})
+        options = ", ".join(f"{k} ({v['default']})" for k, v in entry["options"].items())
+        table.add_row(name, entry["paper"], labels, ", ".join(leaves), options or "-")
+    console().print(table)

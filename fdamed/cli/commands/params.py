@@ -1,0 +1,30 @@
+"""fdamed params: the parameter counts of a configuration (the healthcare paper's Table 3)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from fdamed.pipeline.paths import add_config, read_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from fdamed.models import backbone, heads
+
+    config = read_config(arguments)
+    model = sum(p.numel() for p in backbone.build(config.model).parameters())
+    auxiliary = sum(p.numel() for p in heads.build(config.model).parameters())
+    parties = len(config.cut.parties)
+    counts = {
+        "parties": parties,
+        "model": model,
+        "auxiliary_heads": auxiliary,
+        "total": parties * model,
+        "total_with_auxiliary": parties * (model + auxiliary),
+        "heads": list(config.model.heads),
+    }
+    print(json.dumps(counts))

@@ -1,0 +1,51 @@
+"""`fdamed phantom`: synthetic radiographs in the layout that the configuration's data set has."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fdamed.config.datasets import Phantom
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.pipeline.paths import add_config, clinical, read_config
+
+LAYOUTS = ("chexpert", "mimic", "midrc")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    parser.add_argument("--out", metavar="ROOT", help="folder to write; default: data.root of the configuration")
+    parser.add_argument("--sheet", metavar="PNG", help="write only a contact sheet by domain and label")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    phantom = _settings(config, ", ".join(arguments.config))
+    from fdamed.data.phantom import cohort_of, write
+
+    layout = config.data.layout
+    if arguments.sheet:
+        from fdamed.data.phantom.contact_sheet import draw_sheet
+
+        draw_sheet(phantom, cohort_of(phantom, layout), Path(arguments.sheet))
+        print(f"phantom: sheet in {arguments.sheet}")
+        return
+    root = write(phantom, layout, arguments.out or clinical(config)[0].root)
+    print(f"phantom: {layout} tree in {root}")
+
+
+def _settings(config: Config, where: str) -> Phantom:
+    if config.data.layout not in LAYOUTS:
+        raise FdamedError(
+            f"no phantom can be written in the layout `{config.data.layout}`",
+            where,
+            f"Set data.layout to one of: {', '.join(LAYOUTS)}.",
+        )
+    if config.phantom is None:
+        raise FdamedError(
+            "the configuration has no `phantom`: its data is meant to be real",
+            where,
+            "Add `phantom: {patients: 600}`, or leave this step out.",
+        )
+    return config.phantom

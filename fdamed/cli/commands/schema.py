@@ -1,0 +1,32 @@
+"""fdamed schema: write what is generated from the code: config/schema.json and the catalogue of methods."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fdamed.config import loader as configfile
+from fdamed.core.files import write_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="config/schema.json", help="where the schema goes")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    write_text(configfile.CATALOGUE, catalogue_text())
+    configfile.catalogue.cache_clear()
+    write_text(Path(arguments.out), schema_text())
+
+
+def catalogue_text() -> str:
+    import fdamed.methods  # noqa: F401  (registers the methods)
+    from fdamed.classical import registry as rows
+    from fdamed.federation.method import describe
+
+    return json.dumps(dict(sorted((describe() | rows.describe()).items())), indent=1) + "\n"
+
+
+def schema_text() -> str:
+    return json.dumps(configfile.schema(), indent=1) + "\n"

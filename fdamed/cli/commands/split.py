@@ -1,0 +1,69 @@
+"""`fdamed split`: index -> one manifest a hospital, and cohort.json with sizes, rules and hashes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.study import Config
+from fdamed.core.files import atomic, digest, write_json
+from fdamed.pipeline.paths import Places, add_config, clinical, read_config, rows_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = read_config(arguments)
+    split(config, Places.of(config))
+
+
+def split(config: Config, places: Places) -> None:
+    """Cut the index; nothing is written unless every hospital came out well."""
+    from fdamed.data.cohort import build
+    from fdamed.data.leakage import check_manifests
+
+    _, cut = clinical(config)
+    index = rows_in(places.parties / "index.parquet", "ingest")
+    cohort = build(index, cut, config.privacy.smallest_cell)
+    leakage = check_manifests(cohort.manifests, cut.rule)
+    summary = {
+        "by": cut.by,
+        "rule": cut.rule,
+        "seed": cut.seed,
+        "parties": {party: describe(frame) for party, frame in cohort.manifests.items()},
+        "leakage": dataclasses.asdict(leakage),
+        "patients_by_hospitals_they_fit": cohort.shared,
+        "notes": cohort.notes,
+    }
+    # The pseudonyms differ from salt to salt; what the cohort is does not.
+    summary["hash"] = digest({party: entry["content"] for party, entry in summary["parties"].items()})  # type: ignore[attr-defined]
+    for party, frame in cohort.manifests.items():
+        with atomic(places.party(party) / "manifest.parquet") as draft:
+            frame.to_parquet(draft, index=False)
+    write_json(places.root / "cohort.json", summary)
+    for note in cohort.notes:
+        print(f"WARNING: {note}" if "LEAKS" in note else note, file=sys.stderr)
+    for party, frame in cohort.manifests.items():
+        print(f"{party}: {len(frame)} images, {int(frame['y'].sum())} positive", file=sys.stderr)
+
+
+def describe(frame: pd.DataFrame) -> dict[str, Any]:
+    """Sizes and label rates of one manifest; `content` is its hash without the pseudonyms."""
+    from fdamed.data.manifest import SPLITS
+    from fdamed.data.table_reader import content_hash
+
+    by_split = {name: frame[frame["split"] == name] for name in SPLITS}
+    return {
+        "hash": content_hash(frame),
+        "content": content_hash(frame.drop(columns=["patient", "study"])),
+        "images": {name: len(rows) for name, rows in by_split.items()},
+        "patients": {name: int(rows["patient"].nunique()) for name, rows in by_split.items()},
+        "positives": {name: int(rows["y"].sum()) for name, rows in by_split.items()},
+    }

@@ -1,0 +1,143 @@
+"""`fdamed track`: finished runs of a study into MLflow; twice is the same as once."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import digest, digest_file, held, write_json
+from fdamed.core.run_record import Record, study
+from fdamed.pipeline.paths import add_config, read_config
+from fdamed.tracking.models import Candidate
+from fdamed.tracking.payload import NAMED, Entry, run_entry, span, study_entry
+from fdamed.tracking.store import Store
+
+OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
+"""Files that are kept with the study as a whole, where they are there."""
+WAIT = 300.0
+"""Seconds that an import waits for another study's import into the same database."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from fdamed.core.progress import track as progress
+    from fdamed.tracking.store import place
+    from fdamed.tracking.sync import track
+    from fdamed.tracking.ui import experiment_tags, link
+
+    config = read_config(arguments)
+    folder = Path(config.results) / config.cohort
+    keys = [(r, t, s) for r in config.expanded_runs() for t in config.cut.targets for s in config.seeds]
+    records, missing = study(folder / "runs", keys)
+    if not records:
+        raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
+    store = store_of(config)
+    with _turn(store.artefacts.parent if store.artefacts else Path(config.results) / "mlflow"):
+        done = track(
+            progress([*of_runs(config, records), of_study(config, folder, records)], "runs to MLflow"),
+            models_of(config, records), store, config.cohort, experiment_tags(note(config), len(config.cut.targets)),
+        )  # fmt: skip
+    content = {
+        "experiment": config.cohort,
+        "experiment_id": done.experiment_id,
+        "runs": len(records),
+        "missing": len(missing),
+        "models": done.models,
+        "store": "a local SQLite file" if store.artefacts else place(store.uri),
+        "open": f"make mlflow, then http://127.0.0.1:5000{link(done.experiment_id)}"
+        if store.artefacts
+        else link(done.experiment_id),
+    }
+    write_json(folder / "tracked.json", content)
+    counts = f"{done.new} new, {done.replaced} replaced, {done.kept} kept"
+    print(f"{len(records)} runs and the report in MLflow: {counts}", file=sys.stderr)
+
+
+def models_of(config: Config, records: list[Record]) -> list[Candidate]:
+    """The models to register; none, and a word why, where ONNX cannot be written or the study wants none."""
+    import importlib.util
+
+    from fdamed.pipeline.registry_candidates import offered
+
+    if not config.tracking.models:
+        return []
+    if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
+        print("no model is registered: pip install 'fdamed[export]' to have them", file=sys.stderr)
+        return []
+    return offered(config, records)
+
+
+def of_runs(config: Config, records: list[Record]) -> list[Entry]:
+    """Every finished run with its configuration, its curve and its confusion matrix."""
+    from fdamed.core.disclosure import shareable
+    from fdamed.report.confusion import confusion_svg
+    from fdamed.report.svg import run_curve
+
+    smallest = config.privacy.smallest_cell
+    text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
+
+    def files(record: Record) -> dict[str, str]:
+        kept = {"config.json": text, "figures/rounds.svg": run_curve(record, smallest)}
+        matrix = confusion_svg(record, smallest)
+        return kept | ({"figures/confusion_matrix.svg": matrix} if matrix else {})
+
+    return [run_entry(record, smallest, files) for record in records]
+
+
+def of_study(config: Config, folder: Path, records: list[Record]) -> Entry:
+    """The report and what goes with it, as far as they are written."""
+    there = [name for name in OF_THE_STUDY if (folder / name).is_file()]
+    spans = [span(record) for record in records]
+    return study_entry(
+        config.cohort,
+        digest([digest_file(folder / name) for name in there]),
+        (min(begin for begin, _ in spans), max(end for _, end in spans)),
+        lambda: {name: (folder / name).read_text(encoding="utf-8") for name in there},
+    )
+
+
+def store_of(config: Config) -> Store:
+    """The configured server, or a SQLite file and an artefact folder below results/mlflow/."""
+    uri = config.tracking.uri or f"sqlite:///{Path(config.results).resolve()}/mlflow/mlflow.db"
+    if uri.startswith("sqlite:///"):
+        return Store(uri, Path(uri.removeprefix("sqlite:///")).resolve().parent / "artifacts")
+    return Store(uri)
+
+
+def note(config: Config) -> str:
+    """What the MLflow page says about the study."""
+    synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
+    targets, parties = ", ".join(config.cut.targets), list(config.cut.parties)
+    named = ", ".join(parties) if len(parties) <= NAMED else f"{len(parties)}, {parties[0]} to {parties[-1]}"
+    return (
+        f"{synthetic}Hospitals cut by {html.escape(config.cut.by)}: {named}; adapted to: {targets}; "
+        f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
+        "Rows are grouped by run and target; open a group to see its seeds."
+    )
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold the database, after waiting for another study's import to end."""
+    end = time.monotonic() + WAIT
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(held(folder))
+                break
+            except FdamedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        yield

@@ -1,0 +1,166 @@
+"""How data sets become hospitals: radiographs by a `Cut`, public sets by a `Partition`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from fdamed.config.datasets import Name, Share, Strict
+
+
+class Cut(Strict):
+    """How the index becomes hospitals."""
+
+    by: str
+    """`condition`, or a column of the row contract such as race, site, view, projection, scanner."""
+    parties: dict[Name, str]
+    """Hospital -> the condition or the column's value it gets; with `by: expression`, an expression such as
+    "race == 'Asian' and age >= 40"."""
+    target: str
+    """Which hospital is adapted to; `each`: every one in turn."""
+    label: str | None = None
+    """The label to predict; with `by: condition` it is each hospital's own condition."""
+    positive_is: Literal[1, 0] = 1
+    """0 turns the label round: with label `No Finding`, 0 makes `finding` the positive class."""
+    negatives: Literal["zero", "blank", "no_finding"] = "zero"
+    """Which rows are negatives: label 0; label blank (the published reference code); No Finding = 1."""
+    uncertain: Literal["ones", "zeros", "ignore"] = "ignore"
+    """What label -1 counts as."""
+    uncertain_by_label: dict[str, Literal["ones", "zeros", "ignore"]] = Field(default={})
+    where: str | None = None
+    """Keep only the rows for which this expression holds, e.g. "view == 'frontal'"."""
+    per_class: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
+    """Images a class and hospital, drawn by patient; `all` keeps everything (balanced or not, see `balanced`)."""
+    balanced: bool = True
+    """With `per_class: all`: cut the larger class down to the smaller one."""
+    labelled: Annotated[int, Field(ge=2)] = 100
+    """Labelled images that a hospital has when it is the target."""
+    val: Share = 0.1
+    test: Share = 0.2
+    rule: Literal["disjoint", "reference"] = "disjoint"
+    """disjoint: a patient is in one hospital and one split; reference: the published rule, which leaks and says so."""
+    shares: dict[Name, float] = Field(default={})
+    """With patients who fit several hospitals: the relative chance of each; empty: equal."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Cut:
+        if self.target != "each" and self.target not in self.parties:
+            raise ValueError(f"target {self.target!r} is not one of the parties: {', '.join(self.parties)}, each")
+        if len(self.parties) < 2:
+            raise ValueError("at least two parties are needed: one source and the target")
+        if self.by != "condition" and self.label is None:
+            raise ValueError("with a cut by anything but condition, `label` must say what is to be predicted")
+        stray = [p for p in self.shares if p not in self.parties]
+        if stray:
+            raise ValueError(f"shares names {', '.join(stray)}, which is not a party")
+        if self.val + self.test >= 0.9:
+            raise ValueError("val + test leave nothing to train on")
+        return self
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.parties) if self.target == "each" else (self.target,)
+
+
+PARTITIONS = ("iid", "classes", "dirichlet", "label_shift", "domain")
+
+
+class Partition(Strict):
+    """How the samples of public sets become hospitals."""
+
+    by: Literal["iid", "classes", "dirichlet", "label_shift", "domain"]
+    """iid: equal parts; classes: `classes_each` classes a source, all at the target; dirichlet: class shares drawn
+    with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a hospital."""
+    clients: Annotated[int, Field(ge=2)] = 10
+    """Hospitals C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
+    domains: tuple[Name, ...] = ()
+    """With `by: domain`: the sets that take part."""
+    sources: Annotated[Name | None, Field(exclude_if=lambda name: name is None)] = None
+    """Cut this set into `clients` sources; the target is then another set, named by `target`."""
+    target_share: Annotated[float, Field(gt=0, lt=1, exclude_if=lambda share: share == 0.1)] = 0.1
+    """With `sources` of the same files as the target's set: share of the training part that is the target's alone."""
+    target: str = ""
+    """Default: the last client."""
+    classes_each: Annotated[int, Field(ge=1)] | None = None
+    """With `by: classes`: how many classes each source has."""
+    concentration: Annotated[float, Field(gt=0)] = 0.5
+    eta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """With label_shift: share of the first group at the sources, of the second at the target."""
+    first_group: tuple[int, ...] = ()
+    """With label_shift: the classes of the first group."""
+    per_source: Annotated[int, Field(ge=2)] | None = None
+    """Training samples of a source at most."""
+    labelled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
+    """Labelled samples of the target, their share of its part, or all that are not to validate or test."""
+    balanced: bool = False
+    """Draw the labelled samples class by class instead of at random."""
+    val: Share = 0.0
+    test: Literal["release"] | Share = "release"
+    """The test part that the set ships, or a share of the target's own samples."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Partition:
+        if self.by == "domain" and len(self.domains) < 2:
+            raise ValueError("by: domain needs `domains`, at least two of them")
+        if self.by == "domain" and not self.target:
+            raise ValueError("by: domain needs a `target`, one of the domains or `each`")
+        if self.by == "classes" and self.classes_each is None:
+            raise ValueError("by: classes needs `classes_each`")
+        if self.by != "classes" and self.classes_each is not None:
+            raise ValueError("`classes_each` goes with by: classes")
+        if self.by == "label_shift" and not self.first_group:
+            raise ValueError("by: label_shift needs `first_group`, the classes of the first group")
+        if self.by == "label_shift" and self.test == "release":
+            raise ValueError("by: label_shift needs `test` as a share: the released test part has other class shares")
+        if self.sources:
+            self._sources_fit()
+        if self.target and self.target != "each" and self.target not in self.parties:
+            raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.parties)}, each")
+        return self
+
+    def _sources_fit(self) -> None:
+        if self.by in ("domain", "label_shift"):
+            raise ValueError(f"`sources` goes with by: iid, classes or dirichlet, not with {self.by}")
+        if not self.target or self.target in ("each", self.sources):
+            raise ValueError("with `sources`, `target` names another set")
+        if self.target in self._clients:
+            raise ValueError(f"the target's set cannot be called {self.target}: that is a client's name")
+
+    @property
+    def parties(self) -> dict[str, str]:
+        """Hospital -> the set that it comes from, or "" for a part of the one set."""
+        if self.by == "domain":
+            return {d: d for d in self.domains}
+        if self.sources:
+            return dict.fromkeys(self._clients, self.sources) | {self.target: self.target}
+        return dict.fromkeys(self._clients, "")
+
+    @property
+    def _clients(self) -> list[str]:
+        width = len(str(self.clients - 1))
+        return [f"C{i:0{width}d}" for i in range(self.clients)]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets that it names; empty: the one that there is."""
+        return (self.sources, self.target) if self.sources else self.domains
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        names = tuple(self.parties)
+        return names if self.target == "each" else (self.target or names[-1],)
+
+
+def _which(value: Any) -> str:
+    by = value.get("by") if isinstance(value, dict) else getattr(value, "by", None)
+    return "partition" if by in PARTITIONS else "cut"
+
+
+Hospitals = Annotated[Annotated[Cut, Tag("cut")] | Annotated[Partition, Tag("partition")], Discriminator(_which)]

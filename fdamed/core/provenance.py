@@ -1,0 +1,125 @@
+"""Which state of the source a result was made with: the commit, and a digest of the code that can change the result."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+NO_RESULT = (
+    "fdamed",
+    "fdamed.core.disclosure",
+    "fdamed.core.errors",
+    "fdamed.core.files",
+    "fdamed.core.out_of_memory",
+    "fdamed.core.progress",
+    "fdamed.core.signals",
+    "fdamed.config.loader",
+    "fdamed.config.policy_checks",
+    "fdamed.config.yaml_reader",
+    "fdamed.methods",
+    "fdamed.pipeline.paths",
+)
+"""Modules that read, write, refuse or report, and change no number: they and what they import are in no digest."""
+
+
+def commit() -> str | None:
+    """The commit of the checkout that fdamed runs from, with `-dirty` where files differ; None: it is no checkout."""
+    source = PACKAGE.resolve().parent
+    git = shutil.which("git")
+    if git is None or not (source / ".git").exists():
+        return None
+    words = [git, "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return found.stdout.strip() or None
+
+
+def digest_code(*modules: str, without: Collection[str] = ()) -> str:
+    """Twelve hex digits of the syntax trees of these modules and of all modules of fdamed that they import.
+
+    Comments, docstrings and the places of files are not in it: an edited comment or a moved module changes nothing.
+    `without`: modules or packages that are left out, besides NO_RESULT, with what only they import.
+    """
+    trees = sorted(_tree(name)[0] for name in code_behind(*modules, without=without))
+    return hashlib.sha256("".join(trees).encode()).hexdigest()[:12]
+
+
+def code_behind(*modules: str, without: Collection[str] = ()) -> set[str]:
+    """The names of the modules that `digest_code` covers; a package stands for all modules in it."""
+    ahead = [name for module in modules for name in _inside(module)]
+    found = set(ahead)
+    while ahead:
+        for name in _tree(ahead.pop())[1] - found:
+            if name not in NO_RESULT and not any(name == w or name.startswith(f"{w}.") for w in without):
+                found.add(name)
+                ahead.append(name)
+    return found
+
+
+@cache
+def digest_package() -> str:
+    """Twelve hex digits of the whole package: all code, and the templates and tables that come with it."""
+    trees = [_tree(name)[0] for name in sorted(_inside("fdamed"))]
+    files = sorted(f for ending in ("c", "json", "html", "css", "js", "j2") for f in PACKAGE.rglob(f"*.{ending}"))
+    texts = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return hashlib.sha256("".join(trees + texts).encode()).hexdigest()[:12]
+
+
+@cache
+def _tree(name: str) -> tuple[str, frozenset[str]]:
+    """The digest of a module's syntax tree, and the modules of fdamed that it imports, also inside functions."""
+    place = _file(name)
+    if place is None:
+        raise ModuleNotFoundError(f"fdamed has no module {name}")
+    tree = _Plain().visit(ast.parse(place.read_text(encoding="utf-8")))
+    names = frozenset(n for node in ast.walk(tree) for n in _imported(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdamed"):
+            node.module = None
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), names
+
+
+class _Plain(ast.NodeTransformer):
+    """Takes out docstrings, other strings that stand alone, and imports for type checkers."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if alone else self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if types else self.generic_visit(node)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    for name in names:
+        parts = name.split(".")
+        if parts[0] == "fdamed":
+            yield from (n for k in range(len(parts)) if _file(n := ".".join(parts[: k + 1])))
+
+
+def _file(name: str) -> Path | None:
+    place = PACKAGE.joinpath(*name.split(".")[1:])
+    return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
+
+
+def _inside(module: str) -> Iterator[str]:
+    """The module itself and, where it is a package, every module below it."""
+    yield module
+    folder = PACKAGE.joinpath(*module.split(".")[1:])
+    for file in folder.rglob("*.py") if folder.is_dir() else ():
+        parts = file.relative_to(folder).with_suffix("").parts
+        yield ".".join((module, *(parts[:-1] if parts[-1] == "__init__" else parts)))

@@ -1,0 +1,218 @@
+"""Samples of public sets -> hospitals: equal parts, few classes each, Dirichlet shares, label shift, one set each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fdamed.config.split import Partition
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import Stream, stream
+from fdamed.data.benchmark.samples import Samples
+from fdamed.data.benchmark.sources import numbered_alike
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One hospital: its samples in the order train, adapt, val, test, and its rows for order.parquet."""
+
+    x: NDArray[Any]
+    order: pd.DataFrame
+
+
+def partition(sets: dict[str, Samples], cut: Partition) -> dict[str, Part]:
+    """Every hospital of the partition."""
+    out, targets = {}, frozenset(cut.targets)
+    sets = numbered_alike(sets)
+    for party, name, chosen, test in _chosen(sets, cut):
+        samples = sets[name]
+        rng = stream(cut.seed, "partition", party)
+        is_target = party in targets
+        pool = rng.child("pool").numpy.permutation(chosen)
+        if cut.per_source is not None:
+            pool = pool[: cut.per_source + (_labelled(cut, len(pool)) if is_target else 0)]
+        splits = _splits(pool, samples.y, test, cut, rng, party) if is_target else {"train": pool}
+        # A sample that was shifted is the sample it was made from.
+        known_as = cut.sources if cut.sources and _same_files(sets, cut) else name
+        out[party] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
+    return out
+
+
+def _same_files(sets: dict[str, Samples], cut: Partition) -> bool:
+    """Whether sources and target are cut from the same samples, shifted or not."""
+    return bool(cut.sources) and sets[str(cut.sources)].origin == sets[cut.target].origin
+
+
+def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
+    """(hospital, its set, its rows outside the released test, the rows of the released test)."""
+    if cut.by == "domain":
+        return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in cut.domains]
+    if cut.sources:
+        return _two_sets(sets, cut.sources, cut)
+    if len(sets) != 1 or len(cut.targets) != 1:
+        raise FdamedError(
+            f"`by: {cut.by}` cuts one set for one target", "data.domains", "Name one set and one target, or use domain."
+        )
+    name, samples = next(iter(sets.items()))
+    test = np.flatnonzero(samples.test)
+    rng = stream(cut.seed, "partition")
+    rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
+    target = cut.targets[0]
+    sources = [p for p in cut.parties if p != target]
+    if cut.by == "label_shift":
+        for_sources, for_target = _shifted(rows, samples.y, cut, rng)
+    else:
+        size = len(rows) // cut.clients
+        for_target, for_sources = rows[-size:], rows[: size * len(sources)]
+    shares = _shares(for_sources, samples.y, len(sources), cut, rng)
+    parts = dict(zip(sources, shares, strict=True)) | {target: for_target}
+    return [(p, name, parts[p], test) for p in cut.parties]
+
+
+def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
+    """The sources' set in `clients` shares, and the target's own; of the same files, no sample goes to both.
+
+    Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
+    the released test part, which no source sees.
+    """
+    samples, target = sets[sources], sets[cut.target]
+    rng = stream(cut.seed, "partition")
+    rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
+    for_target = np.flatnonzero(~target.test)
+    if _same_files(sets, cut):
+        size = round(cut.target_share * len(rows))
+        rows, for_target = rows[:-size], rows[-size:]
+    clients = [p for p in cut.parties if p != cut.target]
+    shares = _shares(rows, samples.y, len(clients), cut, rng)
+    parts = [(p, sources, share, np.empty(0, np.int64)) for p, share in zip(clients, shares, strict=True)]
+    return [*parts, (cut.target, cut.target, for_target, np.flatnonzero(target.test))]
+
+
+def _shares(rows: Ints, y: Ints, clients: int, cut: Partition, rng: Stream) -> list[Ints]:
+    """The sources' rows, one array a source."""
+    if cut.by == "classes" and cut.classes_each is not None:
+        return few_classes(rows, y, clients, cut.classes_each, rng)
+    if cut.by == "dirichlet":
+        return dirichlet(rows, y, clients, cut.concentration, rng)
+    return [np.asarray(p) for p in np.array_split(rows, clients)]
+
+
+def few_classes(rows: Ints, y: Ints, clients: int, each: int, rng: Stream) -> list[Ints]:
+    """Quantity-based label imbalance (Li et al. 2022): client i has class i mod C and others drawn, shared equally."""
+    classes = np.unique(y[rows])
+    if each > len(classes):
+        raise FdamedError(f"there are only {len(classes)} classes", "cut.classes_each", "Ask for fewer.")
+    generator = rng.child("classes").numpy
+    has = np.zeros((clients, len(classes)), dtype=bool)
+    for i in range(clients):
+        first = i % len(classes)
+        others = generator.permutation(np.delete(np.arange(len(classes)), first))[: each - 1]
+        has[i, [first, *others]] = True
+    parts: list[list[Ints]] = [[] for _ in range(clients)]
+    for c, label in enumerate(classes):
+        holders = np.flatnonzero(has[:, c])
+        if len(holders):
+            for i, piece in zip(holders.tolist(), np.array_split(rows[y[rows] == label], len(holders)), strict=True):
+                parts[i].append(piece)
+    return [np.concatenate(p) for p in parts]
+
+
+def dirichlet(rows: Ints, y: Ints, clients: int, concentration: float, rng: Stream, least: int = 10) -> list[Ints]:
+    """Distribution-based label imbalance: each class in shares from Dir(concentration), till all have some."""
+    for attempt in range(1000):
+        generator = rng.child("dirichlet", attempt).numpy
+        parts: list[list[Ints]] = [[] for _ in range(clients)]
+        for label in np.unique(y[rows]):
+            own = rows[y[rows] == label]
+            cuts = np.cumsum(generator.dirichlet(np.full(clients, concentration)))[:-1] * len(own)
+            for i, piece in enumerate(np.split(own, cuts.astype(np.int64))):
+                parts[i].append(piece)
+        if min(sum(map(len, p)) for p in parts) >= min(least, len(rows) // (2 * clients)):
+            return [np.concatenate(p) for p in parts]
+    raise FdamedError("some clients stay empty", "cut.concentration", "Raise it, or have fewer clients.")
+
+
+def _shifted(rows: Ints, y: Ints, cut: Partition, rng: Stream) -> tuple[Ints, Ints]:
+    """(sources', target's): eta of the first group and 1 - eta of the second, and the other way round."""
+    first = np.isin(y[rows], cut.first_group)
+    a, b = rows[first], rows[~first]
+    i, j = round(cut.eta * len(a)), round((1 - cut.eta) * len(b))
+    mix = rng.child("shift").numpy
+    return mix.permutation(np.concatenate([a[:i], b[:j]])), mix.permutation(np.concatenate([a[i:], b[j:]]))
+
+
+def _labelled(cut: Partition, n: int) -> int:
+    """Labelled samples of n."""
+    if cut.labelled == "all":
+        return n
+    return round(cut.labelled * n) if isinstance(cut.labelled, float) else cut.labelled
+
+
+def _splits(pool: Ints, y: Ints, test: Ints, cut: Partition, rng: Stream, party: str) -> dict[str, Ints]:
+    """Labelled, validation, test and the rest of a target's samples."""
+    n = len(pool)
+    if cut.test != "release":
+        held = round(cut.test * n)
+        test, pool = pool[:held], pool[held:]
+    val, pool = pool[: round(cut.val * n)], pool[round(cut.val * n) :]
+    wanted = _labelled(cut, len(pool) if cut.labelled == "all" else n)
+    if wanted > len(pool) or not len(test):
+        raise FdamedError(
+            f"{party} has {len(pool)} samples to label and {len(test)} to test on; labelled asks for {wanted}",
+            "cut.labelled, cut.test",
+            "Ask for fewer labelled samples, or for a share as the test.",
+        )
+    if cut.balanced:
+        order = np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")
+        pool = pool[order]
+    return {"train": pool[wanted:], "adapt": pool[:wanted], "val": val, "test": test}
+
+
+def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
+    import zlib
+
+    rows = np.concatenate(list(splits.values()))
+    x = samples.x[rows]
+    identity = pd.Series([f"{name}/{r}" for r in rows], dtype="str")
+    blank = pd.Series(np.nan, index=identity.index)
+    order = pd.DataFrame(
+        {
+            "image": identity,
+            "patient": identity,
+            "sex": blank.astype("str"),
+            "age": blank.astype("float32"),
+            "race": blank.astype("str"),
+            "view": blank.astype("str"),
+            "y": samples.y[rows].astype("int16"),
+            "split": np.repeat(list(splits), [len(r) for r in splits.values()]),
+            "crc32": np.array([zlib.crc32(np.ascontiguousarray(i).data) for i in x], dtype=np.int64),
+        }
+    )
+    return Part(x, order)
+
+
+def shared(parts: dict[str, Part]) -> dict[str, int]:
+    """Samples that stand in two hospitals, and in two splits of any hospitals."""
+    everything = pd.concat([p.order[["image", "split"]].assign(party=name) for name, p in parts.items()])
+    counts = everything.groupby("image").agg(parties=("party", "nunique"), splits=("split", "nunique"))
+    return {"parties": int((counts["parties"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
+
+
+def repeated(parts: dict[str, Part]) -> dict[str, int]:
+    """How many test samples also stand, bit for bit, among the samples that are trained on, by where."""
+    tests = {p: set(part.order.loc[part.order["split"] == "test", "crc32"]) for p, part in parts.items()}
+    learned = {
+        p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()
+    }
+    found = {
+        f"test of {party} and training of {other}": len(tested & trained)
+        for party, tested in tests.items()
+        for other, trained in (learned.items() if tested else ())
+    }
+    return {where: n for where, n in found.items() if n}

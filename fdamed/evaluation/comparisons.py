@@ -1,0 +1,126 @@
+"""Every two runs of a study on the same patients: differences, intervals, p-values after Holm, sizes of effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fdamed.core.rng import Stream
+from fdamed.evaluation import bootstrap as resampling
+from fdamed.evaluation.metrics import THRESHOLD
+from fdamed.evaluation.paired_tests import (
+    Estimate,
+    Scored,
+    accuracy_of,
+    auc_of,
+    cliffs_delta,
+    cohens_h,
+    difference,
+    holm,
+    mcnemar,
+    mean_of,
+    separation,
+    share_of,
+)
+
+Runs = Mapping[str, Mapping[int, int]]
+"""Run -> seed -> row of the scores."""
+SHARES = frozenset({"acc", "balanced_acc", "sensitivity", "specificity", "sens_at_spec90"})
+MAIN = ("auc", "acc")
+"""Scores of which every two runs are compared; of the others, every run with the reference."""
+
+
+def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) -> dict[str, Scored]:
+    """Score -> values and covariance over patients, where they can be told; chances (R, n) or (R, n, C).
+
+    AUC and accuracy have a variance in closed form; the others take the bootstrap's.
+    """
+    y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
+    if chances.ndim == 3:
+        _, owner = np.unique(patient, return_inverse=True)
+        closed = {"acc": share_of(chances.argmax(axis=2) == y, owner)}
+    else:
+        closed = {"auc": auc_of(y, chances, patient), "acc": accuracy_of(y, chances, patient)}
+    known = {name: found for name, found in closed.items() if found is not None}
+    rest = [n for n in (resampling.SEVERAL if chances.ndim == 3 else resampling.TWO) if n not in closed]
+    return known | resampling.scored(y, chances, patient, stream, rest)
+
+
+def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
+    """Score -> run -> its mean over seeds."""
+    return {m: {run: score(mean_of(s, list(rows.values()))) for run, rows in runs.items()} for m, s in found.items()}
+
+
+def pairs(
+    found: Mapping[str, Scored], runs: Runs, reference: str, frame: pd.DataFrame, chances: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """Every two runs by the seeds that both have; p-values also as Holm corrects them over all pairs of a score."""
+    hits = _hits(frame, chances)
+    out = []
+    for metric, values in found.items():
+        chosen = [(a, b) for a, b in combinations(runs, 2) if metric in MAIN or reference in (a, b)]
+        rows = []
+        for a, b in chosen:
+            seeds = [s for s in runs[a] if s in runs[b]]
+            if not seeds:
+                continue
+            first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
+            row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
+            row |= told(difference(values, first, second)) | _effects(metric, values, first, second)
+            if metric == "acc":
+                row["mcnemar"] = _mcnemar(hits, first, second)
+            rows.append(row)
+        for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+            row["p_holm"] = p
+        out += rows
+    return out
+
+
+def _hits(frame: pd.DataFrame, chances: NDArray[np.float64]) -> NDArray[np.bool_] | None:
+    """(R, n): which images are judged rightly, where every patient has one; images of one patient are no trials."""
+    if frame["patient"].duplicated().any():
+        return None
+    y = frame["y"].to_numpy()
+    right = chances.argmax(axis=2) == y if chances.ndim == 3 else (chances >= THRESHOLD) == (y == 1)
+    return np.asarray(right)
+
+
+def _mcnemar(hits: NDArray[np.bool_] | None, first: Sequence[int], second: Sequence[int]) -> float | None:
+    """The largest of the seeds' p-values: small only if the two differ with every seed."""
+    if hits is None:
+        return None
+    both = zip(first, second, strict=True)
+    return max(mcnemar(int((hits[a] & ~hits[b]).sum()), int((hits[b] & ~hits[a]).sum())) for a, b in both)
+
+
+def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence[int]) -> dict[str, float | None]:
+    """Cohen's h of shares, distance of d' of AUCs, Cliff's delta over seeds where there are several."""
+    a, b = values.value[list(first)], values.value[list(second)]
+    out: dict[str, float | None] = {"cliffs_delta": cliffs_delta(a, b) if len(a) > 1 else None}
+    if metric in SHARES:
+        out["cohens_h"] = cohens_h(float(a.mean()), float(b.mean()))
+    if metric == "auc":
+        out["separation"] = separation(float(a.mean()), float(b.mean()))
+    return out
+
+
+def score(estimate: Estimate) -> dict[str, Any]:
+    """A score between 0 and 1, as its interval is then; a p-value would be about its being 0."""
+    out = {key: value for key, value in told(estimate).items() if key != "p"}
+    return out | {"low": max(0.0, estimate.low), "high": min(1.0, estimate.high)}
+
+
+def told(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "p": estimate.p,
+        "patients": estimate.patients,
+        "seeds_error": estimate.seeds,
+    }

@@ -1,0 +1,114 @@
+"""Whether a model gives away who trained it: an attacker calls those members whose loss is low (Yeom et al. 2018).
+
+The unit is the patient, as in differential privacy: the mean log-likelihood of a patient's images is what the attacker
+goes by. The calibrated attacker takes off what models without these members say of the same patient: how hard an image
+is says nothing about membership (Watson et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fdamed.core.disclosure import small
+from fdamed.core.rng import Stream
+from fdamed.evaluation.bootstrap import draws, percentiles
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+RATES = {"tpr_at_1": 0.01, "tpr_at_01": 0.001}
+"""Shares of other patients who are wrongly called members, and the name of the share of members found at each."""
+GATE = 0.60
+"""An AUC above this is a model that tells who was there."""
+REPLICATES = 1000
+LEAST = 1e-6
+"""Chance below which a model's surprise counts no more: one image must not outweigh a patient's others."""
+
+
+def surprise(y: ArrayLike, chances: ArrayLike) -> Floats:
+    """Log-likelihood (n,) of labels `y` under chances (n, C): high where the loss is low."""
+    p, labels = np.asarray(chances, dtype=np.float64), np.asarray(y, dtype=np.intp)
+    return np.asarray(np.log(np.clip(p[np.arange(len(labels)), labels], LEAST, 1.0)))
+
+
+def within_class(values: Floats, y: ArrayLike, outside: NDArray[np.bool_]) -> Floats:
+    """Values (n,) less the mean of their class among the images `outside`; NaN where it has none there.
+
+    Classes are not equally hard, nor equally frequent among members and others: a model that knows nobody, even an
+    untrained one, would seem to know them. An attacker who knows labels takes this off, too (Song and Mittal 2021).
+    """
+    labels, usual = np.asarray(y, dtype=np.intp), np.full(len(values), np.nan)
+    for c in np.unique(labels[outside]):
+        usual[labels == c] = values[outside & (labels == c)].mean()
+    return np.asarray(values - usual)
+
+
+def by_patient(values: Floats, owner: Ints, patients: int) -> Floats:
+    """Means (K,) of the values of each patient's images."""
+    counts = np.bincount(owner, minlength=patients)
+    return np.bincount(owner, weights=values, minlength=patients) / np.maximum(1, counts)
+
+
+def attacked(
+    members: Sequence[NDArray[np.bool_]],
+    said: Sequence[Floats],
+    stream: Stream,
+    smallest: int,
+    replicates: int = REPLICATES,
+) -> dict[str, Any] | None:
+    """How well an attacker tells members (K,) from others by what the model of each seed says of them, (K,).
+
+    NaN: a patient who is not asked about with this seed. Name -> value and interval over patients and seeds, both drawn
+    with replacement; None where either side has few patients. A rate that a single patient would exceed cannot be seen,
+    and a share that stands for few patients is told as a bound.
+    """
+    asked = [np.isfinite(s) for s in said]
+    inside = min(int((m & a).sum()) for m, a in zip(members, asked, strict=True))
+    outside = min(int((~m & a).sum()) for m, a in zip(members, asked, strict=True))
+    if min(inside, outside) < max(2, smallest):
+        return None
+    seeds = [(m[a], s[a], a) for m, s, a in zip(members, said, asked, strict=True)]
+    once = np.ones((1, len(said[0])), dtype=np.float32)
+    found = {name: float(values.mean()) for name, values in _of_seeds(seeds, once).items()}
+    parts = [_of_seeds(seeds, times) for times in draws(stream.child("patients"), replicates, once.size, once.size)]
+    which = stream.child("seeds").numpy.integers(0, len(seeds), size=(len(seeds), replicates))
+    out: dict[str, Any] = {}
+    for name in found:
+        drawn = np.take_along_axis(np.concatenate([part[name] for part in parts], axis=1), which, axis=0).mean(axis=0)
+        ends = percentiles(drawn)
+        if RATES.get(name, 1.0) * outside < 1 or ends is None:
+            out[name] = None
+        elif name in RATES and small(round(found[name] * inside), smallest):
+            out[name] = {"below": smallest / inside}
+        else:
+            out[name] = {"value": found[name], "low": ends[0], "high": ends[1]}
+    return out
+
+
+def _of_seeds(
+    seeds: Sequence[tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]], times: NDArray[np.float32]
+) -> dict[str, Floats]:
+    """Name -> (S, R): the attack on each seed's model in each draw."""
+    parts = [_judged(members, said, times[:, asked]) for members, said, asked in seeds]
+    return {name: np.stack([part[name] for part in parts]) for name in ("auc", *RATES)}
+
+
+def _judged(members: NDArray[np.bool_], said: Floats, times: NDArray[np.float32]) -> dict[str, Floats]:
+    """AUC and shares of members found, (R,) each, in R draws; `times` (R, K) says how often each patient was drawn."""
+    values, place = np.unique(-said, return_inverse=True)  # most suspect first; equals fall together
+    starts = np.searchsorted(np.sort(place), np.arange(len(values)))
+    order = np.argsort(place, kind="stable")
+    weights = times[:, order].astype(np.float64)
+    mine = np.add.reduceat(np.where(members[order], weights, 0.0), starts, axis=1)
+    others = np.add.reduceat(np.where(members[order], 0.0, weights), starts, axis=1)
+    found, wrong = mine.cumsum(axis=1), others.cumsum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pairs = found[:, -1] * wrong[:, -1]
+        out = {"auc": ((wrong[:, -1:] - wrong + others / 2) * mine).sum(axis=1) / pairs}
+        for name, rate in RATES.items():
+            within = wrong <= rate * wrong[:, -1:] + 1e-9
+            out[name] = np.where(within, found, 0.0).max(axis=1) / found[:, -1]
+    return out

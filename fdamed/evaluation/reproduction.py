@@ -1,0 +1,91 @@
+"""A paper's cells beside ours: the last round, the mean of the last five, and where our curve crosses the number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from fdamed.core.run_record import Record
+from fdamed.evaluation.intervals import Interval, over_seeds
+
+if TYPE_CHECKING:
+    from fdamed.config.study import Published
+
+Curve = dict[int, float]
+"""Round -> score in per cent, for the rounds that were judged."""
+LAST = 5
+"""Rounds whose mean smooths the end of a curve."""
+CLOSE = 2.5
+"""Points within which a cell counts as reached."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a paper and what came out here, all in per cent."""
+
+    run: str
+    target: str
+    paper: float
+    last: Interval
+    last_five: Interval
+    crossed: int | None
+    """Where the mean curve falls below the paper's figure after its peak; if it never does, where it gets there."""
+    curve: Curve
+    """Mean over the seeds, for the rounds that all of them judged."""
+
+    @property
+    def apart(self) -> float | None:
+        """Last round minus the paper, in points."""
+        return None if self.last.mean is None else self.last.mean - self.paper
+
+
+def cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
+    """Every figure of the paper, run here or not, in the order of the configuration."""
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    for record in records:
+        judged = [(int(row["round"]), row.get(f"test/{published.metric}")) for row in record.rounds]
+        curve = {r: 100 * float(v) for r, v in judged if v is not None}
+        curves.setdefault((record.run, record.target), []).append(curve)
+    out = []
+    for run, value in published.values.items():
+        each = value if isinstance(value, dict) else dict.fromkeys(targets, value)
+        out += [_cell(run, target, paper, curves.get((run, target), [])) for target, paper in each.items()]
+    return out
+
+
+def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
+    kept = [c for c in curves if c]
+    shared = sorted(set.intersection(*(set(c) for c in kept))) if kept else []
+    mean = np.array([np.mean([c[r] for c in kept]) for r in shared])
+    passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0) + 1
+    fallen = passed[passed > mean.argmax()] if len(mean) else passed
+    crossings = fallen if len(fallen) else passed
+    return Cell(
+        run=run,
+        target=target,
+        paper=paper,
+        last=over_seeds(c[max(c)] for c in kept),
+        last_five=over_seeds(float(np.mean([v for r, v in c.items() if r > max(c) - LAST])) for c in kept),
+        crossed=shared[int(crossings[0])] if len(crossings) else None,
+        curve=dict(zip(shared, mean.tolist(), strict=True)),
+    )
+
+
+def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
+    """How many of the cells that ran end so close to the paper, and how many ran."""
+    ran = [abs(c.apart) for c in found if c.apart is not None]
+    return sum(a <= points for a in ran), len(ran)
+
+
+def table(found: list[Cell]) -> pd.DataFrame:
+    """One row a cell, for the files beside the page."""
+    rows = [
+        (c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.last_five.mean, c.apart, c.crossed)
+        for c in found
+    ]
+    columns = ["run", "target", "paper", "last", "last_half", "seeds", "last_five", "apart", "crossed"]
+    return pd.DataFrame(rows, columns=columns).astype({"crossed": "Int64"})

@@ -1,0 +1,140 @@
+"""New files on their way to a trained model: found, decoded and brought to the pixels that the training cache has."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdamed.core.errors import FdamedError
+from fdamed.data.image import MAX_BYTES, MAX_PIXELS, VERSION, Unreadable, kind, read_grey
+from fdamed.data.worker_pool import Refusal, guarded
+
+PRELOAD = (
+    "fdamed.data.transforms",
+    "fdamed.data.dicom.reader",
+    "pydicom.pixels",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """From a file to the network's input; `views`: those that the model knows, empty where no header said."""
+
+    size: int
+    equalise: bool
+    views: tuple[str, ...] = ()
+
+    def described(self) -> dict[str, Any]:
+        """Every step in words and numbers, for other programs; `read` takes it back."""
+        from fdamed.data.dicom.display import TAILS
+        from fdamed.data.dicom.reader import CHEST, MODALITIES
+
+        limits = {"largest_pixels": MAX_PIXELS, "largest_bytes": MAX_BYTES, "frames": 1}
+        header = {"modalities": list(MODALITIES), "body_parts": list(CHEST), "views": list(self.views)}
+        steps: list[dict[str, Any]] = [
+            {"step": "decode", "formats": ["dicom", "jpeg", "png"], "channels": "one grey", **limits, **header},
+            {"step": "rescale", "by": "DICOM PS3.3 C.11.1: modality LUT, or rescale slope and intercept"},
+            {"step": "window", "by": "DICOM PS3.3 C.11.2: VOI LUT, or the first window; 8-bit pictures: 0 to 255"}
+            | {"without": "these percentiles of the pixels that are not padding", "percentiles": list(TAILS)},
+            {"step": "invert", "when": "MONOCHROME1"},
+            {"step": "resize", "longer_side": self.size, "shrink": "area", "grow": "bilinear"},
+            *([{"step": "equalise", "bins": 256}] if self.equalise else []),
+            {"step": "pad", "to": [self.size, self.size], "value": 0.0, "place": "centre"},
+            {"step": "round", "levels": 256},
+            {"step": "divide", "by": 255},
+        ]
+        return {"version": VERSION, "size": self.size, "equalise": self.equalise, "steps": steps}
+
+    @classmethod
+    def read(cls, content: dict[str, Any], where: str) -> Preparation:
+        """What `described` told, if this installation does exactly the same."""
+        try:
+            views = tuple(content["steps"][0]["views"])
+            found = cls(int(content["size"]), bool(content["equalise"]), views)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise FdamedError("the pre-processing is not readable", where, "Export the model again.") from None
+        if found.described() != content:
+            fix = "Use the version of fdamed that `versions` in this file names, or export the model again."
+            raise FdamedError("this installation would prepare images otherwise than the training did", where, fix)
+        return found
+
+
+def listed(given: Sequence[str]) -> list[str]:
+    """Files as the user named them: folders with all that is below them, patterns filled in, each once.
+
+    What a pattern or a folder gives is in alphabetical order; hidden files are passed over.
+    """
+    return list(dict.fromkeys(name for word in given for name in _one(word)))
+
+
+def _one(word: str) -> Iterator[str]:
+    if os.path.isdir(word):  # noqa: PTH112  (names stay as they were written)
+        for folder, below, files in os.walk(word):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            yield from (os.path.join(folder, name) for name in sorted(files) if not name.startswith("."))  # noqa: PTH118
+    elif not os.path.lexists(word) and glob.has_magic(word):
+        found = sorted(glob.glob(word, recursive=True))  # noqa: PTH207
+        for name in found:
+            yield from _one(name)
+        if not found:
+            yield word
+    else:
+        yield word
+
+
+def prepared(
+    files: Sequence[str], preparation: Preparation, workers: int, seconds: float = 30.0
+) -> Iterator[NDArray[np.uint8] | Refusal]:
+    """For each file, in order, its (size, size) image or why there is none; decoded in processes that may die."""
+    work = partial(prepare, preparation=preparation)
+    early: dict[int, NDArray[np.uint8] | Refusal] = {}
+    due = 0
+    for (number, _), result in guarded(enumerate(files), work, workers, seconds, preload=PRELOAD):
+        early[number] = result
+        while due in early:
+            yield early.pop(due)
+            due += 1
+
+
+def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8]:
+    """In a worker: one file's image."""
+    from fdamed.data.transforms import transform
+
+    path = Path(task[1])
+    if kind(path) == "dicom" and preparation.views:
+        from fdamed.data.dicom.reader import read_header
+
+        view = read_header(path).view
+        if view and view not in preparation.views:
+            raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
+    return transform(read_grey(path), preparation.size, preparation.equalise)
+
+
+def batched(
+    images: Iterable[NDArray[np.uint8] | Refusal], size: int
+) -> Iterator[tuple[list[int], NDArray[np.uint8], dict[int, Refusal]]]:
+    """Places of the readable images, those images (B, S, S), and the refused among as many files as it took."""
+    places: list[int] = []
+    kept: list[NDArray[np.uint8]] = []
+    refused: dict[int, Refusal] = {}
+    for place, image in enumerate(images):
+        if isinstance(image, Refusal):
+            refused[place] = image
+            continue
+        places.append(place)
+        kept.append(image)
+        if len(kept) == size:
+            yield places, np.stack(kept), refused
+            places, kept, refused = [], [], {}
+    if kept or refused:
+        yield places, np.stack(kept) if kept else np.empty((0, 1, 1), np.uint8), refused

@@ -1,0 +1,65 @@
+"""What a model card is filled from: the files of the study that may be shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.loader import catalogue
+from fdamed.config.study import Config
+from fdamed.core.files import read_json
+from fdamed.core.run_record import Record, study
+from fdamed.pipeline.paths import Places, needed
+
+if TYPE_CHECKING:
+    from fdamed.export.model_card import Facts
+
+
+def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) -> Facts:
+    """Sizes, scores, audit and ledger of the exported run, small cells left out."""
+    from fdamed.evaluation import cohort as cohorts
+    from fdamed.evaluation.communication import sent
+    from fdamed.evaluation.intervals import over_seeds
+    from fdamed.evaluation.run_tables import tidy
+    from fdamed.export.model_card import Facts
+
+    root, smallest = Places.of(config).root, config.privacy.smallest_cell
+    records, _ = study(root / "runs", [(record.run, record.target, seed) for seed in config.seeds])
+    scores = tidy(records, smallest)
+    here = scores[scores["party"] == record.target]
+    mine = scores[scores["seed"] == record.seed]
+    by_party = {
+        str(party): {str(row["metric"]): str(row["why"]) or float(row["value"]) for row in part.to_dict("records")}
+        for party, part in mine.groupby("party", sort=False)
+    }
+    ingest = _optional(root / "ingest.json") or {"rejected": {}}
+    entry = catalogue()[str(record.phases[-1]["method"])]
+    first = catalogue()[record.method]
+    return Facts(
+        config=config,
+        about=about,
+        paper=str(first["paper"]),
+        labelled=record.facts["labelled"],
+        target_labels=bool(first["target_labels"] or entry["target_labels"]),
+        every_label=bool(first["every_target_label"] or entry["every_target_label"]),
+        parameters=int(record.facts["parameters"]),
+        sizes=cohorts.sizes(read_json(needed(root / "cohort.json", "split")), smallest),
+        rejected=cohorts.rejects(ingest["rejected"], smallest),
+        leakage=_optional(root / "leakage.json"),
+        own=by_party.get(record.target, {}),
+        over_seeds={
+            str(metric): over_seeds(float(v) if v == v else None for v in part["value"])
+            for metric, part in here.groupby("metric", sort=False)
+        },
+        seeds=[r.seed for r in records],
+        elsewhere={party: found for party, found in by_party.items() if party != record.target},
+        audit=_optional(root / "audit" / f"{record.target}.json"),
+        sent=sent([record]),
+        noise=float(record.facts.get("noise") or 0.0),
+        private=record.facts.get("privacy"),
+        kept=kept,
+    )
+
+
+def _optional(path: Path) -> Any | None:
+    return read_json(path) if path.is_file() else None

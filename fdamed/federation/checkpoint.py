@@ -1,0 +1,240 @@
+"""What a run has told so far, and the checkpoints from which it goes on with the same bits.
+
+A checkpoint costs what is new: the record grows in a log of its own, and only hospitals that were asked since the last
+checkpoint write their memory again. Two generations are kept: one that was cut short or changed is passed over for the
+one before. A checkpoint names how long the log was, which file holds each hospital's memory, and the checksums of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, free, megabytes, room_for, sweep
+from fdamed.federation.messages import decode, encode, sizes
+from fdamed.federation.method import Method
+from fdamed.federation.server import Network
+
+MemoryPath = Callable[[str, int], Path]
+"""(party, round) -> the hospital's own file for its memory."""
+
+
+@dataclass
+class Record:
+    """Everything a run has to tell, line by line."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    absences: list[dict[str, Any]] = field(default_factory=list)
+    timing: list[dict[str, Any]] = field(default_factory=list)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    guard: list[dict[str, Any]] = field(default_factory=list)
+    """What the guard must know of earlier rounds (repeats.py, direction.py), for a run that is taken up again."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a hospital's memory is, and what it must be."""
+
+    round: int
+    sha256: str
+
+
+@dataclass
+class Log:
+    """A record on disk that only grows; what stands behind the last mark is forgotten."""
+
+    path: Path
+    size: int = 0
+    crc32: int = 0
+    lines: dict[str, int] = field(default_factory=dict)
+    """Lines of each part of the record that are already there."""
+
+    def append(self, record: Record) -> dict[str, int]:
+        """Write what is new, and the mark of where the log ends now."""
+        news = {name: part[self.lines.get(name, 0) :] for name, part in vars(record).items()}
+        content = json.dumps(news).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            room_for(self.path, len(content)),
+            open(self.path, "r+b" if self.path.exists() else "w+b") as file,
+        ):
+            file.truncate(self.size)
+            file.seek(self.size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._move(self.size + len(content), zlib.crc32(content, self.crc32), record)
+        return {"size": self.size, "crc32": self.crc32}
+
+    def read(self, mark: dict[str, int]) -> Record | None:
+        """The record up to a mark, from where it goes on; None: the log is damaged."""
+        content = self.path.read_bytes()[: mark["size"]] if self.path.exists() else b""
+        if len(content) < mark["size"] or zlib.crc32(content) != mark["crc32"]:
+            return None
+        record = Record()
+        for line in content.splitlines():
+            for name, news in json.loads(line).items():
+                getattr(record, name).extend(news)
+        self._move(mark["size"], mark["crc32"], record)
+        return record
+
+    def _move(self, size: int, crc32: int, record: Record) -> None:
+        self.size, self.crc32 = size, crc32
+        self.lines = {name: len(part) for name, part in vars(record).items()}
+
+
+class Checkpoints:
+    """Where the state of a run is kept, and what it must fit."""
+
+    def __init__(self, folder: Path, memory: MemoryPath, fingerprint: dict[str, Any], every: int = 1) -> None:
+        self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
+        self._log = Log(folder / "record.jsonl")
+        self._memories: dict[str, Memory] = {}
+        self.behind: set[str] = set()
+        """Hospitals whose process ended after answers that no memory of theirs tells of."""
+        self._last = 0
+        self._whole = False
+        """Whether the newest file is known to be sound: a damaged one must not take the place of the one before."""
+
+    @property
+    def _files(self) -> tuple[Path, Path]:
+        return self.folder / "checkpoint.bin", self.folder / "checkpoint.previous.bin"
+
+    def check_room(self, state: Any) -> None:
+        """Refuse to begin where the files of this run will not fit; other jobs may still fill the disk later."""
+        size = sum(sizes(state).values())
+        there = [p.stat().st_size for p in self._files if p.exists()]
+        memories = sum(self.memory(p, m.round).stat().st_size for p, m in self._memories.items())
+        needed = 4 * size + memories - sum(there)  # two generations, the draft of a third, the final weights
+        left = free(self.folder)
+        if left < needed:
+            raise FdamedError(
+                f"this run needs about {megabytes(needed)} for its checkpoints, and {megabytes(left)} are free",
+                str(self.folder),
+                "Make room and start again; a checkpoint that is there is kept.",
+            )
+
+    def save(self, round: int, state: Any, net: Network, record: Record) -> None:
+        asked = sorted(net.touched)
+        for party in asked:
+            file = self.memory(party, round)
+            if net.save_memory(party, file):
+                self._memories[party] = Memory(round, _sha256(file))
+            elif net.gone(party):  # the memory before stands; what the hospital has answered since is lost with it
+                known = self._memories[party].round if party in self._memories else 0
+                if any(line["from"] == party and line["round"] > known for line in record.ledger):
+                    self.behind.add(party)
+            else:
+                self._memories.pop(party, None)
+        head = json.dumps(
+            {
+                "fingerprint": self.fingerprint,
+                "round": round,
+                "log": self._log.append(record),
+                "memories": {party: asdict(memory) for party, memory in self._memories.items()},
+                "behind": sorted(self.behind),
+            }
+        ).encode()
+        content = struct.pack("<I", len(head)) + head + encode(state)
+        newest, previous = self._files
+        with atomic(newest, len(content)) as draft:
+            with open(draft, "wb") as out:
+                out.write(hashlib.sha256(content).digest())
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            if self._whole and newest.exists():  # only now: a full disk has cost neither generation
+                newest.replace(previous)
+        net.touched.clear()
+        self._drop(asked)
+        self._last, self._whole = round, True
+
+    def _drop(self, parties: Iterable[str]) -> None:
+        """Remove memories that neither this checkpoint nor the one before names."""
+        for party in parties:
+            files = sorted(p for p in self.memory(party, 0).parent.glob("*.safetensors") if p.stem.isdigit())
+            before = [p for p in files if int(p.stem) <= self._last]
+            for old in before[:-1]:
+                old.unlink()
+
+    def load(self, method: Method[Any], net: Network) -> tuple[int, Any, Record] | None:
+        """The newest whole checkpoint, or None; one of another study is refused."""
+        for folder in (self.folder, *(self.memory(party, 0).parent for party in (*net.sources, net.target))):
+            sweep(folder)
+        for path in self._files:
+            if not path.exists():
+                continue
+            content = path.read_bytes()
+            if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
+                _pass_over(path, "checksum")
+                continue
+            try:
+                (n,) = struct.unpack("<I", content[32:36])
+                head = json.loads(content[36 : 36 + n])
+                self._fits(head["fingerprint"])
+                memories, behind = self._own(head["memories"], net), set(map(str, head["behind"]))
+                record = self._log.read(head["log"])
+                if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
+                    _pass_over(path, "its record" if record is None else "a hospital's memory")
+                    continue
+                state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
+                _pass_over(path, f"not a checkpoint: {type(error).__name__}")
+                continue
+            for party, memory in memories.items():
+                net.load_memory(party, self.memory(party, memory.round))
+            self._memories, self._last, self.behind = memories, head["round"], behind
+            self._whole = path == self._files[0]
+            return head["round"], state, record
+        self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
+        return None
+
+    def _own(self, memories: dict[str, dict[str, Any]], net: Network) -> dict[str, Memory]:
+        """What a checkpoint says of memories, if it names hospitals and rounds of this run: they become a path."""
+        found = {party: Memory(**words) for party, words in sorted(memories.items())}
+        if not set(found) <= {*net.sources, net.target} or not all(type(m.round) is int for m in found.values()):
+            raise ValueError("a memory of nobody")
+        return found
+
+    def kept(self, party: str) -> Path | None:
+        """The last memory of a hospital that was kept; None: there is none."""
+        return self.memory(party, self._memories[party].round) if party in self._memories else None
+
+    def clear(self, parties: Iterable[str]) -> None:
+        """Forget the state of a run that is finished: nothing is left to go on with."""
+        memories = (p for party in parties for p in self.memory(party, 0).parent.glob("*.safetensors"))
+        for path in (*self._files, self._log.path, *memories):
+            path.unlink(missing_ok=True)
+
+    def _fits(self, found: dict[str, Any]) -> None:
+        changed = sorted(k for k in self.fingerprint if found.get(k) != self.fingerprint[k])
+        if changed:
+            told = "; ".join(f"{k}: {found.get(k)} then, {self.fingerprint[k]} now" for k in changed)
+            raise FdamedError(
+                f"the checkpoint was made under other conditions ({told})",
+                str(self.folder),
+                "Restore those conditions to go on, or delete the folder to start this run again.",
+            )
+
+
+def _sha256(path: Path) -> str:
+    """The checksum of a file; of one that is not there, nothing."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pass_over(path: Path, what: str) -> None:
+    print(f"{path.name} is damaged ({what}) and passed over", file=sys.stderr, flush=True)

@@ -1,0 +1,205 @@
+"""A hospital: its data, its model, its memory; and the one door through which questions come in."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from fdamed.config.privacy import USUAL, Floor, local_steps
+from fdamed.config.runs import Auxiliary
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.out_of_memory import telling_batch
+from fdamed.core.rng import Stream, stream
+from fdamed.federation.messages import WireError, decode, encode, kinds
+from fdamed.models.flat import FlatModel
+
+if TYPE_CHECKING:
+    from fdamed.data.loader import Labelled, Unlabelled
+    from fdamed.training.dp_sgd import Mechanism
+
+TRAINED = frozenset({"weights", "update"})
+"""Kinds that local steps have made."""
+
+
+@dataclass
+class Site:
+    """What a step may see: this hospital and nothing else."""
+
+    name: str
+    data: Labelled | Unlabelled
+    model: FlatModel
+    recipe: Recipe
+    seed: int
+    release: frozenset[str]
+    auxiliary: Auxiliary | None = None
+    heads: FlatModel | None = None
+    precision: str = "float32"
+    smallest_batch: int = 16
+    """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
+    floor: Floor = USUAL
+    """The hospital's policy: nothing leaves that was computed on fewer images, or made by fewer steps."""
+    noise: Mechanism | None = None
+    """The hospital's policy: its training is private, and no step looks at its images in another way."""
+    account: Path | None = None
+    """Where the cost of the noise is entered where the memory, which a resume sets back, will not do."""
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """The only thing that survives between questions."""
+    rng: Stream = field(default_factory=lambda: Stream(0))
+    """Set anew for each question."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something a method may ask a hospital to do: (site, question) -> answer."""
+
+    name: str
+    run: Callable[[Site, Any], Any]
+    question: type
+    answer: type
+    draws: str
+    """The name in its random streams: its own, or that of the step whose numbers it draws."""
+    noised: bool = False
+    """Whether all that it lets out has been through the noise where a hospital insists on it."""
+
+    @property
+    def lets_out(self) -> frozenset[str]:
+        """Kinds of knowledge in the answer."""
+        return frozenset(kinds(self.answer).values())
+
+
+_STEPS: dict[str, Step] = {}
+
+
+def step(name: str, *, draws: Step | None = None, noised: bool = False) -> Callable[[Callable[[Site, Any], Any]], Step]:
+    """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations.
+
+    `name` is part of its random stream: it never changes, wherever the function moves. `draws`: the step whose random
+    numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it looks at images
+    only by way of DP-SGD, or not at all.
+    """
+
+    def make(function: Callable[[Site, Any], Any]) -> Step:
+        hints = get_type_hints(function, include_extras=True)
+        answer = hints.pop("return")
+        question = next(t for n, t in hints.items() if n != "site")
+        if name in _STEPS:
+            raise TypeError(f"two steps are called {name}")
+        _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
+        return _STEPS[name]
+
+    return make
+
+
+def refusal(step: Step, release: frozenset[str], party: str, method: str) -> FdamedError | None:
+    """The error that a hospital's policy makes of a step, before anything runs or leaves; None: it is allowed."""
+    withheld = sorted(step.lets_out - release)
+    if not withheld:
+        return None
+    return FdamedError(
+        f"{method} asks {party} in step {step.name} for {', '.join(withheld)}, which it does not release",
+        f"hospital {party}",
+        f"Choose another method or variant, or let {party} add {', '.join(withheld)} to privacy.release.",
+    )
+
+
+def insist(site: Site, step: Step) -> None:
+    """Raise where the hospital's own policy forbids the answer, before it is computed."""
+    if site.noise is not None and not step.noised:
+        raise FdamedError(
+            f"step {step.name} looks at images without the noise that {site.name} insists on",
+            f"hospital {site.name}",
+            "Choose a method that privacy.differential goes with (docs/privacy.md), or leave `differential` out.",
+        )
+    recipe = site.recipe
+    enough(site, local_steps(len(site.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
+
+
+def enough(site: Site, steps: int | None) -> None:
+    """Raise where the hospital's images, or these local steps, are too few to let anything out."""
+    refused = site.floor.refusal(site.name, len(site.data), steps)
+    if refused:
+        raise refused
+
+
+def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
+    """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
+    insist(site, step)
+    site.rng = stream(site.seed, site.name, round, step.draws, nth)
+    recipe, before = site.recipe, dict(site.memory)
+    site.recipe = recipe.at(round)
+    try:
+        with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
+            reply = step.run(site, ask)
+        _keep_finite(site, before)
+    except FdamedError:
+        site.memory = before  # what a training that failed has left there must not be saved
+        raise
+    finally:
+        site.recipe = recipe
+    return reply
+
+
+def _keep_finite(site: Site, before: dict[str, Tensor]) -> None:
+    """Refuse to remember what is not finite: a loss can still be finite when the numbers behind it are not."""
+    for name, value in site.memory.items():
+        if value is not before.get(name) and value.is_floating_point() and not torch.isfinite(value.sum()):
+            if bool(torch.isfinite(value).all()):
+                continue
+            raise FdamedError(
+                f"what it would remember ({name}) is not finite at learning rate {site.recipe.lr}",
+                f"hospital {site.name}",
+                "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
+            )
+
+
+def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
+    """The hospital as a function from bytes to bytes."""
+
+    def door(request: bytes) -> bytes:
+        try:
+            head, body = unpack(request)
+            step, round, nth = _question(head)
+            refused = refusal(step, site.release, site.name, method)
+            if refused:
+                raise refused
+            ask: Any = decode(step.question, body, site.model.layout.size)
+            return pack({"ok": True}, encode(answer(site, step, round, nth, ask)))
+        except FdamedError as error:
+            return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
+        except WireError as error:
+            return pack({"ok": False, "error": [str(error), f"hospital {site.name}", "Use the same fdamed."]}, b"")
+
+    return door
+
+
+def _question(head: dict[str, Any]) -> tuple[Step, int, int]:
+    """Which step is asked for, in which round and for the how many-th time."""
+    name, round, nth = head.get("step"), head.get("round"), head.get("nth")
+    if not isinstance(name, str) or name not in _STEPS or type(round) is not int or type(nth) is not int:
+        raise WireError("not a question that this hospital knows")
+    return _STEPS[name], round, nth
+
+
+def pack(head: dict[str, Any], body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text + body
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    view = memoryview(data)
+    try:
+        (n,) = struct.unpack("<I", view[:4])
+        head: dict[str, Any] = json.loads(bytes(view[4 : 4 + n]))
+    except (struct.error, ValueError, RecursionError):
+        raise WireError("not a request") from None
+    if not isinstance(head, dict):
+        raise WireError("not a request")
+    return head, view[4 + n :]

@@ -1,0 +1,164 @@
+"""Rounds, checkpoints, judgement: the run of one method, which can be killed anywhere and ends with the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fdamed.core.errors import FdamedError
+from fdamed.core.progress import track
+from fdamed.core.signals import Stopped, stop
+from fdamed.federation.checkpoint import Checkpoints, Record
+from fdamed.federation.messages import kinds
+from fdamed.federation.method import Method
+from fdamed.federation.server import DroppedOut, Network
+from fdamed.models.flat import Layout
+
+__all__ = ["Checkpoints", "Judge", "Record", "run"]
+
+Judge = Callable[[Tensor], Mapping[str, float | None]]
+"""Scores of a model on data that no method sees."""
+LOSS = "train/loss"
+TOLD = (LOSS, "val/auc", "test/auc", "test/acc")
+"""What a line on the terminal shows of a round."""
+
+
+def run(
+    method: Method[Any],
+    net: Network,
+    theta: Tensor,
+    rounds: int,
+    judge: Judge,
+    checkpoints: Checkpoints | None = None,
+    judge_every: int = 1,
+    patience: int | None = None,
+    after: Callable[[Network], None] | None = None,
+) -> tuple[Tensor, Record]:
+    """Run `method` from `theta` to the end, from the last checkpoint where there is one.
+
+    With `patience` it ends after so many rounds without a new lowest training loss. `after` may ask and note more once
+    a round is done.
+    """
+    rounds = method.length(rounds)
+    for step in method.asks():
+        for party in (*net.sources, net.target):
+            net.check_release(party, step)
+    done, state, record = 0, method.start(theta), Record()
+    found = checkpoints.load(method, net) if checkpoints else None
+    if found:
+        done, state, record = found
+        net.recall(record.absences)
+        net.learn(record.guard)
+        print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
+    if checkpoints:
+        checkpoints.check_room(state)
+    watched, on_disk = sys.stderr.isatty(), done
+    ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
+    for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
+        begin, used, started = (
+            time.perf_counter(),
+            time.process_time(),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        net.begin(round, rounds)
+        if net.sources and len(net.quarantined) == len(net.sources):
+            raise _nobody_left(net)
+        stop.at_once(on_disk == round - 1)
+        try:
+            state = healthy(method.round(state, net), net.layout)
+        except DroppedOut as absent:
+            net.notes["lost"] = 1.0
+            print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
+        if after:
+            after(net)
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - used
+        line: dict[str, Any] = {"round": round, **net.told()}
+        last = round == rounds or spent([*record.metrics, line], patience)
+        judged = judge(method.final(state)) if round % judge_every == 0 or last else {}
+        stop.at_once(False)
+        record.metrics.append(line | dict(judged))
+        record.layers += net.layer_notes
+        record.absences += net.absences
+        net.recall(net.absences)
+        net.absences.clear()
+        record.guard += net.news()
+        record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
+        record.ledger += net.ledger.settle()
+        if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):
+            checkpoints.save(round, state, net, record)
+            on_disk = round
+        if not watched:
+            _tell(round, rounds, record)
+        if last and round < rounds:
+            print(f"stopped: {patience} rounds without a lower training loss", file=sys.stderr, flush=True)
+            break
+        if stop.asked and not last:
+            raise Stopped
+    if all(m.get("lost") for m in record.metrics):
+        raise FdamedError(
+            "every round was lost: the target, or a quorum of sources, never gave a usable answer",
+            f"{net.method}, target {net.target}",
+            "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
+        )
+    return method.final(state), record
+
+
+def healthy(state: Any, layout: Layout) -> Any:
+    """The state that a round has made; what is not finite, or has a negative variance, loses the round.
+
+    A variance of 0, to which that of a dead channel may round, becomes the smallest positive number.
+    """
+    places = layout.variances
+    for name, kind in kinds(type(state)).items():
+        value = getattr(state, name)
+        if isinstance(value, Tensor):
+            if value.is_floating_point() and not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
+                raise DroppedOut("server", f"{name} of the model has entries that are not finite")
+            if kind == "weights" and len(places) and float(value[places].min()) <= 0.0:
+                if float(value[places].min()) < 0.0:
+                    raise DroppedOut("server", "the model has a negative running variance")
+                value = value.clone()
+                value[places] = value[places].clamp(min=torch.finfo(value.dtype).tiny)
+                state = dataclasses.replace(state, **{name: value})
+    return state
+
+
+def _nobody_left(net: Network) -> FdamedError:
+    return FdamedError(
+        f"all {len(net.sources)} sources are in quarantine: their answers were rejected in {net.guard.strikes} rounds",
+        f"{net.method}, target {net.target}, round {net.round}",
+        "Look into absences.jsonl or the log for the reasons; docs/guard.md has the limits.",
+    )
+
+
+def spent(metrics: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
+    """Whether the last `patience` rounds have all been without a new lowest training loss."""
+    if patience is None or len(metrics) <= patience:
+        return False
+    losses = [float("inf") if m.get(LOSS) is None else float(m[LOSS]) for m in metrics]
+    if min(losses) == float("inf") and not all(m.get("lost") for m in metrics):
+        raise FdamedError(
+            f"no round of {patience} has told a training loss",
+            "train.patience",
+            "Leave `patience` out for this run: its method does not say how the training goes.",
+        )
+    return min(losses[-patience:]) >= min(losses[:-patience]) < float("inf")
+
+
+def round_to(seconds: float) -> float:
+    return float(f"{seconds:.4f}")
+
+
+def _tell(round: int, rounds: int, record: Record) -> None:
+    seconds = [t["seconds"] for t in record.timing]
+    line = record.metrics[-1]
+    shown = "  ".join(f"{k} {line[k]:.3f}" for k in TOLD if line.get(k) is not None)
+    left = sum(seconds) / len(seconds) * (rounds - round)
+    print(f"round {round}/{rounds}  {shown}  {seconds[-1]:.1f} s  about {left:.0f} s left", file=sys.stderr, flush=True)

@@ -1,0 +1,195 @@
+"""Local training against small opponents: what FADA, f-DANN and f-DAN do inside a hospital, step by step.
+
+The extractor runs forward and backward once a step, whatever the number of losses on its features: they are computed
+on a leaf that has the features' values, and the leaf's gradient then goes on into the extractor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.core.rng import Stream, stream
+from fdamed.federation.client import Site
+from fdamed.methods._shared.local_training import auxiliary_tasks, finite
+from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen, half, shape_of
+from fdamed.models.flat import FlatModel, Layout
+from fdamed.models.heads import auxiliary_loss
+from fdamed.ops.aggregation import mean
+from fdamed.training.local import AuxiliaryTasks, as_input, batches, held, jitter, noisy, taken
+from fdamed.training.optimizer import Optimiser
+
+if TYPE_CHECKING:
+    from fdamed.data.loader import Labelled
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images, and where the hospital has them labels (B,) and auxiliary labels; `rng` is this batch's own."""
+
+    x: Tensor
+    y: Tensor | None
+    side: dict[str, Tensor]
+    rng: Stream
+
+
+Pull = Callable[[Tensor], Tensor]
+"""Features (B, d) -> the scalar that draws them towards the other side."""
+Objective = Callable[[Tensor, Batch], Tensor]
+"""Features (B, d) -> the scalar whose gradient goes on into the extractor; opponents may learn on the way."""
+
+
+@dataclass
+class Local:
+    """A hospital's model in training, with everything that learns beside it; lives for one question."""
+
+    site: Site
+    opponents: tuple[FlatModel, ...] = ()
+    pace: float = 1.0
+    """Share of the learning rate for a network whose only loss is the pull. Adam's steps do not shrink with the loss:
+    without it the faintest pull moves the target as fast as the sources' task moves them (decision 0013)."""
+    auxiliary: AuxiliaryTasks | None = field(init=False)
+    players: tuple[FlatModel, ...] = field(init=False)
+    optimisers: tuple[Optimiser, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.auxiliary = auxiliary_tasks(self.site)
+        heads = (self.auxiliary.heads,) if self.auxiliary else ()
+        self.players = (self.site.model, *heads, *self.opponents)
+        recipe = self.site.recipe
+        if recipe.optimiser == "adam" and not hasattr(self.site.data, "y"):
+            recipe = recipe.model_copy(update={"lr": recipe.lr * self.pace})
+        others = tuple(Optimiser(p, self.site.recipe) for p in self.players[1:])
+        self.optimisers = (Optimiser(self.site.model, recipe), *others)
+
+    def step(self, batch: Batch, objective: Objective) -> Tensor:
+        """One step of everybody on one batch; the objective's value. A single image trains with running statistics."""
+        for p in self.players:
+            p.grad.zero_()
+            p.module.train(len(batch.x) > 1)
+        f = features(self.site, batch.x)
+        leaf = f.detach().float().requires_grad_()
+        value = objective(leaf, batch)
+        value.backward()  # type: ignore[no-untyped-call]
+        if leaf.grad is not None:
+            f.backward(leaf.grad.to(f.dtype))  # type: ignore[no-untyped-call]
+        for o in self.optimisers:
+            o.step()
+        return value.detach()
+
+    def task(self, f: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy of the main head and the auxiliary losses; 0 without labels."""
+        if batch.y is None:
+            return f.sum() * 0.0
+        return F.cross_entropy(self.site.model.module.head(f), batch.y) + self.beside(f, batch)  # type: ignore[operator]
+
+    def beside(self, f: Tensor, batch: Batch) -> Tensor | float:
+        """alpha times the auxiliary losses."""
+        if not self.auxiliary:
+            return 0.0
+        return self.auxiliary.alpha * auxiliary_loss(self.auxiliary.heads.module, f, batch.side)  # type: ignore[arg-type]
+
+    def epochs(self, objective: Objective) -> float:
+        """Train for the hospital's epochs; the mean of the objective. A hospital without images learns nothing."""
+        total, steps = 0.0, 0
+        for batch in all_batches(self.site, self.site.rng):
+            total, steps = total + float(self.step(batch, objective)), steps + 1
+        self.keep_heads()
+        return finite(self.site, total / max(1, steps))
+
+    def keep_heads(self) -> None:
+        if self.auxiliary:
+            self.site.memory["heads"] = self.auxiliary.heads.read()
+
+
+def features(site: Site, x: Tensor) -> Tensor:
+    """G(x), (B, d), in the hospital's precision."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=site.precision == "bfloat16"):
+        f: Tensor = site.model.module.features(x)  # type: ignore[operator]  # every network here has features
+    return f
+
+
+def all_batches(site: Site, rng: Stream) -> Iterator[Batch]:
+    """The batches of the hospital's epochs, in the order of `fit`."""
+    for epoch in range(site.recipe.epochs):
+        for number, rows in enumerate(batches(len(site.data), site.recipe.batch, rng.child("order", epoch))):
+            yield batch_of(site, rows, rng, epoch, number)
+
+
+def batch_of(site: Site, rows: Tensor, rng: Stream, epoch: int, number: int) -> Batch:
+    """The rows as the hospital trains on them."""
+    data, device = site.data, site.model.theta.device
+    x = as_input(taken(held(data, device), rows, device))
+    if site.recipe.augment:
+        x = jitter(x, rng.child("augment", epoch, number))
+    if data.noise:
+        x = noisy(x, data.noise, rng.child("noise", epoch, number))
+    own = rng.child("batch", epoch, number)
+    if not hasattr(data, "y"):
+        return Batch(x, None, {}, own)
+    known = cast("Labelled", data)
+    heads: tuple[str, ...] = site.auxiliary.heads if site.auxiliary else ()
+    side = {k: torch.from_numpy(known.auxiliary[k])[rows].to(device) for k in heads}
+    return Batch(x, torch.from_numpy(known.y)[rows].to(device), side, own)
+
+
+@torch.no_grad()
+def shown(site: Site, x: Tensor, module_sees: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """Features of a batch as training sees them, with the running statistics left as they were."""
+    before = site.model.theta[site.model.layout.trainable :].clone()
+    site.model.module.train(len(x) > 1)
+    f = features(site, x).float()
+    site.model.theta[site.model.layout.trainable :] = before
+    return module_sees(f) if module_sees else f
+
+
+def discriminator(site: Site, vector: Tensor, width: int, depth: int, halved: bool = False) -> FlatModel:
+    """DI with the weights in `vector`, or as it begins in every hospital; FADA's has one leaky layer, DANN's two."""
+    d = shape_of(site.model.layout).d
+    module = Discriminator(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
+    return flat_part(module, vector, stream(site.seed, "discriminator"), site.model.theta.device)
+
+
+@dataclass(frozen=True)
+class Game:
+    """One party's side of the game: features step on `pull` times the loss of passing for `toward`; DI learns `label`.
+
+    FADA (L_G): both sides pass for the source, pull > 0. DANN (gradient reversal): each side passes for what it is,
+    with pull = -lambda/2. A discriminator whose loss exceeds `saturation` no longer pulls.
+    """
+
+    di: FlatModel
+    label: float
+    toward: float
+    pull: float
+    saturation: float = math.inf
+
+    def play(self, seen: Tensor) -> Tensor:
+        """The features' loss; DI's own gradient is added to DI on the way."""
+        own = domain_loss(self.di.module(seen.detach()), self.label)
+        own.backward()  # type: ignore[no-untyped-call]
+        if self.pull == 0.0 or float(own.detach()) > self.saturation:
+            return seen.sum() * 0.0
+        with frozen(self.di.module):
+            return self.pull * domain_loss(self.di.module(seen), self.toward)
+
+
+def progress(round: int, rounds: int) -> float:
+    """DANN's ramp 2/(1 + exp(-10 p)) - 1, with p the share of the rounds that are reached."""
+    return 2.0 / (1.0 + math.exp(-10.0 * round / max(1, rounds))) - 1.0
+
+
+def combined(x: Tensor, layout: Layout, g_s: list[Tensor], w: list[float], g_t: Tensor | None) -> Tensor:
+    """x + g_T + sum_i w_i g_i; running statistics are the target's own, for those of two sides do not add up."""
+    out = mean(g_s, w).add_(x)
+    if g_t is not None:
+        p = layout.trainable
+        out[:p] += g_t[:p]
+        out[p:] = x[p:] + g_t[p:]
+    return out

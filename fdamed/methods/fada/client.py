@@ -1,0 +1,82 @@
+"""One side of FADA's game inside a hospital, a source's or the target's: alignment, and disentangling where asked."""
+
+from __future__ import annotations
+
+import torch
+
+from fdamed.federation.client import Site, step
+from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.methods._shared.adversarial_training import Game, Local, Objective, discriminator
+from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents, passing
+from fdamed.models.adversarial import shape_of
+from fdamed.models.flat import FlatModel, Layout
+
+
+@message
+class Adapt:
+    """The target's model, the branches and DI (empty: as they begin), and the weights of the losses; counts are 0 or 1.
+
+    `rates` are those of class confusion, mutual information and reconstruction.
+    """
+
+    x: Weights
+    d: Statistic
+    di: Statistic
+    rates: Statistic
+    pull: Scalar
+    pace: Scalar
+    source: Count
+    apart: Count
+    on_f: Count
+
+
+@message
+class Adapted:
+    """`d`: the branches of a source, for the target's stay as they are; `skipped`: steps without mutual information,
+    which was not finite."""
+
+    g: Update
+    d: Statistic
+    di: Statistic
+    n: Count
+    loss: Scalar
+    skipped: Count
+
+
+@step("federation.playing.adapt")
+def adapt(site: Site, ask: Adapt) -> Adapted:
+    """Train for the hospital's epochs, each side passing for the source."""
+    site.model.load(ask.x)
+    di = discriminator(site, ask.di, quarter(site.model.layout), 1, halved=not ask.on_f)
+    game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)
+    skipped = [0]
+    d: FlatModel | None = None
+    if not ask.apart:
+        local = Local(site, (di,), ask.pace)
+        objective: Objective = lambda f, batch: local.task(f, batch) + game.play(f)  # noqa: E731
+    else:
+        d = branches(site, ask.d)
+        if ask.source:
+            own = opponents(site)
+            local = Local(site, (d, own, di))
+            rates = Rates(*ask.rates.tolist())
+            objective, skipped = disentangle(d, own, rates, local.beside, game.play, bool(ask.on_f))
+        else:
+            local = Local(site, (d, di), ask.pace)
+            objective = passing(d, game.play, bool(ask.on_f))
+    loss = local.epochs(objective)
+    if d is not None and ask.source:
+        site.memory["opponents"] = local.opponents[1].read()
+    return Adapted(
+        g=site.model.read().sub_(ask.x),
+        d=d.read() if d is not None and ask.source else torch.empty(0),
+        di=di.read(),
+        n=len(site.data),
+        loss=loss,
+        skipped=skipped[0],
+    )
+
+
+def quarter(layout: Layout) -> int:
+    """Width of FADA's discriminator."""
+    return max(2, shape_of(layout).d // 4)

@@ -1,0 +1,223 @@
+"""Aggregation rules on flat vectors: pure functions, per layer or on the whole model.
+
+g_t (P,) is the target's update, g_s (N, P) the sources', `layout` names the segments (P numbers). beta is the weight of
+the source side everywhere: beta = 0 is target only. A layer whose norm is zero contributes 0. Buffers are never
+projected: there a rule returns the target's own change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fdamed.models.flat import Layout
+from fdamed.ops import kernel
+from fdamed.ops.kernel import Block
+
+T = TypeVar("T")
+BLOCK = 1 << 16
+"""Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
+
+
+def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | None = None) -> Tensor:
+    """Weighted mean over the sources, (P,), summed in float64."""
+    n, size = len(g_s), g_s[0].numel()
+    w = normalised(weights, n).tolist()
+    out = torch.empty(size)
+    for start in range(0, size, BLOCK):
+        total = g_s[0][start : start + BLOCK].double().mul_(w[0])
+        for i in range(1, n):
+            total.add_(g_s[i][start : start + BLOCK], alpha=w[i])
+        out[start : start + BLOCK] = total
+    return out
+
+
+def spans(size: int) -> Iterator[slice]:
+    """The numbers of a long vector, a cache's worth at a time."""
+    return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
+
+
+def fedda(g_t: Tensor, g_s: Tensor, beta: float, weights: Sequence[float] | Tensor | None = None) -> Tensor:
+    """FedDA (FedGP paper, Def. 3.2): (1 - beta) g_T + beta * sum_i w_i g_i."""
+    return torch.addmv(g_t, g_s.t(), normalised(weights, len(g_s)).to(g_s), beta=1.0 - beta, alpha=beta)
+
+
+def fedgp(
+    g_t: Tensor,
+    g_s: Tensor,
+    layout: Layout,
+    beta: float,
+    weights: Sequence[float] | Tensor | None = None,
+    per_layer: bool = True,
+    keep_negative: bool = False,
+) -> Tensor:
+    """FedGP (Def. 3.1): (1 - beta) g_T + beta * sum_i w_i Proj+(g_T | g_i), the true projection on each source."""
+    dot, ss, _ = inner_products(g_t, g_s, layout, per_layer)
+    kept = dot if keep_negative else dot.clamp(min=0.0)
+    share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), torch.zeros_like(ss))
+    w = normalised(weights, len(g_s)).unsqueeze(1)
+    return combine(g_t, g_s, layout, 1.0 - beta, beta * w * share, per_layer)
+
+
+def gp(
+    g_t: Tensor,
+    g_s: Tensor,
+    layout: Layout,
+    beta: float,
+    weights: Sequence[float] | Tensor | None = None,
+    align: Sequence[float] | Tensor | None = None,
+    per_layer: bool = True,
+    keep_negative: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si."""
+    cos = cosines(*inner_products(g_t, g_s, layout, per_layer))
+    return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
+
+
+def stacked(vectors: Iterator[Tensor], count: int) -> Tensor:
+    """(N, P) of `count` vectors (P,), each let go once it is copied: one model more in memory, not N."""
+    first = next(vectors)
+    out = torch.empty(count, len(first))
+    out[0] = first
+    del first
+    for i, vector in enumerate(vectors, start=1):
+        out[i] = vector
+    return out
+
+
+def scaled(g: Tensor, layout: Layout, own: float) -> Tensor:
+    """own * g for the parameters, g for the buffers: (P,)."""
+    out = g.clone()
+    out[: layout.trainable].mul_(own)
+    return out
+
+
+def gp_shares(
+    cos: Tensor,
+    beta: float,
+    weights: Sequence[float] | Tensor | None,
+    align: Sequence[float] | Tensor | None,
+    keep_negative: bool = False,
+) -> Tensor:
+    """The factor of each source in each layer, (N, L): beta * GP(cos) * w_i * align_i (Eq. 5, 6, 8)."""
+    n = len(cos)
+    kept = cos if keep_negative else cos.clamp(min=0.0)
+    scale = torch.ones(n, dtype=torch.float64) if align is None else torch.as_tensor(align, dtype=torch.float64)
+    return beta * kept * (normalised(weights, n) * scale).unsqueeze(1)
+
+
+def cosines(dot: Tensor, ss: Tensor, tt: Tensor) -> Tensor:
+    """cos(g_i, g_T) by source and layer, (N, L); 0 where either has no length (Eq. 4)."""
+    length = (ss * tt).sqrt()
+    return torch.where(length > 0, dot / length.where(length > 0, torch.ones_like(length)), torch.zeros_like(dot))
+
+
+def normalised(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
+    """Weights that add up to 1, (N,) float64; None: all alike."""
+    if weights is None:
+        return torch.full((n,), 1.0 / n, dtype=torch.float64)
+    w = torch.as_tensor(weights, dtype=torch.float64)
+    if w.shape != (n,) or not bool((w >= 0).all()) or not float(w.sum()) > 0:
+        raise ValueError(f"{n} non-negative weights with a positive sum are needed")
+    return w / w.sum()
+
+
+def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """<g_T, g_i> (N, L), <g_i, g_i> (N, L), <g_T, g_T> (L,) by layer, in float64; memory is read once."""
+    _fit(g_t, g_s, layout)
+    work = blocks(layout, per_layer)
+    layers = 1 + work[-1][0]
+
+    def sums(part: Sequence[Block]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in part]
+        return [
+            (
+                torch.stack([torch.mv(s, t) for t, s in pieces]).double(),
+                torch.stack([torch.linalg.vector_norm(s, dim=1) for _, s in pieces]).double().square(),
+                torch.stack([torch.dot(t, t) for t, _ in pieces]).double(),
+            )
+        ]
+
+    done = [kernel.inner(g_t, g_s, work)] if kernel.serves(g_t, g_s) else side_by_side(sums, work)
+    dot, ss, tt = (torch.cat(column) for column in zip(*done, strict=True))
+    index = torch.tensor([layer for layer, *_ in work])
+    shape = (layers, len(g_s))
+    return (
+        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, dot).t(),
+        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, ss).t(),
+        torch.zeros(layers, dtype=torch.float64).index_add_(0, index, tt),
+    )
+
+
+def combine(
+    g_t: Tensor,
+    g_s: Tensor,
+    layout: Layout,
+    own: float,
+    shares: Tensor,
+    per_layer: bool = True,
+    out: Tensor | None = None,
+) -> Tensor:
+    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,), in `out` if given."""
+    _fit(g_t, g_s, layout)
+    out = torch.empty_like(g_t) if out is None else out
+    if out.shape != g_t.shape or out.dtype != g_t.dtype or not out.is_contiguous():
+        raise ValueError("`out` must be a contiguous vector like g_t")
+    factors = shares.t().to(g_t.dtype).contiguous()
+
+    def add(part: Sequence[Block]) -> list[None]:
+        for layer, start, stop in part:
+            torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
+        return []
+
+    if kernel.serves(g_t, g_s):
+        kernel.combine(g_t, g_s, blocks(layout, per_layer), own, factors, out)
+    else:
+        side_by_side(add, blocks(layout, per_layer))
+    out[layout.trainable :] = g_t[layout.trainable :]
+    return out
+
+
+def _fit(g_t: Tensor, g_s: Tensor, layout: Layout) -> None:
+    if g_t.shape != (layout.size,) or g_s.shape[1:] != g_t.shape:
+        shapes = f"{tuple(g_t.shape)} and {tuple(g_s.shape)}"
+        raise ValueError(f"vectors of {shapes} do not fit a layout of {layout.size} numbers")
+
+
+@cache
+def blocks(layout: Layout, per_layer: bool = True) -> tuple[Block, ...]:
+    """The parameters cut into blocks, each inside one layer; the whole model is one layer if `per_layer` is false."""
+    spans = [(s.start, s.stop) for s in layout.parameters] if per_layer else [(0, layout.trainable)]
+    return tuple(
+        (layer, start, min(start + BLOCK, stop))
+        for layer, (first, stop) in enumerate(spans)
+        for start in range(first, stop, BLOCK)
+    )
+
+
+def side_by_side(function: Callable[[Sequence[Block]], list[T]], work: Sequence[Block]) -> list[T]:
+    """Run `function` on as many parts of `work` as torch has threads, in the order of `work`.
+
+    BLAS reads thin matrices with one thread only; the rules are bound by memory, so the threads pay.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(work) < 2 * threads:
+        return function(work)
+    ends = [sum(b - a for _, a, b in work) * (k + 1) / threads for k in range(threads)]
+    parts: list[list[Block]] = [[] for _ in range(threads)]
+    seen = 0
+    for block in work:
+        seen += block[2] - block[1]
+        parts[next(k for k, end in enumerate(ends) if seen <= end or k == threads - 1)].append(block)
+    return [result for part in _pool(threads).map(function, parts) for result in part]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "aggregate", initializer=lambda: torch.set_num_threads(1))

@@ -1,0 +1,51 @@
+"""Random Fourier features of the Gaussian kernel, and the distance of two mean embeddings seen through an aligner.
+
+k(x, y) = exp(-|x - y|^2 / (2 sigma^2)) is the mean over w ~ N(0, I / sigma^2) of cos(w.(x - y)) (paper, Definition 1).
+N counts frequencies: the feature of a sample has 2 N numbers, cosines first, and its length is exactly 1.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+from torch import Tensor
+
+from fdamed.core.rng import Stream
+
+GUARD = 1e-5
+"""Added to a length before it divides: a zero vector stays zero."""
+LARGEST_CHECKSUM = 10**9
+
+
+def frequencies(rng: Stream, count: int, width: int, sigma: float) -> Tensor:
+    """Omega (N, p), i.i.d. N(0, 1/sigma^2); the same stream gives the same matrix everywhere."""
+    return torch.randn(count, width, generator=rng.torch).div_(sigma)
+
+
+def checksum(omega: Tensor) -> int:
+    """A number below 10^9 by which parties see whether they drew the same Omega."""
+    return zlib.crc32(omega.contiguous().numpy().data) % LARGEST_CHECKSUM
+
+
+def unit(x: Tensor) -> Tensor:
+    """Each row of (B, p) over its length."""
+    scaled: Tensor = x / (torch.linalg.vector_norm(x, dim=1, keepdim=True) + GUARD)
+    return scaled
+
+
+def fourier_features(x: Tensor, omega: Tensor) -> Tensor:
+    """Sigma^T: (B, p) -> (B, 2 N), [cos, sin] / sqrt(N)."""
+    angle = x @ omega.t()
+    return torch.cat([angle.cos(), angle.sin()], dim=1) / math.sqrt(len(omega))
+
+
+def aligned_distance(w: Tensor, gaps: Tensor, normalise: bool) -> Tensor:
+    """Mean over the rows d of (k, 2 N) of |W^T d|^2 (paper, Eq. 11) with W^T (m, 2 N).
+
+    `normalise`: with sqrt(m) W / |W|_F in W's place, so that the distance cannot be made small by a small W. A W of
+    orthonormal columns, the identity among them, is the same in both.
+    """
+    seen = (gaps @ w.t()).square().sum(1).mean()
+    return seen * (len(w) / (w.square().sum() + GUARD**2)) if normalise else seen

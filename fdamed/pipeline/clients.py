@@ -1,0 +1,226 @@
+"""What a run is made of: the resident model, the hospitals behind a network, and the judge that no method sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.runs import Run
+from fdamed.config.split import Cut
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
+from fdamed.pipeline.paths import Places, needed
+
+if TYPE_CHECKING:
+    from fdamed.federation.client import Site
+    from fdamed.federation.method import Method
+    from fdamed.federation.runner import Judge
+    from fdamed.federation.server import Network
+    from fdamed.models.flat import FlatModel
+    from fdamed.pipeline.personalized_models import Own
+    from fdamed.training.dp_sgd import Mechanism
+
+
+def resident(config: Config) -> FlatModel:
+    """The one model of this process."""
+    from fdamed.models.backbone import build
+    from fdamed.models.flat import FlatModel
+
+    return FlatModel(build(config.model), device(config))
+
+
+def device(config: Config) -> str:
+    import torch
+
+    if config.train.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.train.device == "cuda" and not torch.cuda.is_available():
+        raise FdamedError("no CUDA device is to be seen", "train.device", "Use `auto` or `cpu`, or ask for a GPU node.")
+    return config.train.device
+
+
+def hospital(
+    config: Config,
+    spec: Run,
+    party: str,
+    target: str,
+    seed: int,
+    labels: bool,
+    every: bool,
+    model: FlatModel | None = None,
+    stream_seed: int | None = None,
+    account: Path | None = None,
+) -> Site:
+    """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all.
+
+    `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labelled goes by `seed`.
+    `account`: where a source enters what secure noise has cost.
+    """
+    import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
+    from fdamed.data.loader import load
+    from fdamed.federation.client import Site
+    from fdamed.models import heads
+    from fdamed.models.flat import FlatModel
+
+    folder = Places.of(config).party(party)
+    needed(folder / "order.parquet", "cache")
+    source = party != target
+    auxiliary = spec.auxiliary if source else None
+    train = config.train_of(spec)
+    pixels = 0.0 if source else config.noise_of(spec)
+    read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
+    if source or every:
+        data: Any = read(splits=("train", "adapt"))
+    elif labels:
+        data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
+    else:
+        data = read(splits=("train", "adapt")).without_labels()
+    if isinstance(config.cut, Cut) and data.images.shape[1] != config.image.size:
+        what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
+        raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
+    noise = _mechanism(config, spec, folder) if source else None
+    return Site(
+        name=party,
+        data=data,
+        model=model or resident(config),
+        recipe=train.source if source or every else train.target,
+        seed=seed if stream_seed is None else stream_seed,
+        release=frozenset(config.privacy.release),
+        auxiliary=auxiliary,
+        heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
+        precision=train.precision,
+        smallest_batch=config.privacy.smallest_batch,
+        floor=config.floor,
+        noise=noise,
+        account=account if noise and noise.secure else None,
+    )
+
+
+def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:
+    """How a source's training is made private, where the study wants it."""
+    wanted = config.differential_of(spec)
+    if wanted is None:
+        return None
+    from fdamed.data.loader import patients
+    from fdamed.training.dp_sgd import Mechanism, accountants
+
+    accountants()  # without Opacus nothing begins
+    whose = patients(folder, ("train", "adapt"))
+    return Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta, wanted.secure)
+
+
+def network(
+    config: Config,
+    spec: Run,
+    method: Method[Any],
+    target: str,
+    seed: int,
+    model: FlatModel,
+    threads: int,
+    aside: Callable[[str], Path],
+    stream_seed: int | None = None,
+) -> Network:
+    """All hospitals of the cohort, in this process or in one each, behind lines that fail where the study says so.
+
+    `aside`: where a hospital's memory waits while it is not in this process.
+    """
+    from fdamed.federation.transport.faulty import Unreliable
+
+    own = seed if stream_seed is None else stream_seed
+    kind = type(method)
+    build = partial(
+        hospital,
+        config,
+        spec,
+        target=target,
+        seed=seed,
+        labels=kind.target_labels,
+        every=kind.every_target_label,
+        stream_seed=own,
+    )
+    net = _reliable(config, kind.name, target, model, threads, build, aside)
+    train = config.train_of(spec)
+    whole = Unreliable(net, train.unreliable, own) if train.unreliable else net
+    whole.guard = train.guard
+    whole.invite(train.participation, own)
+    return whole
+
+
+def declare(config: Config, net: Network) -> None:
+    """Tell the server what the hospitals' own manifests say: images to train on, which no answer may exceed, and rates.
+
+    Rates are taken of patients' cohorts alone. A public set is cut up by one program, as unequally as its study wants:
+    there every client counts, wherever it points.
+    """
+    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
+    images = {p: _to_train_on(parties[p]["images"]) for p in config.cut.parties}
+    net.declared = images
+    if isinstance(config.cut, Cut):
+        rates = {p: _to_train_on(parties[p]["positives"]) / images[p] for p in images if images[p]}
+        net.shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
+
+
+def _to_train_on(by_split: dict[str, int]) -> int:
+    return sum(int(by_split.get(split, 0)) for split in ("train", "adapt"))
+
+
+def _reliable(
+    config: Config,
+    method: str,
+    target: str,
+    model: FlatModel,
+    threads: int,
+    build: Callable[..., Site],
+    aside: Callable[[str], Path],
+) -> Network:
+    from fdamed.federation.transport.multiprocess import Processes
+    from fdamed.federation.transport.on_demand import OnDemand
+
+    parties, release = list(config.cut.parties), frozenset(config.privacy.release)
+    if config.train.network == "in_process":
+        builders = {p: partial(build, party=p, model=model, account=account(aside, p)) for p in parties}
+        net: Network = OnDemand(builders, target, model.layout, method, release, aside)
+    else:
+        builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
+        net = Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
+    declare(config, net)
+    return net
+
+
+def account(aside: Callable[[str], Path], party: str) -> Path:
+    """Where a hospital keeps the account of secure noise: beside its memory, and longer."""
+    from fdamed.federation.privacy_budget import FILE
+
+    return aside(party).with_name(FILE)
+
+
+def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
+    """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
+
+    Noise on the test images is the same in every round and for every method of a seed. `own`: what predicts
+    where it is not the bare network; nothing is told as long as there is none.
+    """
+    from fdamed.core.rng import stream
+    from fdamed.data.loader import load
+    from fdamed.evaluation.metrics import scores as scores_of
+    from fdamed.training.local import predict
+
+    folder, noise = Places.of(config).party(target), config.noise_of(spec)
+    views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
+
+    def scores(theta: Any) -> dict[str, float | None]:
+        judged = own(theta) if own else model
+        if judged is None:
+            return {}
+        if judged is model:
+            model.load(theta)
+        out: dict[str, float | None] = {}
+        for split, data in views.items():
+            found = scores_of(data.y, predict(judged, data, rng=stream(seed, target, split, "noise")))
+            out |= {f"{split}/acc": found["acc"], f"{split}/auc": found["auc"]}
+        return out
+
+    return scores

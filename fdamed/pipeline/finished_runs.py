@@ -1,0 +1,102 @@
+"""One finished run of a study, found by its folder or by its names, with its own configuration."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.loader import catalogue
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import digest, read_json
+from fdamed.core.run_record import Record, read
+from fdamed.pipeline.paths import Places
+
+if TYPE_CHECKING:
+    from fdamed.federation.method import Method
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One finished run of a study, and what predicts in it where it is not the bare network."""
+
+    config: Config
+    record: Record
+    spec: Run
+    folder: Path
+    method: Method[Any] | None
+
+    @property
+    def places(self) -> Places:
+        return Places.of(self.config)
+
+
+def by_folder(folder: Path) -> Chosen:
+    """The run of a folder, with the configuration under which it was trained, as the workflow kept it."""
+    folder = folder.resolve()
+    fix = "Give results/COHORT/runs/RUN/TARGET/SEED of a finished run, or --config, --run, --target and --seed."
+    if len(folder.parts) < 6 or folder.parts[-4] != "runs" or not folder.is_dir():
+        raise FdamedError("this is not the folder of a run", str(folder), fix)
+    if not (folder / "run.json").is_file():
+        raise FdamedError("this run is not finished", str(folder), "Run `snakemake --cores 2`, or `fdamed federate`.")
+    root = folder.parents[3]
+    kept = sorted((root / "parties").glob("config.*.json"), key=lambda p: -p.stat().st_mtime)
+    facts = read_json(folder / "run.json")
+    if "images" not in facts["digests"] and "settings" in facts["digests"]:
+        what = "the run is of an older fdamed, and does not say how its images and labels were made"
+        fix = "Name its configuration yourself: --config, --run, --target and --seed."
+        raise FdamedError(what, str(folder), fix)
+    for path in kept:
+        config = _moved(path, root)
+        if config and facts["run"] in config.expanded_runs() and not _differs(config, facts):
+            return of_study(config, facts["run"], facts["target"], int(facts["seed"]))
+    raise FdamedError("the configuration of this run is not in its study", str(root / "parties"), fix)
+
+
+def _moved(path: Path, root: Path) -> Config | None:
+    """A kept configuration with `results` where the study lies now; None: it is one of another version."""
+    from fdamed.config.loader import parse
+
+    try:
+        return parse(read_json(path) | {"results": str(root.parent), "cohort": root.name}, str(path))
+    except (FdamedError, ValueError):
+        return None
+
+
+def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
+    from fdamed.cli.commands.federate import chosen
+    from fdamed.pipeline.phases import phases
+
+    spec = chosen(config, name, target, seed)
+    if catalogue()[spec.method].get("classical"):
+        fix = "Export a run of hospitals that train; `fdamed methods` lists them."
+        what = f"{spec.method} has no model: it aligns the features of this study's images and classifies those alone"
+        raise FdamedError(what, f"runs.{name}", fix)
+    folder = Places.of(config).run(name, target, seed)
+    record = read(folder)
+    if record is None:
+        raise FdamedError("this run is not finished", str(folder), "Run `snakemake --cores 2`, or `fdamed federate`.")
+    differs = _differs(config, record.facts)
+    if differs:
+        fix = "Give the configuration of the run, or the run's folder alone."
+        raise FdamedError(f"the run was trained with other {differs} than this configuration has", str(folder), fix)
+    if "images" not in record.facts["digests"]:
+        told = "is of an older fdamed: that `image`, `cut` and `data` are those of its training is taken from"
+        print(f"{name}/{target}/{seed} {told} the configuration that was named", file=sys.stderr, flush=True)
+    method = phases(config, spec)[-1].method
+    return Chosen(config, record, spec, folder, method if method.keeps or method.parts else None)
+
+
+def _differs(config: Config, facts: dict[str, Any]) -> str:
+    """What of this configuration is not as the run has it in run.json, in words; nothing: it is the run's own."""
+    from fdamed.cli.commands.federate import digest_images
+
+    spec, known = config.expanded_runs()[facts["run"]], facts["digests"]
+    if digest([part.model_dump(mode="json") for part in (config.model, config.train, spec)]) != known["settings"]:
+        return "settings"
+    if known.get("images", here := digest_images(config)) != here:
+        return "images or labels (`image`, `cut` or `data`)"
+    return ""

@@ -1,0 +1,145 @@
+"""Where everything lies below results/{cohort}/ (docs/artefacts.md)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdamed.config.datasets import Benchmark, DataSet
+from fdamed.config.loader import load
+from fdamed.config.split import Cut, Partition
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from fdamed.models.flat import Layout
+
+
+FROZEN = "init"
+"""The backbone that no run has trained."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths of one cohort."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, config: Config) -> Places:
+        return cls(Path(config.results) / config.cohort)
+
+    @property
+    def parties(self) -> Path:
+        """What stays in the hospitals."""
+        return self.root / "parties"
+
+    def party(self, name: str) -> Path:
+        return self.parties / name
+
+    def init(self, seed: int) -> Path:
+        return self.root / "init" / str(seed)
+
+    def run(self, run: str, target: str, seed: int) -> Path:
+        return self.root / "runs" / run / target / str(seed)
+
+    def features(self, party: str, backbone: str, target: str, seed: int) -> Path:
+        """What a hospital's images become in a backbone: `init`, or the run whose weights it has."""
+        return self.party(party) / "features" / backbone / target / f"{seed}.safetensors"
+
+    def weights(self, backbone: str, target: str, seed: int) -> Path:
+        """The weights of a backbone: `init`, or a run."""
+        folder = self.init(seed) if backbone == FROZEN else self.run(backbone, target, seed)
+        return folder / "theta.safetensors"
+
+    def memory(self, party: str, run: str, target: str, seed: int) -> Path:
+        return self.party(party) / "memory" / run / target / str(seed)
+
+    def predictions(self, party: str, run: str, target: str, seed: int) -> Path:
+        return self.party(party) / "predictions" / run / target / f"{seed}.parquet"
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    set_by_workflow = os.environ.get("FDAMED_CONFIG")
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        metavar="FILE",
+        default=[set_by_workflow] if set_by_workflow else None,
+        required=required and not set_by_workflow,
+        help="configuration; later files win (default: the file named by FDAMED_CONFIG)",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False, required: bool = True) -> None:
+    """The options that name one run, or the same run with several seeds."""
+    parser.add_argument("--run", dest="run_name", required=required, metavar="NAME", help="a key of `runs`")
+    parser.add_argument("--target", required=required, metavar="PARTY")
+    if several_seeds:
+        parser.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
+    else:
+        parser.add_argument("--seed", type=int, required=required)
+
+
+def read_config(arguments: argparse.Namespace) -> Config:
+    return load(*arguments.config)
+
+
+def clinical(config: Config) -> tuple[DataSet, Cut]:
+    """The data set and its cut, if the study is one of radiographs."""
+    if isinstance(config.data, Benchmark) or isinstance(config.cut, Partition):
+        fix = "Public sets become hospitals by `fdamed divide`."
+        raise FdamedError("this stage is for radiographs, and the data is a benchmark set", "data.layout", fix)
+    return config.data, config.cut
+
+
+def needed(path: Path, made_by: str) -> Path:
+    """The path, if it is there; an error that names the stage which makes it if not."""
+    if not path.exists():
+        raise FdamedError("a file of an earlier stage is missing", str(path), f"Run `fdamed {made_by}` first.")
+    return path
+
+
+def rows_in(path: Path, made_by: str) -> pd.DataFrame:
+    """The rows of an earlier stage's parquet file."""
+    import pandas as pd
+    from pyarrow import ArrowInvalid
+
+    try:
+        return pd.read_parquet(needed(path, made_by))
+    except (ArrowInvalid, OSError):
+        raise FdamedError("the file is damaged", str(path), f"Remove it and run `fdamed {made_by}` again.") from None
+
+
+def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
+    """The weights of an earlier stage as one vector, if they are this configuration's model's."""
+    from fdamed.models.flat import vector_from
+
+    try:
+        return vector_from(tensors_in(path, made_by), layout)
+    except (KeyError, ValueError):
+        raise foreign_weights(path, made_by) from None
+
+
+def tensors_in(path: Path, made_by: str) -> dict[str, Tensor]:
+    """The tensors of an earlier stage by name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        content: dict[str, Tensor] = load_file(needed(path, made_by))
+    except SafetensorError:
+        raise foreign_weights(path, made_by) from None
+    return content
+
+
+def foreign_weights(path: Path, made_by: str) -> FdamedError:
+    """The error of a file whose tensors do not fit."""
+    what = "the weights are damaged, or those of another model"
+    return FdamedError(what, str(path), f"Run `fdamed {made_by}` again with this configuration.")

@@ -1,0 +1,70 @@
+"""What noise at the sources has cost their patients in a run: read from each hospital's own account, in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.pipeline.paths import Places
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fdamed.federation.checkpoint import Checkpoints
+    from fdamed.federation.server import Network
+
+
+def costs_of(
+    config: Config, spec: Run, net: Network, memory: Callable[[str, str], Path], checkpoints: Checkpoints
+) -> dict[str, Any]:
+    """`privacy` of run.json: settings and, for each source, epsilon, delta and the steps behind it; {} without noise.
+
+    `memory`: a hospital and a file's name -> the file among its memories; `checkpoints` have what it was for a hospital
+    whose process has ended.
+    """
+    wanted = config.differential_of(spec)
+    if wanted is None:
+        return {}
+    from fdamed.data.loader import patients
+    from fdamed.federation.privacy_budget import FILE, lines_in
+    from fdamed.training.dp_sgd import Mechanism, epsilon
+
+    sources: dict[str, Any] = {}
+    for party in net.sources:
+        whose = patients(Places.of(config).party(party), ("train", "adapt"))
+        delta = Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta).allowance
+        if wanted.secure:
+            spent = lines_in({}, memory(party, FILE))
+        else:
+            spent = lines_in(_remembered(net, party, memory(party, "cost.safetensors"), checkpoints))
+        if spent:
+            sources[party] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
+    if not sources:
+        return {}
+    return {"unit": "patient", "mode": "secure" if wanted.secure else "reproducible"} | {
+        "multiplier": wanted.multiplier,
+        "clip": wanted.clip,
+        "sources": sources,
+    }
+
+
+def _remembered(net: Network, party: str, copy: Path, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
+    """What a hospital remembers of all that it has answered, also when its process has ended since."""
+    from fdamed.federation.client_state import read_memory
+
+    if party in checkpoints.behind:
+        raise FdamedError(
+            f"what noise has cost the patients of {party} is not known: its process ended after answers that are in "
+            "the model and in no account",
+            str(checkpoints.folder),
+            "Delete this folder and start the run again; `train.checkpoint_every: 1` leaves the least to be lost, and "
+            "`secure: true` of the differential privacy keeps the account in a file.",
+        )
+    remembered = read_memory(copy) if net.save_memory(party, copy) else {}
+    copy.unlink(missing_ok=True)
+    last = checkpoints.kept(party) if net.gone(party) else None
+    return read_memory(last) if last else remembered

@@ -1,0 +1,141 @@
+"""Ours beside the healthcare paper: its Tables 2, 3 and 4, and whether its order of methods is found again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.evaluation.compute_cost import Cost
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.run_tables import ALL_TARGETS
+
+LAYOUTS = {("chexpert", "condition"): "chexpert", ("mimic", "race"): "mimic", ("midrc", "site"): "midrc"}
+"""Data set and cut of the paper -> its cohort."""
+PAIRS = (
+    (("fedavg", False), ("finetune", False)),
+    (("finetune", False), ("finetune", True)),
+    (("finetune", False), ("gp", False)),
+    (("gp", False), ("gp", True)),
+)
+"""The comparisons that the paper draws: method, with auxiliary tasks or not."""
+LARGE = "chexpert"
+"""The paper's cohort with a large shift, whose order is held against that of other data."""
+
+Summary = Mapping[tuple[str, str, str], Interval]
+
+
+@cache
+def printed() -> dict[str, Any]:
+    """The paper's figures."""
+    content: dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
+    return content
+
+
+def paper_cohort(config: Config) -> str | None:
+    """Which cohort of the paper the study's layout is, if any."""
+    return LAYOUTS.get((config.data.layout, config.cut.by))
+
+
+def match(runs: Mapping[str, Run], method: str, auxiliary: bool) -> str | None:
+    """The run that is a row of the paper: the one with most heads, the first of several."""
+    found = [
+        (name, r)
+        for name, r in runs.items()
+        if r.method == method and (r.auxiliary is not None) == auxiliary and r.then is None
+    ]
+    best = max(found, key=lambda item: len(item[1].auxiliary.heads) if item[1].auxiliary else 0, default=None)
+    return best[0] if best else None
+
+
+def table2(config: Config, runs: Mapping[str, Run], summary: Summary, target: str) -> dict[str, Any] | None:
+    """The paper's rows with ours beside them where the layout is the paper's; a row without a score was not run."""
+    cohort = paper_cohort(config)
+    if cohort is None:
+        return None
+    rows = []
+    for entry in printed()["rows"]:
+        run = match(runs, entry["method"], entry["auxiliary"])
+        ours = {m: summary.get((target, run, m)) if run else None for m in ("acc", "auc")}
+        ran = any(s is not None and s.mean is not None for s in ours.values())
+        rows.append({"name": entry["name"], "paper": entry[cohort], "run": run, "ours": ours, "ran": ran})
+    return {"source": printed()["source"], "rows": rows, "target": target, "cohort": cohort}
+
+
+def table3(rows: Sequence[Cost]) -> list[dict[str, Any]]:
+    """Our costs with the paper's beside them, and the paper's rows that did not run here."""
+    paper = {(p["method"], p["auxiliary"]): p for p in printed()["costs"]["rows"]}
+    base = next(p["seconds"] for p in paper.values() if p["method"] == "finetune")
+    seen = [(c.method, c.auxiliary) for c in rows]
+    out: list[dict[str, Any]] = [
+        {"cost": c, "run": c.run, "paper": paper.get(key) if seen.index(key) == i else None}
+        for i, (c, key) in enumerate(zip(rows, seen, strict=True))
+    ]
+    out += [{"cost": None, "run": p["name"], "paper": p} for key, p in paper.items() if key not in seen]
+    for row in out:
+        row["paper_ratio"] = row["paper"]["seconds"] / base if row["paper"] else None
+    return out
+
+
+def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[str, float]]]:
+    """The paper's AUC by number of labelled target images, for a sweep over them on its cohort."""
+    entry = printed()["labelled"]
+    if paper_cohort(config) != entry["cohort"] or list(options) != ["labelled"]:
+        return []
+    return [(row["name"], row["auc"]) for row in entry["rows"]]
+
+
+def ordering(config: Config, runs: Mapping[str, Run], summary: Summary, target: str, metric: str) -> list[str]:
+    """Sentences: which of the paper's comparisons are found here, which only within intervals, which reversed."""
+    if config.data.layout == "benchmark":
+        return []
+    cohort = paper_cohort(config) or LARGE
+    names = {(e["method"], e["auxiliary"]): e for e in printed()["rows"]}
+    verdicts: dict[str, list[str]] = {}
+    for first, second in PAIRS:
+        a, b = names[first], names[second]
+        lower, upper = (a, b) if a[cohort][metric][0] < b[cohort][metric][0] else (b, a)
+        ours = [match(runs, e["method"], e["auxiliary"]) for e in (lower, upper)]
+        scores = [summary.get((target, run, metric)) if run else None for run in ours]
+        verdicts.setdefault(_verdict(*scores), []).append(f"{_short(lower)} < {_short(upper)}")
+    known = [v for v in verdicts if v != ABSENT]
+    if not known:
+        return []
+    where = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
+    name = {"auc": "AUC", "acc": "accuracy"}[metric]
+    other = "" if paper_cohort(config) else " (that on CheXpert, a large shift; this cohort is none of the paper’s)"
+    parts = [_clause(verdicts[verdict], verdict) for verdict in (*VERDICTS, ABSENT) if verdict in verdicts]
+    return [f"The paper’s order by {name}{other}, seen {where}: {'; '.join(parts)}."]
+
+
+HOLDS, TURNED = "holds with intervals apart", "is reversed with intervals apart"
+WITHIN, TURNED_WITHIN = "holds only within overlapping intervals", "is reversed within overlapping intervals"
+ALONE, TURNED_ALONE = "holds as far as single runs can tell", "is reversed as far as single runs can tell"
+ABSENT = "cannot be judged, for a side was not run"
+VERDICTS = (HOLDS, WITHIN, ALONE, TURNED, TURNED_WITHIN, TURNED_ALONE)
+
+
+def _verdict(lower: Interval | None, upper: Interval | None) -> str:
+    if lower is None or upper is None or lower.mean is None or upper.mean is None:
+        return ABSENT
+    overlap = lower.overlaps(upper)
+    if lower.mean < upper.mean:
+        return {None: ALONE, True: WITHIN, False: HOLDS}[overlap]
+    return {None: TURNED_ALONE, True: TURNED_WITHIN, False: TURNED}[overlap]
+
+
+def _short(entry: Mapping[str, Any]) -> str:
+    """The paper's name without what all of them share."""
+    return str(entry["name"]).removeprefix("FedAvg_Finetune_").removeprefix("FedAvg_")
+
+
+def _clause(pairs: Sequence[str], verdict: str) -> str:
+    if len(pairs) == 1:
+        return f"{pairs[0]} {verdict}"
+    verb = {"holds": "hold", "is": "are", "cannot": "cannot"}
+    first, _, rest = verdict.partition(" ")
+    return f"{', '.join(pairs[:-1])} and {pairs[-1]} {verb[first]} {rest}"

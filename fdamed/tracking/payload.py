@@ -1,0 +1,143 @@
+"""What a run becomes in MLflow: tags for where it comes from, flat params to compare by, points of its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fdamed.core.disclosure import hides, shareable
+from fdamed.core.run_record import Record, millis
+
+OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
+"""Nobody's login name, nobody's folder."""
+NAMED = 20
+"""Sources that are named one by one."""
+RUN, STUDY = "run", "study"
+"""Values of the tag `level`: a trained run, or the one entry that holds what belongs to the whole study."""
+
+Point = tuple[str, float, int, int]
+"""Metric, value, time in milliseconds, round."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an entry holds, made only where it is not in MLflow yet."""
+
+    params: Mapping[str, str]
+    points: Sequence[Point]
+    files: Mapping[str, str]
+    """File name -> text."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line in MLflow's table: who it is, a digest that tells whether it has changed, and how to make its content."""
+
+    key: str
+    digest: str
+    name: str
+    span: tuple[int, int]
+    """Begin and end in milliseconds."""
+    tags: Mapping[str, str]
+    content: Callable[[], Content]
+
+
+def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[str, str]]) -> Entry:
+    """A trained run, with the files that are kept beside it; another smallest cell shows other scores."""
+    return Entry(
+        key=record.key,
+        digest=f"{record.digest}-{smallest}",
+        name=f"{record.run}-{record.target}-s{record.seed}",
+        span=span(record),
+        tags=tags(record),
+        content=lambda: Content(params(record), points(record, smallest), files(record)),
+    )
+
+
+def study_entry(cohort: str, digest: str, span: tuple[int, int], files: Callable[[], Mapping[str, str]]) -> Entry:
+    """What belongs to no single run: the report and its tables."""
+    return Entry(
+        key=f"{cohort}/{STUDY}",
+        digest=digest,
+        name=f"{cohort}: the report",
+        span=span,
+        tags={"level": STUDY, **OURS},
+        content=lambda: Content({"cohort": cohort}, (), files()),
+    )
+
+
+def span(record: Record) -> tuple[int, int]:
+    """Begin and end of the training in milliseconds, from its files: an import tells nothing of its own clock.
+
+    Of all rounds: a clock that was set back between two of them must not make a run end before it began.
+    """
+    begins, ends = [millis(row) for row in record.timing], [millis(row, end=True) for row in record.timing]
+    return (min(begins), max(ends)) if record.timing else (0, 0)
+
+
+def tags(record: Record) -> dict[str, str]:
+    """Where the run comes from; nobody's login name, nobody's folders."""
+    out = {"level": RUN, "weights_digest": record.weights, **OURS}
+    for group in ("versions", "digests"):
+        out |= {f"{group}.{k}": str(shareable(v)) for k, v in (record.facts.get(group) or {}).items()}
+    return out
+
+
+def params(record: Record) -> dict[str, str]:
+    """What defines the run and is worth comparing, flat: the rest is in its config.json."""
+    facts = record.facts
+    out: dict[str, object] = {"cohort": facts["cohort"], "run": record.run, "method": record.method}
+    out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
+    out |= {key: facts.get(key) for key in ("labelled", "parameters")}
+    sources: list[str] = list(facts.get("sources") or [])
+    out["sources"] = ",".join(sources) if len(sources) <= NAMED else f"{len(sources)}: {sources[0]} to {sources[-1]}"
+    for phase in record.phases[1:]:
+        out |= {"then": phase["method"], "then_rounds": phase["rounds"], "then_lr": phase["train"]["target"]["lr"]}
+        out |= {f"then_{key}": value for key, value in phase["options"].items()}
+    auxiliary = facts.get("auxiliary")
+    if auxiliary:
+        out |= {"auxiliary": ",".join(auxiliary["heads"]), "alpha": auxiliary["alpha"]}
+    for side in ("source", "target"):
+        recipe = (facts.get("train") or {}).get(side) or {}
+        out |= {f"{key}_{side}": recipe[key] for key in ("lr", "batch", "epochs", "optimiser") if key in recipe}
+    out |= {str(key): value for key, value in (facts.get("options") or {}).items()}
+    return {key: str(shareable(value, key))[:6000] for key, value in out.items() if value is not None}
+
+
+def points(record: Record, smallest: int) -> list[Point]:
+    """Metric, value, time in milliseconds, round: curves by round, final scores at the last round."""
+    _, end = span(record)
+    ended = {int(row["round"]): millis(row, end=True) for row in record.timing}
+    last = max([int(row["round"]) for row in record.rounds], default=0)
+    final = dict(final_scores(record, smallest))
+    own = record.scores.get(record.target)
+    hidden = own is not None and hides(own["n"], own["positives"], smallest)
+    out: list[Point] = []
+    for row in record.rounds:
+        step = int(row["round"])
+        for key, value in row.items():
+            # The final score takes the place of the last round's: one value a round.
+            taken = key in final and step == last
+            if key != "round" and value is not None and not taken and not (hidden and key.startswith("test/")):
+                out.append((key, float(value), ended.get(step, end), step))
+    for step, (sent, received) in record.traffic.items():
+        when = ended.get(step, end)
+        out += [("comm/mb_out_round", sent / 1e6, when, step), ("comm/mb_in_round", received / 1e6, when, step)]
+    out += [
+        ("runtime/seconds_round", float(r["seconds"]), ended[int(r["round"])], int(r["round"])) for r in record.timing
+    ]
+    out.append(("comm/mb_out", record.bytes_out / 1e6, end, last))
+    if record.timing:
+        out.append(("runtime/seconds", sum(float(r["seconds"]) for r in record.timing), end, last))
+    return out + [(key, value, end, last) for key, value in final.items()]
+
+
+def final_scores(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
+    """test/SCORE at the target, test/PARTY/SCORE elsewhere; nothing where it is undefined or may not be shown."""
+    for party, score in record.scores.items():
+        if hides(score["n"], score["positives"], smallest):
+            continue
+        where = "" if party == record.target else f"{party}/"
+        for key, value in score.items():
+            if isinstance(value, int | float) and key not in {"n", "positives", "seed"}:
+                yield f"test/{where}{key}", float(value)

@@ -1,0 +1,243 @@
+"""The one local training loop; `loss`, `task`, `descend` and `correct` are the hooks that the papers need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
+from fdamed.core.rng import Stream
+from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.models.flat import FlatModel
+from fdamed.models.heads import auxiliary_loss
+from fdamed.training.optimizer import Optimiser
+
+if TYPE_CHECKING:
+    from fdamed.training.dp_sgd import Mechanism
+
+Floats = NDArray[np.float32]
+Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
+"""(model, images (B, 1, S, S), labels (B,)) -> scalar."""
+Task = Callable[[Tensor, Tensor], Tensor]
+"""(features (B, d), labels (B,)) -> scalar: stands for the main head's cross-entropy, beside auxiliary tasks, too."""
+Descend = Callable[[Callable[[], Tensor]], Tensor]
+"""Asks for the batch's loss, once or more often, and adds its own gradient to the models' -> the loss."""
+Correct = Callable[[Tensor], None]
+"""Changes the flat gradient (P,) in place before the step."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What local training came to; the model itself stays in the FlatModel."""
+
+    loss: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class AuxiliaryTasks:
+    """The heads that train along (healthcare paper, Eq. 3): L_main + alpha * sum_k L_aux_k."""
+
+    heads: FlatModel
+    names: tuple[str, ...]
+    alpha: float
+
+
+def fit(
+    model: FlatModel,
+    data: Labelled | Unlabelled,
+    recipe: Recipe,
+    rng: Stream,
+    *,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    descend: Descend | None = None,
+    correct: Correct | None = None,
+    shift: Tensor | None = None,
+    auxiliary: AuxiliaryTasks | None = None,
+    optimiser: Optimiser | None = None,
+    private: Mechanism | None = None,
+    precision: str = "float32",
+) -> Outcome:
+    """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps.
+
+    `shift` (P,) is added to every gradient. `private`: patients are drawn for each step, and their gradients clipped
+    and covered with noise.
+    """
+    if private and (loss or task or descend or auxiliary or precision != "float32"):
+        raise TypeError("under noise a hospital trains the main task alone, in float32")
+    if shift is not None and (private or descend):
+        raise TypeError("a gradient that is not made by one backward pass cannot be shifted")
+    if not isinstance(data, Labelled):
+        raise TypeError("a hospital without labels was asked to train with labels")
+    device = model.theta.device
+    images = held(data, device)
+    labels = torch.from_numpy(data.y).to(device)
+    side = _auxiliary_labels(auxiliary, data, device)
+    optimiser = optimiser or Optimiser(model, recipe)
+    head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
+    model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
+    total, steps = torch.zeros((), device=device), 0
+    for epoch in range(recipe.epochs):
+        order = rng.child("order", epoch)
+        drawn = private.batches(recipe.batch, order) if private else batches(len(data), recipe.batch, order)
+        for number, rows in enumerate(drawn):
+            x = as_input(taken(images, rows, device))
+            rows = rows.to(device)
+            y = labels.index_select(0, rows)
+            if recipe.augment and len(x):
+                x = jitter(x, rng.child("augment", epoch, number))
+            if data.noise:
+                x = noisy(x, data.noise, rng.child("noise", epoch, number))
+            if shift is None:
+                model.grad.zero_()
+            else:
+                model.grad.copy_(shift)  # backward adds to it: one pass over the memory instead of two
+            if auxiliary:
+                auxiliary.heads.grad.zero_()
+            b = {k: v[rows] for k, v in side.items()}
+            objective = partial(local_loss, model, x, y, b, auxiliary, loss, task, precision)
+            if private:
+                value = private.gradient(model, x, y, recipe.batch, rng.child("private", epoch, number))
+            elif descend:
+                value = descend(objective)
+            else:
+                value = objective()
+                value.backward()  # type: ignore[no-untyped-call]
+            if correct:
+                correct(model.grad)
+            optimiser.step()
+            if head_optimiser:
+                head_optimiser.step()
+            total += value.detach()
+            steps += 1
+    if steps == 0:
+        raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
+    return Outcome(float(total) / steps, steps)
+
+
+def local_loss(
+    model: FlatModel,
+    x: Tensor,
+    y: Tensor,
+    side: dict[str, Tensor],
+    auxiliary: AuxiliaryTasks | None = None,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    precision: str = "float32",
+) -> Tensor:
+    """What a hospital minimises, on one batch; `side` has the batch's auxiliary labels."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        if not (auxiliary or task):
+            return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
+        f = model.module.features(x)  # type: ignore[operator]  # every network here has features
+        value = task(f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
+        if auxiliary:
+            value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, side)  # type: ignore[arg-type]
+        return value
+
+
+def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:
+    """Rows of each batch of one shuffled epoch; a last batch of one sample is left out (BatchNorm cannot use it)."""
+    order = torch.from_numpy(rng.numpy.permutation(n))
+    for start in range(0, n, size):
+        rows = order[start : start + size]
+        if len(rows) > 1 or n == 1:
+            yield rows
+
+
+def in_order(n: int, size: int) -> Iterator[Tensor]:
+    """Rows of batches that hold every sample once, in order."""
+    for start in range(0, n, size):
+        yield torch.arange(start, min(start + size, n))
+
+
+def held(data: Labelled | Unlabelled, device: torch.device) -> Tensor:
+    """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if half of its room will do."""
+    here = torch.from_numpy(data.images)
+    if device.type != "cuda":
+        return here
+    kept: dict[torch.device, Tensor] = vars(data).setdefault("_held", {})
+    if device not in kept:
+        fits = here.nbytes < torch.cuda.mem_get_info(device)[0] // 2
+        kept[device] = here.to(device) if fits else here
+    return kept[device]
+
+
+def taken(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """The images of a batch on the device; from the host through pinned memory, without waiting."""
+    if images.device.type == device.type:
+        return images.index_select(0, rows.to(device))
+    return images.index_select(0, rows).pin_memory().to(device, non_blocking=True)
+
+
+def as_input(images: Tensor) -> Tensor:
+    """uint8 (B, S, S) or (B, S, S, C) -> float32 (B, C, S, S) in [0, 1]; feature vectors (B, d) as they are."""
+    if images.dtype != torch.uint8:
+        return images
+    stacked = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
+    return stacked.to(torch.float32).div_(255.0)
+
+
+def noisy(x: Tensor, deviation: float, rng: Stream) -> Tensor:
+    """x + deviation * N(0, 1), not clipped."""
+    return x.add(torch.randn(x.shape, generator=rng.torch).to(x.device), alpha=deviation)
+
+
+def jitter(x: Tensor, rng: Stream) -> Tensor:
+    """Shift each image by up to a sixteenth of its side and change its contrast by up to a tenth."""
+    generator = rng.torch
+    n, side = len(x), x.shape[-1]
+    reach = max(1, side // 16)
+    padded = F.pad(x, (reach,) * 4, mode="replicate")
+    corners = torch.randint(0, 2 * reach + 1, (n, 2), generator=generator)
+    gains = torch.rand(n, generator=generator).mul_(0.2).add_(0.9).to(x.device).view(n, 1, 1, 1)
+    moved = torch.stack([p[:, i : i + side, j : j + side] for p, (i, j) in zip(padded, corners.tolist(), strict=True)])
+    return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
+
+
+def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: torch.device) -> dict[str, Tensor]:
+    if auxiliary is None:
+        return {}
+    return {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in auxiliary.names}
+
+
+def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Floats:
+    """Probabilities (n, C) in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    parts = _passed(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
+    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
+
+
+def embed(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Tensor:
+    """What the heads read, (n, d) float32 in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
+    parts = _passed(model, data, lambda x: features(x).float(), batch, rng)
+    return torch.cat(parts).cpu() if parts else torch.empty(0, 0)
+
+
+@torch.inference_mode()
+def _passed(
+    model: FlatModel, data: Labelled | Unlabelled, through: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
+) -> list[Tensor]:
+    if data.noise and rng is None:
+        raise TypeError("noisy data needs a stream for its noise")
+    model.module.eval()
+    device = model.theta.device
+    images = held(data, device)
+    parts = []
+    for number, start in enumerate(range(0, len(data), batch)):
+        rows = torch.arange(start, min(start + batch, len(data)))
+        x = as_input(taken(images, rows, device))
+        if data.noise and rng:
+            x = noisy(x, data.noise, rng.child(number))
+        parts.append(through(x))
+    return parts

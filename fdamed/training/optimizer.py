@@ -1,0 +1,73 @@
+"""How a step is taken: Adam or plain SGD, on a model that is one vector."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fdamed.config.study import Recipe
+
+
+class Trainable(Protocol):
+    """What is trained: parameters and their gradients, both flat."""
+
+    @property
+    def trainable(self) -> Tensor: ...
+    @property
+    def grad(self) -> Tensor: ...
+
+
+class Optimiser:
+    """Adam or plain SGD on the flat vector, one pass over memory.
+
+    `torch._fused_adam_` is what torch.optim.Adam(fused=True) calls; constructing an optimiser of torch.optim would
+    import the compiler (about 5 s of CPU) in every job (decision 0004).
+    """
+
+    BETAS = (0.9, 0.999)
+    EPS = 1e-8
+
+    def __init__(self, model: Trainable, recipe: Recipe) -> None:
+        self._model = model
+        self._recipe = recipe
+        adam = recipe.optimiser == "adam"
+        self.mean = torch.zeros_like(model.grad) if adam else None
+        self.square = torch.zeros_like(model.grad) if adam else None
+        self.count = torch.zeros((), device=model.grad.device)
+
+    def step(self) -> None:
+        theta, grad, recipe = self._model.trainable, self._model.grad, self._recipe
+        with torch.no_grad():
+            if self.mean is None or self.square is None:
+                theta.add_(
+                    grad.add(theta, alpha=recipe.weight_decay) if recipe.weight_decay else grad, alpha=-recipe.lr
+                )
+                return
+            self.count += 1
+            torch._fused_adam_(
+                [theta],
+                [grad],
+                [self.mean],
+                [self.square],
+                [],
+                [self.count],
+                lr=recipe.lr,
+                beta1=self.BETAS[0],
+                beta2=self.BETAS[1],
+                weight_decay=recipe.weight_decay,
+                eps=self.EPS,
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def memory(self) -> dict[str, Tensor]:
+        """The moments, for a hospital that goes on with them in the next round."""
+        if self.mean is None or self.square is None:
+            return {}
+        return {"mean": self.mean, "square": self.square, "count": self.count}
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        for name, value in memory.items():
+            getattr(self, name).copy_(value)
