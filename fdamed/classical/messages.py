@@ -59,7 +59,7 @@ def fingerprint(theta: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
 
 
-@step("classical.exchange.send_rows")
+@step("classical.send_labeled_features")
 def send_rows(site: Site, ask: Backbone) -> Rows:
     """A source's features with their labels."""
     _same_backbone(site, ask.x)
@@ -67,20 +67,20 @@ def send_rows(site: Site, ask: Backbone) -> Rows:
     return Rows(z=torch.from_numpy(labelled.images), y=torch.from_numpy(labelled.y))  # type: ignore[union-attr]
 
 
-@step("classical.exchange.send_unlabelled")
+@step("classical.send_unlabeled_features")
 def send_unlabelled(site: Site, ask: Backbone) -> Unlabelled:
     """The target's features, which have no labels here."""
     _same_backbone(site, ask.x)
     return Unlabelled(z=torch.from_numpy(site.data.images))
 
 
-@step("classical.exchange.send_questions")
+@step("classical.send_test_features")
 def send_questions(site: Site, ask: Received) -> Unlabelled:
     """The features of the images that the target wants to know about."""
     return Unlabelled(z=site.memory[QUESTIONS])
 
 
-@step("classical.exchange.take_answers")
+@step("classical.receive_predictions")
 def take_answers(site: Site, ask: Probabilities) -> Received:
     """Keep the probabilities; they stay in the target's folder."""
     site.memory[ANSWERS] = ask.p

@@ -107,7 +107,7 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
     return [(m, q, int(steps)) for m, q, steps in table.tolist()]
 
 
-@step("federation.accounts.tell_cost", noised=True)
+@step("report_privacy_cost", noised=True)
 def tell_cost(site: Site, ask: Ask) -> Cost:
     """What the account stands at; both numbers follow from the settings and the number of patients."""
     if site.noise is None:

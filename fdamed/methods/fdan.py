@@ -62,7 +62,7 @@ class State:
     h: Scalar
 
 
-@step("methods.fdan.approach")
+@step("fdan.align")
 def approach(site: Site, ask: Approach) -> Approached:
     """A source: its task and the way to the target's mean; its own mean is that of the features it trained on."""
     site.model.load(ask.x)
@@ -84,7 +84,7 @@ def approach(site: Site, ask: Approach) -> Approached:
     return Approached(g=site.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(site.data), loss=loss)
 
 
-@step("methods.fdan.portray")
+@step("fdan.embed")
 def portray(site: Site, ask: Approach) -> Approached:
     """The target: the mean of its features under x, and its way to the sources' mean of the round before.
 

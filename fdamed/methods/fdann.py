@@ -57,7 +57,7 @@ class State:
     di: Statistic
 
 
-@step("methods.fdann.play")
+@step("fdann.train")
 def play(site: Site, ask: Against) -> Played:
     """Train on the task where there are labels, and play one side of the game."""
     site.model.load(ask.x)

@@ -71,7 +71,7 @@ class State:
     gamma: Scalar
 
 
-@step("methods.fedgtst.train_guided", draws=train_locally)
+@step("fedgtst.train", draws=train_locally)
 def train_guided(site: Site, ask: Guided) -> Steep:
     """Train towards the guide, in phi also plainly; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0

@@ -62,7 +62,7 @@ class State:
     t: Count
 
 
-@step("methods.fediir.slope")
+@step("fediir.head_gradient")
 def slope(site: Site, ask: Model) -> HeadGradient:
     """g_k at this model over all images, in evaluation mode; that of a single image would be a patient's features."""
     site.memory[KEPT] = ask.x.clone()
@@ -87,7 +87,7 @@ def head_size(layout: Layout) -> int:
     return shape.classes * (shape.d + 1)
 
 
-@step("methods.fediir.train_towards", draws=train_locally)
+@step("fediir.train", draws=train_locally)
 def train_towards(site: Site, ask: Towards) -> Trained:
     """Train from the model of the first question with the head's gradient drawn to g."""
     if KEPT not in site.memory:

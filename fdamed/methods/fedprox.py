@@ -33,7 +33,7 @@ class Near:
     stragglers: Scalar
 
 
-@step("methods.fedprox.train_near", draws=train_locally, noised=True)
+@step("fedprox.train", draws=train_locally, noised=True)
 def train_near(site: Site, ask: Near) -> Trained:
     """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps

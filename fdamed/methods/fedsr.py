@@ -66,7 +66,7 @@ class State:
     s: Statistic
 
 
-@step("methods.fedsr.learn", draws=train_locally)
+@step("fedsr.train", draws=train_locally)
 def learn(site: Site, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
     if ask.steps:

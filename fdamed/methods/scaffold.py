@@ -67,7 +67,7 @@ class State:
     taken: Statistic
 
 
-@step("methods.scaffold.train_corrected", draws=train_locally)
+@step("scaffold.train", draws=train_locally)
 def train_corrected(site: Site, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     refuse_adam(site, ask.option)

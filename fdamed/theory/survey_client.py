@@ -84,7 +84,7 @@ class Still(Optimiser):
     def step(self) -> None: ...
 
 
-@step("theory.gradients.train_a_little")
+@step("survey.train")
 def train_a_little(site: Site, ask: Part) -> Trained:
     """One pass over some of the images, as ever else."""
     few = max(ask.images, site.floor.steps * site.recipe.batch)  # a model of fewer steps does not leave the hospital
@@ -95,7 +95,7 @@ def train_a_little(site: Site, ask: Part) -> Trained:
     return trained
 
 
-@step("theory.gradients.gradient")
+@step("survey.gradient")
 def gradient(site: Site, ask: Part) -> Gradient:
     """The mean gradient over some of the images, and how far chance may have moved it."""
     site.model.load(ask.x)
@@ -117,7 +117,7 @@ def gradient(site: Site, ask: Part) -> Gradient:
     return Gradient(g=g, n=len(site.data), used=len(part.data), noise2=noise2)
 
 
-@step("theory.gradients.lie")
+@step("survey.geometry")
 def lie(site: Site, ask: Question) -> Lie:
     """How the target's gradient lies to the sources' directions, and how sure that is."""
     site.model.load(ask.x)

@@ -122,7 +122,7 @@ def test_one_hospital_that_keeps_its_features_stops_the_run_before_a_byte_leaves
     net._sites[shut].release = hospitals.RELEASE
     with pytest.raises(FdamedError) as refused:
         run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
-    for part in (name, "federation.exchange.show", "features", shut):
+    for part in (name, "feature_exchange.send_features", "features", shut):
         assert part in refused.value.what
     assert net.ledger.lines() == []
     assert "privacy.release" in refused.value.fix
@@ -133,7 +133,7 @@ def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
     layout = hospitals.model().layout
     # The server believes that features are released: the hospital's own door holds.
     net = Processes(builders, "target", layout, "fdann", dict.fromkeys(builders, OPEN))
-    with pytest.raises(FdamedError, match=r"fdann asks \w+ in step federation.exchange.show for features"):
+    with pytest.raises(FdamedError, match=r"fdann asks \w+ in step feature_exchange.send_features for features"):
         run(variant("fdann"), net, hospitals.theta(), 1, hospitals.no_judge)
     assert net.ledger.total(kind="features", sender="north") == 0
     net.close()

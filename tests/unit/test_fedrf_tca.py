@@ -394,7 +394,7 @@ def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anythi
     net = federation(east=6)
     with pytest.raises(FdamedError, match="east drew another Omega"):
         rounds(FedRfTca(**SMALL), net, 1)
-    assert {line["step"] for line in net.ledger.lines()} == {"federation.aligning.begin"}
+    assert {line["step"] for line in net.ledger.lines()} == {"fedrf_tca.begin"}
 
 
 def sent_and_received(net, round: int) -> dict[tuple[str, str], int]:

@@ -298,10 +298,10 @@ def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> N
     rounds(net, KD3A(), 1)
     marked = [line for line in net.ledger.lines() if line["kind"] == "individual"]
     assert [(line["from"], line["to"], line["step"]) for line in marked] == [
-        ("server", "target", "federation.voting.learn")
+        ("server", "target", "kd3a.distill")
     ]
     wire = {entry["step"]: entry for entry in describe()["kd3a"]["wire"]}
-    assert wire["federation.voting.learn"]["to_hospital"]["teachers"] == "individual"
+    assert wire["kd3a.distill"]["to_hospital"]["teachers"] == "individual"
     assert not any("individual" in entry["from_hospital"].values() for entry in wire.values())
 
 
@@ -489,7 +489,7 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
     net._deliver = deliver
     net.begin(3, 3)
     method.round(one, net)
-    again = [line["round"] for line in net.ledger.lines() if line["step"] == "federation.voting.take"]
+    again = [line["round"] for line in net.ledger.lines() if line["step"] == "kd3a.receive_model"]
     assert sorted(set(again)) == [1, 3]
 
 

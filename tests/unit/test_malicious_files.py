@@ -332,7 +332,7 @@ DOOR = open_door(hospitals.hospital("north"), "fedavg")
 @given(
     st.binary(max_size=100)
     | JSON.map(lambda v: pack(v, BODY))
-    | st.fixed_dictionaries({"step": st.just("federation.steps.train_locally") | JSON, "round": JSON, "nth": JSON}).map(
+    | st.fixed_dictionaries({"step": st.just("train_locally") | JSON, "round": JSON, "nth": JSON}).map(
         lambda h: pack(h, b"x")
     )
 )

@@ -60,7 +60,7 @@ def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_i
         method = FedIIR(weight=0.1)
         states.append(method.round(method.start(hospitals.theta()), each))
     assert torch.equal(states[0].g, states[1].g) and not torch.equal(states[0].x, states[1].x)
-    assert [(a["party"], a["step"]) for a in net.absences] == [("north", "methods.fediir.train_towards")]
+    assert [(a["party"], a["step"]) for a in net.absences] == [("north", "fediir.train")]
     assert ("north", "statistic") in {(line["from"], line["kind"]) for line in net.ledger.lines()}
 
 

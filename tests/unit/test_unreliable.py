@@ -309,7 +309,7 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         ({"absent": -0.1}, "`train.unreliable.absent`"),
         ({"absent": float("nan")}, "`train.unreliable.absent`"),
         ({"lost": {"updte": 0.1}}, "no message has updte; allowed: every, weights, individual, update, statistic"),
-        ({"lost": {"federation.steps.trin": 0.1}}, "federation.steps.train_locally"),
+        ({"lost": {"federation.steps.trin": 0.1}}, "train_locally"),
         ({"lost": {"update": {"upp": 0.1}}}, "did you mean `up`?"),
         ({"lost": 2}, "`train.unreliable.lost.every.down`"),
         ({"deadline": 3}, "`minutes` and `deadline` go together"),

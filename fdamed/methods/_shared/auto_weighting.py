@@ -62,14 +62,14 @@ class Compared:
         return self.steps > 1
 
 
-@step("federation.comparing.move_paced", noised=True)
+@step("auto_weighting.compute_update", noised=True)
 def move_paced(site: Site, ask: Paced) -> Moved:
     """Train with the learning rate times `pace`, and send what changed."""
     moved: Moved = move_locally.run(_paced(site, ask.pace), Model(x=ask.x))
     return moved
 
 
-@step("federation.comparing.compare_steps")
+@step("auto_weighting.compare_gradients")
 def compare_steps(site: Site, ask: Directions) -> Compared:
     """Train, watch each step against the directions, and send what changed with the estimates."""
     site, model, layout = _paced(site, ask.pace), site.model, site.model.layout

@@ -81,7 +81,7 @@ class Ended:
     n: Count
 
 
-@step("federation.exchange.start")
+@step("feature_exchange.start")
 def start(site: Site, ask: Start) -> Ready:
     """Remember the model and this round's order of images."""
     forget(site)
@@ -95,7 +95,7 @@ def start(site: Site, ask: Start) -> Ready:
     return Ready(n=n, steps=steps)
 
 
-@step("federation.exchange.show")
+@step("feature_exchange.send_features")
 def show(site: Site, ask: Turn) -> Shown:
     """The features of one batch."""
     site.model.load(site.memory[f"{_KEPT}x"])
@@ -103,7 +103,7 @@ def show(site: Site, ask: Turn) -> Shown:
     return Shown(f=shown(site, batch.x, _sees(site)).cpu())
 
 
-@step("federation.exchange.feel")
+@step("feature_exchange.receive_gradients")
 def feel(site: Site, ask: Felt) -> Learned:
     """One step on the hospital's own losses and on the gradient of what it showed."""
     local, objective, skipped = _resume(site, ask.g.to(site.model.theta.device))
@@ -120,7 +120,7 @@ def feel(site: Site, ask: Felt) -> Learned:
     return Learned(loss=finite(site, loss), skipped=skipped[0])
 
 
-@step("federation.exchange.end")
+@step("feature_exchange.end")
 def end(site: Site, ask: Turn) -> Ended:
     """The model that the round has made."""
     x, d = site.memory[f"{_KEPT}x"], site.memory.get(f"{_KEPT}d", torch.empty(0))

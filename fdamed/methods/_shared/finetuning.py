@@ -44,14 +44,14 @@ class Head:
     grad: Tensor
 
 
-@step("federation.tuning.tune_head")
+@step("finetune_head")
 def tune_head(site: Site, ask: Handover) -> Trained:
     """Train the main head on the features of the others, which stay as they are to the bit, BatchNorm included."""
     place = head_place(site.model.layout)
     return _tune(site, ask, Head(site.model.theta[place], site.model.grad[place]))
 
 
-@step("federation.tuning.tune_whole")
+@step("finetune_whole")
 def tune_whole(site: Site, ask: Handover) -> Trained:
     """Train the whole model."""
     return _tune(site, ask, site.model)

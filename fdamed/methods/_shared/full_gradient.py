@@ -29,7 +29,7 @@ class Slope:
     n: Count
 
 
-@step("federation.jacobian.gradient_at")
+@step("full_gradient")
 def gradient_at(site: Site, ask: Model) -> Slope:
     """J_k at this model."""
     site.model.load(ask.x)

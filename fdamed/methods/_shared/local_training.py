@@ -38,14 +38,14 @@ class Moved:
     loss: Scalar
 
 
-@step("federation.steps.train_locally", noised=True)
+@step("train_locally", noised=True)
 def train_locally(site: Site, ask: Model) -> Trained:
     """Train for the hospital's epochs and send the model."""
     loss = train_from(site, ask.x).loss
     return Trained(x=site.model.read(), n=len(site.data), loss=loss)
 
 
-@step("federation.steps.move_locally", noised=True)
+@step("compute_update", noised=True)
 def move_locally(site: Site, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
     loss = train_from(site, ask.x).loss
@@ -54,7 +54,7 @@ def move_locally(site: Site, ask: Model) -> Moved:
     return Moved(g=site.model.read().sub_(ask.x), n=len(site.data), reach=reach, loss=loss)
 
 
-@step("federation.steps.train_on")
+@step("continue_training")
 def train_on(site: Site, ask: Model) -> Trained:
     """Train with the optimiser of the last time: one long training in many rounds."""
     optimiser = Optimiser(site.model, site.recipe)

@@ -54,7 +54,7 @@ class Settled:
     d: Statistic
 
 
-@step("federation.attending.spread_of")
+@step("fada.feature_spread")
 def spread_of(site: Site, ask: Candidate) -> Spread:
     """The statistic I of the paper's gap attention on a fixed part of the images; 0 where there are none."""
     site.model.load(ask.models[0])
@@ -73,7 +73,7 @@ def spread_of(site: Site, ask: Candidate) -> Spread:
     return Spread(i=i)
 
 
-@step("federation.attending.settle")
+@step("fada.recalibrate")
 def settle(site: Site, ask: Unsettled) -> Settled:
     """Measure the running statistics under this very model, on a fixed part of the images."""
     site.model.load(ask.x)

@@ -43,7 +43,7 @@ class Adapted:
     skipped: Count
 
 
-@step("federation.playing.adapt")
+@step("fada.adapt")
 def adapt(site: Site, ask: Adapt) -> Adapted:
     """Train for the hospital's epochs, each side passing for the source."""
     site.model.load(ask.x)

@@ -112,14 +112,14 @@ class Taken:
     norm: Scalar
 
 
-@step("federation.aligning.agree")
+@step("fedrf_tca.agree")
 def agree(site: Site, ask: Terms) -> Begun:
     """Whether this hospital will take part, told before anybody has trained: nothing is kept."""
     _guard(site, ask.smallest)
     return Begun(omega=checksum(_drawn(site, ask.frequencies, ask.sigma)), n=len(site.data))
 
 
-@step("federation.aligning.begin")
+@step("fedrf_tca.begin")
 def begin(site: Site, ask: Begin) -> Begun:
     """Draw Omega, and start G from the common weights unless it has been started before."""
     _guard(site, ask.smallest)
@@ -130,7 +130,7 @@ def begin(site: Site, ask: Begin) -> Begun:
     return Begun(omega=checksum(omega), n=len(site.data))
 
 
-@step("federation.aligning.tell")
+@step("fedrf_tca.send_mean")
 def tell(site: Site, ask: Call) -> Told:
     """The mean of the batch that the next step trains on, or of an epoch of batches, under the current G."""
     _guard(site, ask.smallest)
@@ -146,7 +146,7 @@ def tell(site: Site, ask: Call) -> Told:
     return Told(x=x if hasattr(site.data, "y") else -x)
 
 
-@step("federation.aligning.learn")
+@step("fedrf_tca.train")
 def learn(site: Site, ask: Lesson) -> Learned:
     """Algorithms 2 and 3: a source learns its task and, aligned, the way to the target; the target only the way."""
     _guard(site, 0)
@@ -188,7 +188,7 @@ def learn(site: Site, ask: Lesson) -> Learned:
     )
 
 
-@step("federation.aligning.take")
+@step("fedrf_tca.receive_average")
 def take(site: Site, ask: Average) -> Taken:
     """W and C as the server averaged them."""
     site.memory |= {f"fedrf.{k}": v.clone() for k, v in (("w", ask.w), ("c", ask.c)) if v.numel()}

@@ -71,20 +71,20 @@ class Taught:
     skipped: Count
 
 
-@step("federation.voting.holds")
+@step("kd3a.report_state")
 def holds(site: Site, ask: Mark) -> Holds:
     """Whether the target remembers the model of this checksum."""
     return Holds(yes=int("kd3a.h" in site.memory and checksum(site.memory["kd3a.h"]) == ask.crc32))
 
 
-@step("federation.voting.take")
+@step("kd3a.receive_model")
 def take(site: Site, ask: Model) -> Holds:
     """Remember this model."""
     site.memory["kd3a.h"] = ask.x.clone()
     return Holds(yes=1)
 
 
-@step("federation.voting.learn")
+@step("kd3a.distill")
 def learn(site: Site, ask: Lesson) -> Taught:
     """Vote, distil, weigh, average: sections 3.1 to 3.3 of the paper."""
     if len(site.data) == 0:

@@ -56,7 +56,7 @@ class Consensus:
     alpha: Statistic
 
 
-@step("methods.kd3a.train_source", noised=True)
+@step("kd3a.train_source", noised=True)
 def train_source(site: Site, ask: Course) -> Trained:
     """Local training, at the round's pace and with the source's own head where heads are local."""
     slower = dataclasses.replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * ask.pace}))
