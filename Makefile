@@ -12,7 +12,7 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/mimic_phantom.yaml -- data
 	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
-	@$(BIN)/python -c "from fdamed.config.loader import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.cohort}/report/index.html\nMLflow:  make mlflow')"
+	@$(BIN)/python -c "from fdamed.config.loader import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.study}/report/index.html\nMLflow:  make mlflow')"
 
 test: setup  ## all tests but the slow ones
 	$(BIN)/pytest -n $(CORES) --dist loadfile
@@ -60,7 +60,7 @@ docs: setup  ## the documentation as pages that open offline: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-schema: setup  ## regenerate config/schema.json and the catalogue of methods
+schema: setup  ## regenerate config/schema.json and the catalog of methods
 	$(BIN)/fdamed schema
 
 setup: .venv/made

@@ -16,15 +16,15 @@ import torch
 
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
 from fdamed.federation.server import InProcess
 from fdamed.methods.fedda_auto import FedDAAuto
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedgp_auto import FedGPAuto
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
 SOURCES, REPEATS = 4, 7
@@ -36,29 +36,29 @@ CASES = {
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 
 
-def hospitals(side: int, width: float, images: int, labelled: int) -> tuple[InProcess, Weights]:
+def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[InProcess, Weights]:
     rng = np.random.default_rng(0)
-    net = build(Model(width=width))
-    initialise(net, torch.Generator().manual_seed(0))
-    model = FlatModel(net)
+    server = build(Model(width=width))
+    initialize(server, torch.Generator().manual_seed(0))
+    model = FlatModel(server)
     sites = {}
     for name in [f"s{i}" for i in range(SOURCES)] + ["target"]:
-        n = labelled if name == "target" else images
-        data = Labelled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
+        n = labeled if name == "target" else images
+        data = Labeled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
-        sites[name] = Site(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
+        sites[name] = Client(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
     return InProcess(sites, "target", "auto"), Weights(x=model.read())
 
 
 def measured(case: tuple[int, float, int, int]) -> dict[str, float]:
-    net, state = hospitals(*case)
+    server, state = hospitals(*case)
     methods: dict[str, OneModel] = {"fedgp": FedGP(), "fedgp_auto": FedGPAuto(), "fedda_auto": FedDAAuto()}
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for repeat in range(REPEATS + 1):
         for name, method in methods.items():
-            net.begin(repeat + 1, REPEATS + 1)
+            server.begin(repeat + 1, REPEATS + 1)
             begin = time.process_time()
-            method.round(state, net)
+            method.round(state, server)
             if repeat:
                 seconds[name].append(time.process_time() - begin)
     middle = {name: statistics.median(column) for name, column in seconds.items()}
@@ -66,7 +66,7 @@ def measured(case: tuple[int, float, int, int]) -> dict[str, float]:
         "fedgp_s": round(middle["fedgp"], 4),
         "fedgp_auto_ratio": round(middle["fedgp_auto"] / middle["fedgp"], 3),
         "fedda_auto_ratio": round(middle["fedda_auto"] / middle["fedgp"], 3),
-        "parameters": net.layout.trainable,
+        "parameters": server.layout.trainable,
     }
 
 

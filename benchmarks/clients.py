@@ -48,44 +48,44 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.config.study import Model, Recipe
     from fdamed.data.loader import load
     from fdamed.federation.checkpoint import Checkpoints, Record
-    from fdamed.federation.client import Site
+    from fdamed.federation.client import Client
     from fdamed.federation.method import Model as Weights
     from fdamed.federation.transport.on_demand import OnDemand
     from fdamed.methods.fedavg import FedAvg
-    from fdamed.models.backbone import build, initialise
+    from fdamed.models.backbone import build, initialize
     from fdamed.models.flat import FlatModel
 
     torch.set_num_threads(1)
     names = names_of(clients)
     module = build(Model(backbone="cnn", classes=10))
-    initialise(module, torch.Generator().manual_seed(0))
+    initialize(module, torch.Generator().manual_seed(0))
     model = FlatModel(module)
     release = frozenset({"weights", "count", "scalar"})
 
-    def hospital(name: str) -> Site:
+    def hospital(name: str) -> Client:
         data = load(root / name, splits=("train",))
-        site = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
+        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
         if remember:
             site.memory["own"] = torch.zeros(model.layout.size)
         return site
 
-    net = OnDemand(
+    server = OnDemand(
         {n: partial(hospital, n) for n in names}, "target", model.layout, "fedavg", release,
-        lambda party: own / party / "aside.safetensors",
+        lambda client: own / client / "aside.safetensors",
     )  # fmt: skip
-    net.invite(participants / clients, 0)
-    keep = Checkpoints(own / "state", lambda party, round: own / party / f"{round:05d}.safetensors", {})
+    server.invite(participants / clients, 0)
+    keep = Checkpoints(own / "state", lambda client, round: own / client / f"{round:05d}.safetensors", {})
     state, record, rounds, saves = Weights(x=model.read()), Record(), [], []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for round in range(1, ROUNDS + 1):
-        net.begin(round, ROUNDS)
+        server.begin(round, ROUNDS)
         begin = time.process_time()
-        state = FedAvg().round(state, net)
+        state = FedAvg().round(state, server)
         rounds.append(time.process_time() - begin)
-        record.metrics.append({"round": round, **net.told()})
-        record.ledger += net.ledger.settle()
+        record.metrics.append({"round": round, **server.told()})
+        record.ledger += server.ledger.settle()
         begin = time.process_time()
-        keep.save(round, state, net, record)
+        keep.save(round, state, server, record)
         saves.append(time.process_time() - begin)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

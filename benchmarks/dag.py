@@ -16,16 +16,16 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 STUDY = f"""
-cohort: dag
+study: dag
 data: {{layout: chexpert, root: data/dag, salt: dag}}
 phantom: {{patients: 200, size: 64, seed: 3}}
-cut:
+split:
   by: condition
-  parties: {{a: Lung Lesion, b: Edema, c: Consolidation, d: Atelectasis, e: Cardiomegaly}}
+  clients: {{a: Lung Lesion, b: Edema, c: Consolidation, d: Atelectasis, e: Cardiomegaly}}
   target: each
   where: view == 'frontal'
   per_class: 16
-  labelled: 6
+  labeled: 6
 privacy: {{smallest_images: 1, smallest_steps: 1}}
 seeds: {list(range(15))}
 runs: {{gp: {{sweep: {{beta: {[i / 20 for i in range(20)]}}}}}}}

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
 from fdamed.models.trunk import BUILD
@@ -41,7 +41,7 @@ def idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
 
 
-def sources() -> tuple[str, list[Labelled]]:
+def sources() -> tuple[str, list[Labeled]]:
     """Nine hospitals of 5,952 images."""
     if PLACE.is_dir():
         kind = "fashion-mnist"
@@ -51,7 +51,7 @@ def sources() -> tuple[str, list[Labelled]]:
         images = rng.integers(0, 256, (SOURCES * EACH, 28, 28), dtype=np.uint8)
         labels = rng.integers(0, 10, SOURCES * EACH, dtype=np.uint8)
     cuts = [slice(at, at + EACH) for at in range(0, SOURCES * EACH, EACH)]
-    return kind, [Labelled(images[cut].copy(), labels[cut].astype(np.int64), {}) for cut in cuts]
+    return kind, [Labeled(images[cut].copy(), labels[cut].astype(np.int64), {}) for cut in cuts]
 
 
 def plain() -> nn.Sequential:
@@ -62,17 +62,17 @@ def plain() -> nn.Sequential:
     )
 
 
-def bare_epoch(net: nn.Module, data: Labelled) -> float:
+def bare_epoch(net: nn.Module, data: Labeled) -> float:
     """Data in memory, a fresh fused Adam; the mean loss."""
-    optimiser = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
     images, labels, order = torch.from_numpy(data.images), torch.from_numpy(data.y), torch.randperm(len(data))
     total = 0.0
     for at in range(0, len(data), BATCH):
         rows = order[at : at + BATCH]
         loss = F.cross_entropy(net(images[rows].unsqueeze(1).float().div_(255.0)), labels[rows])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         total += float(loss.detach())
     return total / BATCHES
 

@@ -21,8 +21,8 @@ import fdamed.federation.validation.answers as averaging
 from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import Model
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import FlatModel
@@ -53,16 +53,16 @@ def main() -> None:
     release = frozenset({"weights", "count", "scalar"})
     sites = {}
     for name in names:
-        data = Labelled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
-        sites[name] = Site(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
-    net = network.InProcess(sites, "target", "fedavg")
-    net.declared = dict.fromkeys(names, IMAGES)
-    net.shares = dict.fromkeys(names, (0.5, 0.5))
+        data = Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
+        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
+    server = network.InProcess(sites, "target", "fedavg")
+    server.declared = dict.fromkeys(names, IMAGES)
+    server.shares = dict.fromkeys(names, (0.5, 0.5))
     state, shares, rounds = Model(x=model.read()), [], []
     for repeat in range(REPEATS + 1):
-        net.begin(repeat + 1, REPEATS + 1)
+        server.begin(repeat + 1, REPEATS + 1)
         spent[0], begin = 0.0, time.process_time()
-        state = healthy(FedAvg().round(state, net), net.layout)
+        state = healthy(FedAvg().round(state, server), server.layout)
         whole = time.process_time() - begin
         shares.append(spent[0] / whole)
         rounds.append(whole)

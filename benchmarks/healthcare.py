@@ -17,30 +17,30 @@ import torch
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Model, Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import Method
 from fdamed.federation.server import InProcess
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
-SOURCES, IMAGES, LABELLED = 4, 96, 32
+SOURCES, IMAGES, LABELED = 4, 96, 32
 TASKS = {"sex": 2, "age": 10, "view": 2}
 
 
-def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> dict[str, Site]:
+def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> dict[str, Client]:
     rng = np.random.default_rng(0)
     out = {}
     for name in [*(f"source{i}" for i in range(SOURCES)), "target"]:
         source = name != "target"
-        n = IMAGES if source else LABELLED
+        n = IMAGES if source else LABELED
         b = {k: rng.integers(0, c, n) for k, c in TASKS.items()}
-        data = Labelled(rng.integers(0, 255, (n, side, side), dtype=np.uint8), rng.integers(0, 2, n), b)
+        data = Labeled(rng.integers(0, 255, (n, side, side), dtype=np.uint8), rng.integers(0, 2, n), b)
         with_heads = auxiliary and source
-        out[name] = Site(
+        out[name] = Client(
             name=name,
             data=data,
             model=model,
@@ -64,7 +64,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     config = Model(width=given.width, heads=("sex", "age", "view"))
     net = build(config)
-    initialise(net, torch.Generator().manual_seed(0))
+    initialize(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     theta = model.read()
     rows: dict[str, tuple[Method, bool]] = {  # type: ignore[type-arg]

@@ -3,7 +3,7 @@
 `python -m benchmarks.ingest [--files N] [--kinds ...]` prints one JSON line. Both sides are timed from the moment their
 libraries are imported, in turns, and the best of each counts. `ratio_side_by_side` compares with `cores` bare processes
 running at once, which share memory and caches as the workers do; `ratio_cpu` compares CPU seconds a file, which busy
-neighbours disturb least. Peak memory is that of a worker, for n and 3n files.
+neighbors disturb least. Peak memory is that of a worker, for n and 3n files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def decode_all(paths: list[str]) -> tuple[float, float]:
 def cached(task: Task, draft: str) -> tuple[float, int]:
     """In a worker: the real work; its CPU seconds and the worker's peak memory in kB so far."""
     used = time.process_time()
-    place(task, draft=draft, size=SIZE, equalise=False)
+    place(task, draft=draft, size=SIZE, equalize=False)
     return time.process_time() - used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -12,8 +12,8 @@ import torch
 
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
-from fdamed.models.backbone import build, initialise
+from fdamed.data.loader import Labeled
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import fit
 
@@ -23,15 +23,15 @@ TRIALS, BATCHES, SIDE, RATE = 200, (1, 16, 64), 32, 0.1
 def guessed(batch: int, trial: int) -> bool:
     """Whether the attacker has the exact number of positives of this batch."""
     net = build(Model(width=0.125, norm="group"))
-    initialise(net, stream(trial, "net").torch)
+    initialize(net, stream(trial, "net").torch)
     rng = stream(trial, "batch", batch).numpy
     y = rng.integers(0, 2, batch)
     images = rng.integers(0, 120, (batch, SIDE, SIDE))
     images[:, 8:24, 8:24] += 60 * y[:, None, None]
     model = FlatModel(net)
     before = net.head.bias.detach().clone()
-    recipe = Recipe(lr=RATE, batch=max(2, batch), optimiser="sgd")
-    fit(model, Labelled(images.astype(np.uint8), y, {}), recipe, stream(trial, "order"))
+    recipe = Recipe(lr=RATE, batch=max(2, batch), optimizer="sgd")
+    fit(model, Labeled(images.astype(np.uint8), y, {}), recipe, stream(trial, "order"))
     gradient = float((before - net.head.bias.detach())[1]) / RATE  # mean(p - y)
     return round(batch * (0.5 - gradient)) == int(y.sum())
 

@@ -25,7 +25,7 @@ from fdamed.config.loader import load
 from fdamed.config.study import Config
 from fdamed.core.files import read_json
 from fdamed.federation.runner import run
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.directions import bearings, layer_cosines
 from fdamed.models.flat import Layout
 from fdamed.pipeline.clients import judge, network, resident
@@ -35,24 +35,24 @@ from fdamed.pipeline.phases import phases
 Tensor = torch.Tensor
 
 
-def turned(net: Network, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
+def turned(server: Server, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
     """Let the liar's models and updates go the other way; `seen` gets the updates as they were trained, by round."""
-    honest = net._deliver
+    honest = server._deliver
 
-    def deliver(party: str, step: Any, nth: int, msg: Any) -> Any:
-        reply = honest(party, step, nth, msg)
+    def deliver(client: str, step: Any, nth: int, msg: Any) -> Any:
+        reply = honest(client, step, nth, msg)
         for name in ("x", "g"):
             value = getattr(reply, name, None)
-            if not isinstance(value, Tensor) or value.shape != (net.layout.size,):
+            if not isinstance(value, Tensor) or value.shape != (server.layout.size,):
                 continue
             base = msg.x if name == "x" else torch.zeros_like(value)
-            if party != net.target and nth == 0:
-                seen.setdefault(net.round, []).append((value - base)[: net.layout.trainable].clone())
-            if party == liar and times:
-                reply = dataclasses.replace(reply, **{name: lied(value, base, times, net.layout, keep)})
+            if client != server.target and nth == 0:
+                seen.setdefault(server.round, []).append((value - base)[: server.layout.trainable].clone())
+            if client == liar and times:
+                reply = dataclasses.replace(reply, **{name: lied(value, base, times, server.layout, keep)})
         return reply
 
-    net._deliver = deliver  # type: ignore[method-assign]
+    server._deliver = deliver  # type: ignore[method-assign]
 
 
 def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequence[str]) -> Tensor:
@@ -70,7 +70,7 @@ def measured(
 ) -> dict[str, Any]:
     """The test AUC of one run and what the guard did."""
     spec = config.expanded_runs()[name]
-    target, model = config.cut.targets[0], resident(config)
+    target, model = config.split.targets[0], resident(config)
     places, plan = Places.of(config), phases(config, spec)
     if len(plan) > 1 or any(phase.method.parts or phase.method.keeps for phase in plan):
         raise SystemExit(f"{name} has a second phase or predicts with more than the network: not for this benchmark")
@@ -78,17 +78,17 @@ def measured(
     seen: dict[int, list[Tensor]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for phase in plan:
-            net = network(
+            server = network(
                 config, phase.spec, phase.method, target, seed, model, 1, lambda p: Path(scratch) / f"{p}.safetensors"
             )
             if absent:
-                net.sources = net.participants = tuple(s for s in net.sources if s != liar)
-            turned(net, liar, times, keep, seen)
+                server.sources = server.participants = tuple(s for s in server.sources if s != liar)
+            turned(server, liar, times, keep, seen)
             told = judge(config, phase.spec, target, seed, model)
-            theta, record = run(phase.method, net, theta, phase.train.rounds, told)
-            net.close()
-    rounds = {a["round"] for a in record.absences if a["party"] == liar}
-    accused = {a["party"] for a in record.absences} - {liar}
+            theta, record = run(phase.method, server, theta, phase.train.rounds, told)
+            server.close()
+    rounds = {a["round"] for a in record.absences if a["client"] == liar}
+    accused = {a["client"] for a in record.absences} - {liar}
     return {"auc": told(theta)["test/auc"], "left_out": len(rounds), "accused": len(accused), "along": along(seen)}
 
 
@@ -111,9 +111,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     config = load(*options.config)
-    parties = read_json(Places.of(config).root / "cohort.json")["parties"]
-    sources = [p for p in parties if p != config.cut.targets[0] and p in config.cut.parties]
-    liar = max(sources, key=lambda p: parties[p]["images"].get("train", 0))
+    clients = read_json(Places.of(config).root / "cohort.json")["clients"]
+    sources = [p for p in clients if p != config.split.targets[0] and p in config.split.clients]
+    liar = max(sources, key=lambda p: clients[p]["images"].get("train", 0))
     for name in options.runs:
         for seed in options.seeds:
             one = partial(measured, config, name, seed, liar, keep=options.keep)

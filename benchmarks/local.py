@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import Stream
-from fdamed.data.loader import Labelled
-from fdamed.models.backbone import build, initialise
+from fdamed.data.loader import Labeled
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import fit
 
@@ -29,20 +29,20 @@ BATCH = 32
 IMAGES = {64: 96, 128: 64, 224: 32}
 
 
-def data_of(side: int) -> Labelled:
+def data_of(side: int) -> Labeled:
     rng = np.random.default_rng(0)
     n = IMAGES[side]
-    return Labelled(rng.integers(0, 255, (n, side, side), dtype=np.uint8), rng.integers(0, 2, n), {})
+    return Labeled(rng.integers(0, 255, (n, side, side), dtype=np.uint8), rng.integers(0, 2, n), {})
 
 
-def by_hand(data: Labelled, memory_format: torch.memory_format, half: bool = False) -> Callable[[], None]:
+def by_hand(data: Labeled, memory_format: torch.memory_format, half: bool = False) -> Callable[[], None]:
     """Somebody's own loop: model, fused Adam, shuffled batches out of memory."""
     net = build(Model())
-    initialise(net, torch.Generator().manual_seed(0))
+    initialize(net, torch.Generator().manual_seed(0))
     net = net.to(memory_format=memory_format)
     net.train()
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.y)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
 
     def epoch() -> None:
         order = torch.randperm(len(data))
@@ -51,16 +51,16 @@ def by_hand(data: Labelled, memory_format: torch.memory_format, half: bool = Fal
             x = images[rows].unsqueeze(1).float().div_(255.0).to(memory_format=memory_format)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 loss = F.cross_entropy(net(x), labels[rows])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
 
     return epoch
 
 
-def ours(data: Labelled) -> Callable[[], None]:
+def ours(data: Labeled) -> Callable[[], None]:
     net = build(Model())
-    initialise(net, torch.Generator().manual_seed(0))
+    initialize(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     recipe = Recipe(lr=1e-3, batch=BATCH)
     return lambda: fit(model, data, recipe, Stream(0)) and None

@@ -3,7 +3,7 @@
 `python -m benchmarks.methods` prints a table and one JSON line. Four sources and a target in one process, ResNet-18 of
 a quarter of the width on 64 pixels; `--full` is the papers' network on 224, or on `--side`. All methods take turns in
 every repeat, and the ratio is the median of the ratios within a repeat. Hospitals have the same number of images each;
-a target with labels has 1,000 of 2,800 of them labelled, as in config/chexpert.yaml, one
+a target with labels has 1,000 of 2,800 of them labeled, as in config/chexpert.yaml, one
 without has all, and the oracle all with labels.
 finetune_offline is measured in its FedAvg phase. SCAFFOLD's sources always train with plain SGD, as its option II
 needs; with `--sgd` those of every method do.
@@ -23,35 +23,35 @@ import torch
 import fdamed.methods  # noqa: F401  (registers the methods)
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.server import InProcess
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
 SOURCES, BATCH, BASE, PLAIN = 4, 32, "finetune", "fedavg"
 NEEDS_SGD = {"scaffold"}
-LABELLED = 1000 / 2800
+LABELED = 1000 / 2800
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
 
 
-def hospitals(name: str, sets: list[Labelled], model: FlatModel, sgd: bool) -> InProcess:
+def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> InProcess:
     """The federation as the method sees it."""
     kind = REGISTRY[name]
-    recipe = Recipe(lr=1e-3, batch=BATCH, optimiser="sgd" if sgd or name in NEEDS_SGD else "adam")
+    recipe = Recipe(lr=1e-3, batch=BATCH, optimizer="sgd" if sgd or name in NEEDS_SGD else "adam")
     sites = {}
     for i, data in enumerate(sets):
-        party, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
-        sites[party] = Site(party, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
+        client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
+        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
     return InProcess(sites, "target", name)
 
 
-def target(data: Labelled, kind: Any) -> Any:
+def target(data: Labeled, kind: Any) -> Any:
     if not kind.target_labels:
         return data.without_labels()
-    few = len(data) if kind.every_target_label else max(2, round(len(data) * LABELLED))
-    return Labelled(data.images[:few], data.y[:few], {})
+    few = len(data) if kind.every_target_label else max(2, round(len(data) * LABELED))
+    return Labeled(data.images[:few], data.y[:few], {})
 
 
 def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
@@ -74,11 +74,11 @@ def main() -> None:
     side = given.side or (224 if given.full else 64)
     rng = np.random.default_rng(0)
     sets = [
-        Labelled(rng.integers(0, 256, (given.images, side, side), dtype=np.uint8), np.arange(given.images) % 2, {})
+        Labeled(rng.integers(0, 256, (given.images, side, side), dtype=np.uint8), np.arange(given.images) % 2, {})
         for _ in range(SOURCES + 1)
     ]
     net = build(Model() if given.full else Model(width=0.25))
-    initialise(net, torch.Generator().manual_seed(0))
+    initialize(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     theta = model.read()
     names = [BASE, PLAIN, *sorted(set(given.only or REGISTRY) - {BASE, PLAIN})]

@@ -1,7 +1,7 @@
 """The target's own rows of the FedGP paper's Table 6 in plain PyTorch: a witness for docs/reproduction.md.
 
 `python -m benchmarks.plain --seed 0` prints, for Target Only (step 1) and half of its step (0.5), the accuracy of the
-last of 50 rounds, the mean of the last five and the mean of rounds 3, 6 and 9. Layers, initialisation, partition, Adam
+last of 50 rounds, the mean of the last five and the mean of rounds 3, 6 and 9. Layers, initialization, partition, Adam
 and loop are PyTorch's and NumPy's; nothing of fdamed is used. Two rounds of FedAvg on nine sources come first, as in
 the authors' code. Needs the Debian package dataset-fashion-mnist, or `--root`.
 """
@@ -39,11 +39,11 @@ def seen(x: Tensor, noise: float) -> Tensor:
 
 
 def epoch(net: nn.Module, x: Tensor, y: Tensor, lr: float, batch: int, noise: float = 0.0) -> None:
-    optimiser = torch.optim.Adam(net.parameters(), lr=lr)
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr)
     for rows in torch.randperm(len(x)).split(batch):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(net(seen(x[rows], noise)), y[rows]).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 @torch.no_grad()

@@ -18,14 +18,14 @@ from torch.nn import functional
 
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.federation.privacy_budget import note_costs
 from fdamed.federation.runner import run
 from fdamed.federation.server import InProcess
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.training import dp_sgd as private
 from fdamed.training.dp_sgd import Mechanism
@@ -42,21 +42,21 @@ SETTINGS: dict[str, tuple[float, bool] | None] = {
 RELEASE = frozenset({"weights", "count", "scalar"})
 
 
-def drawn(name: str, n: int) -> Labelled:
+def drawn(name: str, n: int) -> Labeled:
     """Noise in which positives are a little brighter in the middle."""
     rng = stream(0, name).numpy
     y = np.arange(n) % 2
     x = rng.integers(0, 200, (n, SIDE, SIDE))
     x[:, 8:20, 8:20] += 14 * y[:, None, None]
-    return Labelled(x.astype(np.uint8), y.astype(np.int64), {})
+    return Labeled(x.astype(np.uint8), y.astype(np.int64), {})
 
 
 def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
     net = build(Model(backbone="cnn", side=SIDE))
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     model, sites = FlatModel(net), {}
     for name in ("north", "south", "target"):
-        sites[name] = Site(name, drawn(name, IMAGES), model, RECIPE, 0, RELEASE)
+        sites[name] = Client(name, drawn(name, IMAGES), model, RECIPE, 0, RELEASE)
         if setting and name != "target":
             sites[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
     begin = time.process_time()
@@ -74,7 +74,7 @@ def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
 def ratios(settings: Model, side: int, repeats: int = 5) -> dict[str, float]:
     """CPU of a private gradient beside that of a plain one on the same 64 images; the least of some repeats."""
     net = build(settings)
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     model, mechanism = FlatModel(net), Mechanism(1.0, 1.0, np.arange(64))
     x, y = torch.rand(64, 1, side, side), torch.arange(64) % 2
 

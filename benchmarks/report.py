@@ -19,7 +19,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "tests"))
 
 from browser import CHROMIUM, browser  # noqa: E402
-from run_folders import PARTIES, write_predictions, write_study  # noqa: E402
+from run_folders import CLIENTS, write_predictions, write_study  # noqa: E402
 
 METHODS = (
     *("fedavg", "fedprox", "scaffold", "fedsr", "fedgtst", "fediir", "finetune", "finetune_offline", "finetune_head"),
@@ -32,11 +32,11 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime 
 
 def study(folder: Path) -> Path:
     """The study's files below `folder`; gives back its configuration."""
-    cut = {"by": "condition", "parties": PARTIES, "target": "each"}
+    cut = {"by": "condition", "clients": CLIENTS, "target": "each"}
     runs: dict[str, object] = {name: {} for name in METHODS}
-    settings = {"runs": runs, "cut": cut, "seeds": list(range(SEEDS)), "train": {"rounds": ROUNDS}}
+    settings = {"runs": runs, "split": cut, "seeds": list(range(SEEDS)), "train": {"rounds": ROUNDS}}
     config = write_study(folder, **settings)
-    for target in PARTIES:
+    for target in CLIENTS:
         for run in METHODS:
             for seed in range(SEEDS):
                 write_predictions(config.parent, run, target, seed)
@@ -85,7 +85,7 @@ def main() -> None:
         made = fdamed("report", config)
         page = config.parent / "report" / "index.html"
         size = round(page.stat().st_size / 1e6, 2)
-        told = {"benchmark": "report", "runs": len(METHODS) * len(PARTIES) * SEEDS, "rounds": ROUNDS, **made}
+        told = {"benchmark": "report", "runs": len(METHODS) * len(CLIENTS) * SEEDS, "rounds": ROUNDS, **made}
         print(json.dumps(told | {"page_mb": size, **opened(page), "load": round(os.getloadavg()[0], 1)}))
 
 

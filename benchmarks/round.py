@@ -17,40 +17,40 @@ from torch.nn import functional as F
 
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.server import InProcess
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.backbone import Net, build, initialise
+from fdamed.models.backbone import Net, build, initialize
 from fdamed.models.flat import FlatModel
 
 SOURCES, IMAGES, SIDE, BATCH, REPEATS = 4, 128, 64, 32, 5
 
 
 def fresh() -> Net:
-    net = build(Model())
-    initialise(net, torch.Generator().manual_seed(0))
-    return net
+    server = build(Model())
+    initialize(server, torch.Generator().manual_seed(0))
+    return server
 
 
-def bare_round(net: Net, start: dict[str, torch.Tensor], sets: list[Labelled]) -> dict[str, torch.Tensor]:
+def bare_round(server: Net, start: dict[str, torch.Tensor], sets: list[Labeled]) -> dict[str, torch.Tensor]:
     """What somebody would write by hand: load, Adam, average."""
     sums: dict[str, torch.Tensor] = {}
     for data in sets:
-        net.load_state_dict(start)
-        net.train()
-        optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+        server.load_state_dict(start)
+        server.train()
+        optimizer = torch.optim.Adam(server.parameters(), lr=1e-3, fused=True)
         order = torch.randperm(len(data))
         images, labels = torch.from_numpy(data.images), torch.from_numpy(data.y)
         for at in range(0, len(data), BATCH):
             rows = order[at : at + BATCH]
             x = images[rows].unsqueeze(1).float().div_(255.0)
-            loss = F.cross_entropy(net(x), labels[rows])
-            optimiser.zero_grad()
+            loss = F.cross_entropy(server(x), labels[rows])
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
-        for name, tensor in net.state_dict().items():
+            optimizer.step()
+        for name, tensor in server.state_dict().items():
             sums[name] = sums[name] + tensor / SOURCES if name in sums else tensor / SOURCES
     return sums
 
@@ -59,14 +59,14 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
     sets = [
-        Labelled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
+        Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
         for _ in range(SOURCES + 1)
     ]
     model = FlatModel(fresh())
     names = [f"s{i}" for i in range(SOURCES)] + ["target"]
     released = frozenset({"weights", "count", "scalar"})
     sites = {
-        name: Site(
+        name: Client(
             name,
             data,
             model,
@@ -77,15 +77,15 @@ def main() -> None:
         )
         for name, data in zip(names, sets, strict=True)
     }
-    net = InProcess(sites, "target", "fedavg")
+    server = InProcess(sites, "target", "fedavg")
     by_hand = fresh().to(memory_format=torch.channels_last)
     start = {k: v.clone() for k, v in by_hand.state_dict().items()}
     state = Weights(x=model.read())
     pairs = []
     for repeat in range(REPEATS + 1):
-        net.begin(repeat + 1, REPEATS + 1)
+        server.begin(repeat + 1, REPEATS + 1)
         begin = time.perf_counter()
-        FedAvg().round(state, net)
+        FedAvg().round(state, server)
         middle = time.perf_counter()
         bare_round(by_hand, start, sets[:SOURCES])
         pairs.append((middle - begin, time.perf_counter() - middle))

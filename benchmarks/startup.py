@@ -1,4 +1,4 @@
-"""What a training job costs before its first step: from the start of the process to the first optimiser step.
+"""What a training job costs before its first step: from the start of the process to the first optimizer step.
 
 `python -m benchmarks.startup` prints one JSON line: wall and CPU seconds, the best of a few starts (the others waited
 for a busy machine), beside a bare `import torch`, and which heavy libraries were imported on the way.
@@ -14,16 +14,16 @@ import tempfile
 from pathlib import Path
 
 STUDY = """
-cohort: start
+study: start
 data: {layout: chexpert, root: data/start, salt: start}
 phantom: {patients: 150, size: 64, seed: 3}
-cut:
+split:
   by: condition
-  parties: {lesion: Lung Lesion, edema: Edema, consolidation: Consolidation}
+  clients: {lesion: Lung Lesion, edema: Edema, consolidation: Consolidation}
   target: edema
   where: view == 'frontal'
   per_class: 16
-  labelled: 6
+  labeled: 6
   val: 0.15
   test: 0.3
 image: {size: 64}
@@ -46,7 +46,7 @@ def tell(*_):
 JOB = f"""{TOLD}
 import fdamed.training.optimizer
 from fdamed.cli.main import main
-fdamed.training.optimizer.Optimiser.step = tell
+fdamed.training.optimizer.Optimizer.step = tell
 main("federate --config start.yaml --run gp --target edema --seed 0".split())
 """
 BARE = f"{TOLD}\nimport torch\ntell()\n"
@@ -66,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "start.yaml").write_text(STUDY)
-        stages = ["phantom", "ingest", "split", *(f"cache --party {p}" for p in ("lesion", "edema", "consolidation"))]
+        stages = ["phantom", "ingest", "split", *(f"cache --client {p}" for p in ("lesion", "edema", "consolidation"))]
         for stage in [*stages, "guard", "init --seed 0"]:
             command = [sys.executable, "-m", "fdamed.cli.main", *stage.split(), "--config", "start.yaml"]
             subprocess.run(command, cwd=folder, capture_output=True, check=True)

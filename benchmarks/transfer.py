@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.methods import SOURCES, hospitals
 from fdamed.config.study import Model
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
 BASE = "fedavg"
@@ -48,9 +48,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rng, shape = np.random.default_rng(0), (given.images, given.side, given.side)
     y = np.arange(given.images) % 2
-    sets = [Labelled(rng.integers(0, 256, shape, dtype=np.uint8), y, {}) for _ in range(SOURCES + 1)]
+    sets = [Labeled(rng.integers(0, 256, shape, dtype=np.uint8), y, {}) for _ in range(SOURCES + 1)]
     net = build(Model(width=given.width))
-    initialise(net, torch.Generator().manual_seed(0))
+    initialize(net, torch.Generator().manual_seed(0))
     model = FlatModel(net)
     theta = model.read()
     names = [BASE, *(n for n in given.only if n != BASE)]

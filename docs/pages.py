@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
 
 
-def catalogue() -> dict[str, Any]:
-    return dict(json.loads((SOURCE / "catalogue.json").read_text()))
+def catalog() -> dict[str, Any]:
+    return dict(json.loads((SOURCE / "catalog.json").read_text()))
 
 
 def about() -> dict[str, Any]:
@@ -25,7 +25,7 @@ def about() -> dict[str, Any]:
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated pages."""
-    known, words = catalogue(), about()
+    known, words = catalog(), about()
     for name in words:
         files.append(File.generated(config, f"methods/{name}.md", content=method_page(name, known[name], words[name])))
     files.append(File.generated(config, "decisions/index.md", content=decisions()))
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def methods_table() -> str:
-    known, words = catalogue(), about()
+    known, words = catalog(), about()
     lines = ["| run | method | the target gives | x FedAvg | when |", "|---|---|---|---|---|"]
     for name, said in words.items():
         cost = f"{said['cost']:.2f}" if said.get("cost") else ""

@@ -3,7 +3,7 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const wrong = [];
   const seen = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
-  const named = (element) => (element.getAttribute("aria-label") || element.getAttribute("aria-labelledby") || element.textContent).trim();
+  const named = (element) => (element.getAttribute("aria-label") || element.getAttribute("aria-labeledby") || element.textContent).trim();
 
   // Landmarks, language, title, headings that go down one level at a time.
   for (const mark of ["header", "nav", "main", "footer", "h1"]) if (all(mark).length !== 1) wrong.push(`${all(mark).length} of ${mark}`);
@@ -33,9 +33,9 @@
 
   // Contrast of every visible text with what lies behind it: 4.5 to 1.
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
+  const rgba = (color) => {
     canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
+    canvas.fillStyle = color;
     canvas.fillRect(0, 0, 1, 1);
     return [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
   };
@@ -45,8 +45,8 @@
     for (let e = element; e; e = e.parentElement) layers.push(rgba(getComputedStyle(e).backgroundColor));
     return layers.reverse().reduce((under, top) => over(top, under), [1, 1, 1]);
   };
-  const bright = (colour) => {
-    const [r, g, b] = colour.map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  const bright = (color) => {
+    const [r, g, b] = color.map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const checked = new Set();

@@ -16,15 +16,15 @@ import fdamed.methods  # noqa: F401
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import auc
 from fdamed.federation.checkpoint import Record
-from fdamed.federation.client import Site, Step
+from fdamed.federation.client import Client, Step
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import InProcess
-from fdamed.models.backbone import initialise
+from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import predict
 from tests.hospitals import RELEASE, SIDE, no_judge
@@ -63,24 +63,24 @@ class Small(nn.Module):
 
 
 def model() -> FlatModel:
-    net = Small()
-    initialise(net, stream(0, "test").torch)
-    return FlatModel(net)
+    server = Small()
+    initialize(server, stream(0, "test").torch)
+    return FlatModel(server)
 
 
-def radiographs(name: str, n: int, seed: int, positives: float = 0.5) -> Labelled:
+def radiographs(name: str, n: int, seed: int, positives: float = 0.5) -> Labeled:
     """Positives are a little brighter in the middle, in noise; each hospital has an exposure of its own."""
     rng = stream(seed, "radiographs", name).numpy
     y = (rng.permutation(n) < positives * n).astype(np.int64)
     exposure = 12 * (SOURCES.index(name) if name in SOURCES else 2)
     x = rng.normal(90 + exposure, 30, (n, SIDE, SIDE))
     x[:, 2:6, 2:6] += 26 * y[:, None, None]
-    return Labelled(x.clip(0, 255).astype(np.uint8), y, {})
+    return Labeled(x.clip(0, 255).astype(np.uint8), y, {})
 
 
-def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, positives: float = 0.5) -> Site:
+def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, positives: float = 0.5) -> Client:
     data = radiographs(name, IMAGES[name], seed, positives)
-    return Site(
+    return Client(
         name=name,
         data=data if labels or name != TARGET else data.without_labels(),
         model=resident,
@@ -116,21 +116,21 @@ def federate(
     resident = model()
     labels = REGISTRY[name].target_labels
     sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
-    net = Attacked(sites, attack, seed)
+    server = Attacked(sites, attack, seed)
     method = made(name)
-    theta, record = run(method, net, model().read(), rounds, no_judge)
-    judged = judge_model(method, net, theta)
+    theta, record = run(method, server, model().read(), rounds, no_judge)
+    judged = judge_model(method, server, theta)
     test = radiographs(TARGET, 400, seed + 1000)
     score = auc(test.y, predict(judged, test)[:, 1].astype(np.float64))
     assert score is not None
     return Result(theta, record, score, {p: site.memory for p, site in sites.items()})
 
 
-def judge_model(method: Method[Any], net: InProcess, theta: Tensor) -> FlatModel:
+def judge_model(method: Method[Any], server: InProcess, theta: Tensor) -> FlatModel:
     if method.keeps:
-        module = method.predictor(Small(), net._sites[TARGET].memory)
+        module = method.predictor(Small(), server._clients[TARGET].memory)
     elif method.parts:
-        module = method.predictor(Small(), method.named(theta, net.layout))
+        module = method.predictor(Small(), method.named(theta, server.layout))
     else:
         judged = model()
         judged.load(theta)
@@ -195,7 +195,7 @@ OTHERS = ("replayed", "scalars times 10^6", "scalars divided by 10^12")
 ATTACKS = (*TENSORS, *COUNTS, *BUFFERS, *OTHERS)
 
 
-def shares(data: Labelled) -> tuple[float, float]:
+def shares(data: Labeled) -> tuple[float, float]:
     """Of the two classes, as a cohort declares them."""
     rate = float(data.y.mean())
     return 1.0 - rate, rate
@@ -204,18 +204,18 @@ def shares(data: Labelled) -> tuple[float, float]:
 class Attacked(InProcess):
     """All hospitals in this process; what mallory answers is altered before it reaches the server."""
 
-    def __init__(self, sites: dict[str, Site], attack: str | None, seed: int) -> None:
+    def __init__(self, sites: dict[str, Client], attack: str | None, seed: int) -> None:
         super().__init__(sites, TARGET, "test")
-        self.declared = {party: len(site.data) for party, site in sites.items()}
-        self.shares = {party: shares(site.data) for party, site in sites.items() if party != TARGET}
+        self.declared = {client: len(site.data) for client, site in sites.items()}
+        self.shares = {client: shares(site.data) for client, site in sites.items() if client != TARGET}
         self.attack = attack
         self.rng = torch.Generator().manual_seed(seed)
         self.last: Tensor | None = None
         self.first: dict[str, Any] = {}
 
-    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
-        reply = super()._deliver(party, step, nth, msg)
-        if party != ATTACKER or self.attack is None:
+    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        reply = super()._deliver(client, step, nth, msg)
+        if client != ATTACKER or self.attack is None:
             return reply
         if "x" in kinds(type(msg)):
             self.last = msg.x
@@ -224,37 +224,37 @@ class Attacked(InProcess):
         return dataclasses.replace(reply, **altered(self, reply, msg))
 
 
-def altered(net: Attacked, reply: Any, msg: Any) -> dict[str, Any]:
+def altered(server: Attacked, reply: Any, msg: Any) -> dict[str, Any]:
     """The fields of an answer that the attack changes."""
     out: dict[str, Any] = {}
     for name, kind in kinds(type(reply)).items():
         value = getattr(reply, name)
         if isinstance(value, Tensor) and value.numel():
-            out[name] = tensor(net, name, kind, value, msg)
-        elif kind == "count" and name == "n" and net.attack in COUNTS:
-            out[name] = COUNTS[net.attack]
-        elif kind == "scalar" and net.attack == "scalars times 10^6":
+            out[name] = tensor(server, name, kind, value, msg)
+        elif kind == "count" and name == "n" and server.attack in COUNTS:
+            out[name] = COUNTS[server.attack]
+        elif kind == "scalar" and server.attack == "scalars times 10^6":
             out[name] = value * 1e6
-        elif kind == "scalar" and net.attack == "scalars divided by 10^12":
+        elif kind == "scalar" and server.attack == "scalars divided by 10^12":
             out[name] = value / 1e12
     return out
 
 
-def tensor(net: Attacked, name: str, kind: str, value: Tensor, msg: Any) -> Tensor:
-    attack = net.attack or ""
+def tensor(server: Attacked, name: str, kind: str, value: Tensor, msg: Any) -> Tensor:
+    attack = server.attack or ""
     if attack in BUFFERS:
-        return with_buffers(net, kind, value, BUFFERS[attack]) if kind in ("weights", "update") else value
+        return with_buffers(server, kind, value, BUFFERS[attack]) if kind in ("weights", "update") else value
     if attack not in TENSORS:
         return value
     asked = getattr(msg, name, None)
-    begun = net.last if kind == "weights" else asked if name in ("s", "di", "d") else None
+    begun = server.last if kind == "weights" else asked if name in ("s", "di", "d") else None
     base = begun if isinstance(begun, Tensor) and begun.shape == value.shape else torch.zeros_like(value)
-    return TENSORS[attack](Change(value, base, net.rng))
+    return TENSORS[attack](Change(value, base, server.rng))
 
 
-def with_buffers(net: Attacked, kind: str, value: Tensor, wrong: float) -> Tensor:
+def with_buffers(server: Attacked, kind: str, value: Tensor, wrong: float) -> Tensor:
     out = value.clone()
-    for segment in variances(net.layout):
+    for segment in variances(server.layout):
         out[segment] = wrong
     return out
 

@@ -1,4 +1,4 @@
-"""DICOM files made for tests: a grey radiograph-like image in any transfer syntax that can be written here."""
+"""DICOM files made for tests: a gray radiograph-like image in any transfer syntax that can be written here."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
-from fdamed.federation.server import InProcess, Network
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
+from fdamed.federation.server import InProcess, Server
 from fdamed.federation.transport.multiprocess import Processes
-from fdamed.models.backbone import initialise
+from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel
 
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
@@ -44,12 +44,12 @@ class Tiny(nn.Module):
 
 
 def model() -> FlatModel:
-    net = Tiny()
-    initialise(net, stream(0, "test").torch)
-    return FlatModel(net)
+    server = Tiny()
+    initialize(server, stream(0, "test").torch)
+    return FlatModel(server)
 
 
-def images(name: str) -> Labelled:
+def images(name: str) -> Labeled:
     """Positives are brighter in the middle, each hospital with its own exposure."""
     rng = stream(7, name).numpy
     n = SIZES[name]
@@ -57,13 +57,13 @@ def images(name: str) -> Labelled:
     x = rng.integers(0, 90, (n, SIDE, SIDE)) + 10 * NAMES.index(name)
     x[:, 2:6, 2:6] += 60 * y[:, None, None]
     sex = np.where(np.arange(n) % 3 == 0, -1, np.arange(n) % 2)
-    return Labelled(x.astype(np.uint8), y.astype(np.int64), {"sex": sex.astype(np.int64)})
+    return Labeled(x.astype(np.uint8), y.astype(np.int64), {"sex": sex.astype(np.int64)})
 
 
-def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None) -> Site:
+def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None) -> Client:
     target = name == "target"
     data = images(name)
-    return Site(
+    return Client(
         name=name,
         data=data if labels or not target else data.without_labels(),
         model=resident or model(),
@@ -98,16 +98,16 @@ def theta() -> Tensor:
 class Rebuilt(InProcess):
     """Every question meets a hospital that was just built; only its memory survived."""
 
-    def _deliver(self, party, step, nth, msg):
-        old = self._sites[party]
-        self._sites[party] = hospital(party, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
-        self._sites[party].memory = {k: v.clone() for k, v in old.memory.items()}
-        return super()._deliver(party, step, nth, msg)
+    def _deliver(self, client, step, nth, msg):
+        old = self._clients[client]
+        self._clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
+        self._clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
+        return super()._deliver(client, step, nth, msg)
 
 
 def rebuilt(**options: bool) -> Rebuilt:
     return Rebuilt({n: hospital(n, **options) for n in NAMES}, "target", "test")
 
 
-def sources_and_target(net: Network) -> tuple[str, ...]:
-    return (*net.sources, net.target)
+def sources_and_target(server: Server) -> tuple[str, ...]:
+    return (*server.sources, server.target)

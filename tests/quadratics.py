@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client
 from fdamed.federation.server import InProcess
 from fdamed.models.flat import FlatModel
 from tests import hospitals
 
 CURVES = {"one": (1.0, 0.0), "two": (10.0, 1.0)}
 """Hospital -> (a, b) of 1/2 a (theta - b)^2; together they are lowest at 10/11."""
-TEN_STEPS = Recipe(lr=0.02, batch=2, epochs=10, optimiser="sgd")
+TEN_STEPS = Recipe(lr=0.02, batch=2, epochs=10, optimizer="sgd")
 
 
 class Parabola(nn.Module):
@@ -31,9 +31,9 @@ class Parabola(nn.Module):
         return torch.stack([torch.zeros_like(height), torch.log(torch.expm1(height))], 1)
 
 
-def hospital(name: str, model: FlatModel, recipe: Recipe) -> Site:
+def hospital(name: str, model: FlatModel, recipe: Recipe) -> Client:
     row = np.array([CURVES.get(name, (1.0, 0.0))] * 2, np.float32)
-    return Site(name, Labelled(row, np.zeros(2, np.int64), {}), model, recipe, 0, hospitals.RELEASE, floor=NO_FLOOR)
+    return Client(name, Labeled(row, np.zeros(2, np.int64), {}), model, recipe, 0, hospitals.RELEASE, floor=NO_FLOOR)
 
 
 def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fdamed.config.loader import catalogue, parse
+from fdamed.config.loader import catalog, parse
 from fdamed.core.files import digest
 from fdamed.core.rng import stream
 
-PARTIES = {"LO": "Lung Opacity", "CO": "Consolidation", "ED": "Edema", "AT": "Atelectasis", "NC": "Lung Lesion"}
+CLIENTS = {"LO": "Lung Opacity", "CO": "Consolidation", "ED": "Edema", "AT": "Atelectasis", "NC": "Lung Lesion"}
 LEVEL = {
     "fedavg": 0.61,
     "finetune": 0.70,
@@ -36,14 +36,14 @@ LAYERS = [f"layer{i}.{j}.conv{k}" for i in range(1, 5) for j in range(2) for k i
 
 def configuration(folder: Path, **changes: object) -> dict[str, object]:
     """A configuration that `fdamed.config.study` accepts; `changes` replace its keys."""
-    known = catalogue()
+    known = catalog()
     runs = {name: {"method": name if name in known else "fedavg"} for name in LEVEL}
     base: dict[str, object] = {
-        "cohort": "demo",
+        "study": "demo",
         "results": str(folder / "results"),
         "data": {"layout": "chexpert", "root": "/secret/place/of/data", "salt": "a-secret-salt"},
         "phantom": {"patients": 3000},
-        "cut": {"by": "condition", "parties": PARTIES, "target": "NC"},
+        "split": {"by": "condition", "clients": CLIENTS, "target": "NC"},
         "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "train": {"rounds": 12},
         "runs": runs,
@@ -55,22 +55,22 @@ def configuration(folder: Path, **changes: object) -> dict[str, object]:
 def write_study(folder: Path, missing: tuple[tuple[str, str, int], ...] = (), **changes: object) -> Path:
     """Write configuration and a whole study below `folder`; give back the configuration's path."""
     config = configuration(folder, **changes)
-    root = Path(str(config["results"])) / str(config["cohort"])
+    root = Path(str(config["results"])) / str(config["study"])
     path = root / "config.json"
     write_json(path, config)
-    cut = config["cut"]
+    cut = config["split"]
     assert isinstance(cut, dict)
-    parties = list(cut["parties"])
-    write_ingest_and_cohort(root, parties, str(cut.get("rule", "disjoint")))
-    targets = parties if cut["target"] == "each" else [cut["target"]]
+    clients = list(cut["clients"])
+    write_ingest_and_cohort(root, clients, str(cut.get("rule", "disjoint")))
+    targets = clients if cut["target"] == "each" else [cut["target"]]
     for run, options in parse(config, "test").expanded_runs().items():
         for target in targets:
             for seed in seeds_of(config):
                 if (run, target, seed) not in missing:
-                    folder = write_run(root, run, options.method, target, seed, parties, rounds_of(config))
-                    if options.labelled or options.auxiliary:
+                    folder = write_run(root, run, options.method, target, seed, clients, rounds_of(config))
+                    if options.labeled or options.auxiliary:
                         auxiliary = options.auxiliary.model_dump(mode="json") if options.auxiliary else None
-                        edit(folder / "run.json", labelled=options.labelled or 100, auxiliary=auxiliary)
+                        edit(folder / "run.json", labeled=options.labeled or 100, auxiliary=auxiliary)
     return path
 
 
@@ -89,7 +89,7 @@ def rounds_of(config: dict[str, object]) -> int:
 def write_absences(folder: Path, *absences: tuple[int, str, str]) -> None:
     """Round, hospital and reason of answers that were left out."""
     rows: list[dict[str, object]] = [
-        {"round": r, "party": party, "step": "train_locally", "why": why} for r, party, why in absences
+        {"round": r, "client": client, "step": "train_locally", "why": why} for r, client, why in absences
     ]
     write_lines(folder / "absences.jsonl", rows)
 
@@ -113,36 +113,36 @@ def without_auc(folder: Path) -> None:
         score.write_text(json.dumps(content | {"auc": None, "balanced_acc": None, "why": why}))
 
 
-def write_ingest_and_cohort(root: Path, parties: list[str], rule: str = "disjoint") -> None:
+def write_ingest_and_cohort(root: Path, clients: list[str], rule: str = "disjoint") -> None:
     rejected = {"UNREADABLE_IMAGE": 37, "LABEL_OUT_OF_RANGE": 4, "PATH_LEAVES_ROOT": 12}
     ingest = {"rows": 6120, "patients": 2980, "rejected": rejected, "hash": digest("index"), "layout": "chexpert"}
     write_json(root / "ingest.json", ingest | {"seconds": 3.2})
     sizes = {}
-    for i, party in enumerate(parties):
+    for i, client in enumerate(clients):
         images = {"train": 700 - 60 * i, "adapt": 100, "val": 110 - 9 * i, "test": 220 - 20 * i}
-        sizes[party] = {
-            "hash": digest(party),
+        sizes[client] = {
+            "hash": digest(client),
             "images": images,
             "patients": {s: n * 7 // 10 for s, n in images.items()},
             "positives": {s: n // 2 for s, n in images.items()},
         }
-    leakage = {"patients_in_two_splits": 0, "patients_in_two_parties": 0, "near_duplicates": 3}
-    cohort = {"by": "condition", "rule": rule, "hash": digest(parties), "parties": sizes}
+    leakage = {"patients_in_two_splits": 0, "patients_in_two_clients": 0, "near_duplicates": 3}
+    cohort = {"by": "condition", "rule": rule, "hash": digest(clients), "clients": sizes}
     write_json(root / "cohort.json", cohort)
     write_json(root / "leakage.json", leakage)
 
 
 def write_run(
-    root: Path, run: str, method: str, target: str, seed: int, parties: list[str], rounds: int, nudge: float = 0.0
+    root: Path, run: str, method: str, target: str, seed: int, clients: list[str], rounds: int, nudge: float = 0.0
 ) -> Path:
     """One finished run; `nudge` moves its scores."""
     folder = root / "runs" / run / target / str(seed)
     generator = stream(seed, run, target).numpy
-    sources = [p for p in parties if p != target]
+    sources = [p for p in clients if p != target]
     end = (
         LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random())
         + nudge
-        - 0.015 * (len(parties) - 1 - parties.index(target))
+        - 0.015 * (len(clients) - 1 - clients.index(target))
     )
     end += 0.012 * generator.standard_normal()
     curve = end - (end - 0.5) * np.exp(-np.arange(1, rounds + 1) / 3.5) + 0.008 * generator.standard_normal(rounds)
@@ -167,12 +167,12 @@ def write_run(
                     for name, c in zip(LAYERS, cosines, strict=True)
                 ]
     facts = {
-        "cohort": root.name,
+        "study": root.name,
         "run": run,
         "method": method,
         "options": {"beta": 0.5} if method == "gp" else {},
         "auxiliary": None,
-        "labelled": 100,
+        "labeled": 100,
         "target": target,
         "sources": sources,
         "seed": seed,
@@ -180,7 +180,7 @@ def write_run(
         "train": {"source": {"lr": 0.001, "batch": 32}, "target": {"lr": 0.0002, "batch": 16}},
         "parameters": 702_000,
         "versions": {"fdamed": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
-        "digests": {"config": "c0ffee", "cohort": digest(parties)},
+        "digests": {"config": "c0ffee", "cohort": digest(clients)},
     }
     write_json(folder / "run.json", facts)
     write_lines(folder / "metrics.jsonl", metrics)
@@ -188,11 +188,11 @@ def write_run(
     write_lines(folder / "ledger.jsonl", ledger)
     if layers:
         write_lines(folder / "layers.jsonl", layers)
-    for party in parties:
-        auc = float(np.clip(curve[-1] + (0 if party == target else 0.03), 0, 1))
-        head = {"run": run, "method": method, "target": target, "seed": seed, "party": party, "split": "test"}
+    for client in clients:
+        auc = float(np.clip(curve[-1] + (0 if client == target else 0.03), 0, 1))
+        head = {"run": run, "method": method, "target": target, "seed": seed, "client": client, "split": "test"}
         numbers = {"acc": auc - 0.06, "auc": auc, "balanced_acc": auc - 0.06, "brier": 0.3 - auc / 5, "why": {}}
-        write_json(folder / "scores" / f"{party}.json", head | {"n": 180, "positives": 90} | numbers)
+        write_json(folder / "scores" / f"{client}.json", head | {"n": 180, "positives": 90} | numbers)
     write_text(folder / "done", digest([run, target, seed, nudge]) + "\n")
     return folder
 
@@ -217,7 +217,7 @@ def write_predictions(root: Path, run: str, target: str, seed: int, images: int 
             "scanner": same.choice(["A", "B"], images),
         }
     )
-    path = root / "parties" / target / "predictions" / run / target / f"{seed}.parquet"
+    path = root / "clients" / target / "predictions" / run / target / f"{seed}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_parquet(path)
 

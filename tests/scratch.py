@@ -28,7 +28,7 @@ from tests.idx_files import write_idx
 
 ROOT = Path(__file__).parents[1]
 BUILT = ("fdamed/ops/*.so", "fdamed/models/*.so")
-LABELLED = 10
+LABELED = 10
 SMALL: dict[str, dict[str, Any]] = {
     "train": {"rounds": 2, "device": "cpu"},
     "image": {"size": 32},
@@ -37,7 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1, "smallest_cell": 1},
 }
 """Section -> what every configuration that has it gets."""
-CUT = {"per_class": 60, "labelled": LABELLED}
+CUT = {"per_class": 60, "labeled": LABELED}
 """Numbers of images, where a configuration has such numbers; all hospitals have equal `shares`."""
 STATES = {state: {"weight": 1.0} for state in ("IL", "NC", "CA", "IN", "TX")}
 """As many patients in each of MIDRC's states: of a few hundred the smallest would have none."""
@@ -131,9 +131,9 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     out = {key: value | SMALL.get(key, {}) if isinstance(value, dict) else value for key, value in content.items()}
     if content.get("model", {}).get("backbone") == "cnn":
         out["image"] = content["image"]
-    if "cut" in content:
-        cut = {k: v for k, v in content["cut"].items() if k != "shares"}
-        out["cut"] = cut | {k: n for k, n in CUT.items() if isinstance(cut.get(k), int)}
+    if "split" in content:
+        cut = {k: v for k, v in content["split"].items() if k != "shares"}
+        out["split"] = cut | {k: n for k, n in CUT.items() if isinstance(cut.get(k), int)}
     if "runs" in content:
         runs = list(content["runs"].items())
         kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
@@ -156,11 +156,11 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
     out = dict(options)
     if "warmup" in out:
         out["warmup"] = min(out["warmup"], 1)
-    if "labelled" in out:
-        out["labelled"] = LABELLED // 2
+    if "labeled" in out:
+        out["labeled"] = LABELED // 2
     if "sweep" in out:
         few = {key: values[:2] for key, values in out["sweep"].items()}
-        out["sweep"] = few | ({"labelled": [LABELLED // 2, LABELLED]} if "labelled" in few else {})
+        out["sweep"] = few | ({"labeled": [LABELED // 2, LABELED]} if "labeled" in few else {})
     return out
 
 
@@ -208,14 +208,14 @@ def table(root: Path, films: int = 240) -> None:
     """The configuration that docs/data/table.md shows, whole, and the images that it describes."""
     shown = re.findall(r"^```yaml\n(.*?)^```", (root / "docs/data/table.md").read_text(encoding="utf-8"), re.M | re.S)
     content = {
-        "cohort": "ours",
+        "study": "ours",
         **yaml.safe_load(shown[0]),
         "image": {},
         "model": {},
         "train": {},
         "runs": {"fedavg": {}},
     }
-    content["cut"]["labelled"] = LABELLED
+    content["split"]["labeled"] = LABELED
     for name in ("ours.yaml", "config/ours.yaml"):
         (root / name).write_text(yaml.safe_dump(smaller(content, name), sort_keys=False), encoding="utf-8")
     rng, rows = np.random.default_rng(1), []

@@ -1,4 +1,4 @@
-"""Classical domain adaptation on extracted features, as scikit-learn estimators: one party holds X_S, y_S and X_T.
+"""Classical domain adaptation on extracted features, as scikit-learn estimators: one client holds X_S, y_S and X_T.
 
 `fit(X, y, sample_domain)` everywhere; `domains.py` says what the three are.
 """

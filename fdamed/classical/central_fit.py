@@ -1,6 +1,6 @@
 """One classical row, at the place where the features of all hospitals meet: ask, align, classify, answer.
 
-Aligned are the sources' samples and the target's unlabelled training samples. The samples that the target asks about
+Aligned are the sources' samples and the target's unlabeled training samples. The samples that the target asks about
 come afterwards: like the test images of a federated method, they are never learned from.
 """
 
@@ -21,13 +21,13 @@ from fdamed.classical.messages import (
     Received,
     send_questions,
     send_rows,
-    send_unlabelled,
+    send_unlabeled,
     take_answers,
 )
 from fdamed.classical.registry import Row
 from fdamed.classical.selection import classifier, reverse_accuracy, squared_distances
 from fdamed.core.errors import FdamedError
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 
 MOST = 20_000
 """Samples of which an n x n matrix is still made: 3.2 GB."""
@@ -60,23 +60,23 @@ class Standard:
         return scored
 
 
-def pool(row: Row, theta: Tensor, net: Network, classes: int, seed: int) -> Row:
+def pool(row: Row, theta: Tensor, server: Server, classes: int, seed: int) -> Row:
     """The whole row: its answers are in the target's memory afterwards; back comes the row that was fitted."""
     backbone = Backbone(x=theta)
-    told = {party: net.ask(party, send_rows, backbone) for party in net.sources}
-    unlabelled = net.ask(net.target, send_unlabelled, backbone).z.numpy()
-    parts = [told[p].z.numpy() for p in net.sources]
-    y = np.concatenate([told[p].y.numpy() for p in net.sources])
-    domain = np.repeat([*range(1, len(parts) + 1), -1], [*map(len, parts), len(unlabelled)])
-    X, standard = standardised(row, np.vstack([*parts, unlabelled]).astype(np.float64), domain)
+    told = {client: server.ask(client, send_rows, backbone) for client in server.sources}
+    unlabeled = server.ask(server.target, send_unlabeled, backbone).z.numpy()
+    parts = [told[p].z.numpy() for p in server.sources]
+    y = np.concatenate([told[p].y.numpy() for p in server.sources])
+    domain = np.repeat([*range(1, len(parts) + 1), -1], [*map(len, parts), len(unlabeled)])
+    X, standard = standardized(row, np.vstack([*parts, unlabeled]).astype(np.float64), domain)
     found = chosen(row, X, y, domain, seed)
-    asked = net.ask(net.target, send_questions, Received(n=len(X))).z.numpy().astype(np.float64)
+    asked = server.ask(server.target, send_questions, Received(n=len(X))).z.numpy().astype(np.float64)
     p = probabilities(found, y, domain, standard(asked), classes, seed)
-    net.ask(net.target, take_answers, Probabilities(p=torch.from_numpy(p)))
+    server.ask(server.target, take_answers, Probabilities(p=torch.from_numpy(p)))
     return found.row
 
 
-def standardised(row: Row, X: Array, domain: Array) -> tuple[Array, Standard]:
+def standardized(row: Row, X: Array, domain: Array) -> tuple[Array, Standard]:
     """The training samples as the row wants them, and how the target's further samples become the same."""
     if row.zscore == "none":
         return X, Standard(np.zeros(X.shape[1]), np.ones(X.shape[1]))

@@ -111,7 +111,7 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             for size in ((fan_in, fan_out), (fan_out,)):
                 layers.append(((2 * torch.rand(size, generator=draw) - 1) * bound).requires_grad_())
         A, a, B, b = layers
-        optimiser = torch.optim.SGD(layers, lr=self.lr, momentum=self.momentum, weight_decay=self.decay)
+        optimizer = torch.optim.SGD(layers, lr=self.lr, momentum=self.momentum, weight_decay=self.decay)
         width = CODE_WIDTH if self.code_compat else None if isinstance(self.width, str) else float(self.width)
         order, other, masks = (root.child(name).torch for name in ("source", "target", "dropout"))
         best, kept = -1.0, [w.detach().clone() for w in layers]
@@ -133,9 +133,9 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 if self.weight > 0:
                     some = torch.randperm(len(x_t), generator=other)[: self.batch]
                     loss = loss + self.weight * discrepancy(h_s, hidden(x_t[some]), width)
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 torch.autograd.backward(loss)
-                optimiser.step()
+                optimizer.step()
                 total += float(loss.detach()) * len(rows)
             self.losses_.append(total / len(x_s))
             with torch.no_grad():
@@ -145,7 +145,7 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 best, kept, self.epoch_ = score, [w.detach().clone() for w in layers], epoch
         self.weights_ = [w.numpy() for w in kept]
         if not all(np.isfinite(w).all() for w in self.weights_):
-            raise BadInput("the weights grew beyond all bounds", "DaNN", "Standardise the features or lower lr.")
+            raise BadInput("the weights grew beyond all bounds", "DaNN", "Standardize the features or lower lr.")
 
     def transform(self, X: Any) -> Array:
         """The hidden features of samples of any domain, (n, hidden)."""

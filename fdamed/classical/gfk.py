@@ -40,7 +40,7 @@ class Geodesic:
 
 
 def principal(X: Array) -> Array:
-    """The principal directions of a centred domain, largest variance first, (p, rank)."""
+    """The principal directions of a centered domain, largest variance first, (p, rank)."""
     found = spread(X)
     order = np.argsort(-found.s, kind="stable")
     return found.V[:, order[found.s[order] > 1e-12 * max(found.s, default=0.0)]]

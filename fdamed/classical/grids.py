@@ -19,8 +19,8 @@ from fdamed.classical.tca import RTCA, TCA
 
 SIZES = (100, 30)
 GAMMAS = (1.0, 1e-3)
-VIEWS = tuple(View(m, centre, True, equal) for equal in (False, True) for centre in (False, True) for m in SIZES)
-"""The first is the default: m = 100, not centred, scale `penalty`, samples at length 1."""
+VIEWS = tuple(View(m, center, True, equal) for equal in (False, True) for center in (False, True) for m in SIZES)
+"""The first is the default: m = 100, not centered, scale `penalty`, samples at length 1."""
 SYMMETRIC = frozenset({
     "TCA", "R-TCA", "RF-TCA (gaussian)", "RF-TCA (N = 1000)", "RF-TCA (laplacian)", "RF-TCA (cauchy)", "GFK",
 })  # fmt: skip
@@ -45,7 +45,9 @@ def methods() -> dict[str, list[Candidate]]:
         "RF-TCA (laplacian)": _spectral(RFTCA, kernel="laplacian"),
         "RF-TCA (cauchy)": _spectral(RFTCA, kernel="cauchy"),
         "CORAL": [
-            Candidate(f"ridge={r:g}{' centred' if c else ''}", CORAL(ridge=r, center=c), (View(), View(unit_norm=True)))
+            Candidate(
+                f"ridge={r:g}{' centered' if c else ''}", CORAL(ridge=r, center=c), (View(), View(unit_norm=True))
+            )
             for c in (False, True)
             for r in (1.0, 10.0)
         ],

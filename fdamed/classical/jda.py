@@ -1,6 +1,6 @@
 """Joint distribution adaptation (Long et al. 2013; specification 11.2).
 
-K H K a = tau (K M K + gamma I) a with M = l l' + sum_c l_c l_c' over the classes that source and pseudo-labelled target
+K H K a = tau (K M K + gamma I) a with M = l l' + sum_c l_c l_c' over the classes that source and pseudo-labeled target
 both have, at Frobenius norm 1; a classifier on the source's features gives new pseudo-labels, and again.
 The first pass has no pseudo-labels: it is TCA with gamma |l|^2.
 The defaults are those of the published figures on SURF features, which they repeat to two decimals: linear kernel,
@@ -23,7 +23,7 @@ from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_r
 from fdamed.classical.spectral import (
     SCALES,
     Solution,
-    centre_columns,
+    center_columns,
     keep,
     lanczos,
     signed,
@@ -123,7 +123,7 @@ class JDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         samples = given.X.astype(np.float64)
         self.X_fit_ = unit_rows(samples) if self.normalize else samples
         K = gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
-        s, basis = eigh(symmetric_product(centre_columns(K)), check_finite=False)
+        s, basis = eigh(symmetric_product(center_columns(K)), check_finite=False)
         turned = basis.T @ K
         guess: Array | None = None
         self.changed_: list[int] = []

@@ -77,7 +77,7 @@ def gram(X: Array, Y: Array, kernel: str, sigma: float) -> Array:
 
 
 def frequencies(kernel: str, sigma: float, N: int, p: int, seed: int) -> Array:
-    """Omega, (N, p): the same for every party that knows the seed."""
+    """Omega, (N, p): the same for every client that knows the seed."""
     draw = stream(seed, "rff", kernel).numpy
     if kernel == "gaussian":
         return draw.standard_normal((N, p)) / sigma
@@ -119,7 +119,7 @@ def blocks(n: int) -> Iterator[slice]:
 def _squared(X: Array, Y: Array) -> Array:
     """|x_i - y_j|^2 about the mean of Y: numbers near 0 lose the fewest digits."""
     middle = Y.mean(axis=0)
-    X, Y = (X - middle, Y - middle) if X is not Y else (centred := X - middle, centred)
+    X, Y = (X - middle, Y - middle) if X is not Y else (centered := X - middle, centered)
     D = X @ Y.T
     D *= -2.0
     D += np.square(X).sum(axis=1)[:, None]

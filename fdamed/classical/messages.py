@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Features, Weights, message
 
 QUESTIONS, ANSWERS, BACKBONE = "questions", "answers", "backbone"
@@ -35,7 +35,7 @@ class Rows:
 
 
 @message
-class Unlabelled:
+class Unlabeled:
     """Features (n, d) of the target's patients."""
 
     z: Features
@@ -60,38 +60,38 @@ def fingerprint(theta: Tensor) -> Tensor:
 
 
 @step("classical.send_labeled_features")
-def send_rows(site: Site, ask: Backbone) -> Rows:
+def send_rows(client: Client, ask: Backbone) -> Rows:
     """A source's features with their labels."""
-    _same_backbone(site, ask.x)
-    labelled = site.data
-    return Rows(z=torch.from_numpy(labelled.images), y=torch.from_numpy(labelled.y))  # type: ignore[union-attr]
+    _same_backbone(client, ask.x)
+    labeled = client.data
+    return Rows(z=torch.from_numpy(labeled.images), y=torch.from_numpy(labeled.y))  # type: ignore[union-attr]
 
 
 @step("classical.send_unlabeled_features")
-def send_unlabelled(site: Site, ask: Backbone) -> Unlabelled:
+def send_unlabeled(client: Client, ask: Backbone) -> Unlabeled:
     """The target's features, which have no labels here."""
-    _same_backbone(site, ask.x)
-    return Unlabelled(z=torch.from_numpy(site.data.images))
+    _same_backbone(client, ask.x)
+    return Unlabeled(z=torch.from_numpy(client.data.images))
 
 
 @step("classical.send_test_features")
-def send_questions(site: Site, ask: Received) -> Unlabelled:
+def send_questions(client: Client, ask: Received) -> Unlabeled:
     """The features of the images that the target wants to know about."""
-    return Unlabelled(z=site.memory[QUESTIONS])
+    return Unlabeled(z=client.memory[QUESTIONS])
 
 
 @step("classical.receive_predictions")
-def take_answers(site: Site, ask: Probabilities) -> Received:
+def take_answers(client: Client, ask: Probabilities) -> Received:
     """Keep the probabilities; they stay in the target's folder."""
-    site.memory[ANSWERS] = ask.p
+    client.memory[ANSWERS] = ask.p
     return Received(n=len(ask.p))
 
 
-def _same_backbone(site: Site, theta: Tensor) -> None:
-    if not torch.equal(fingerprint(theta), site.memory[BACKBONE]):
+def _same_backbone(client: Client, theta: Tensor) -> None:
+    if not torch.equal(fingerprint(theta), client.memory[BACKBONE]):
         fix = "Run `fdamed features` again for this hospital."
-        raise FdamedError("its features were made with other weights", f"hospital {site.name}", fix)
+        raise FdamedError("its features were made with other weights", f"hospital {client.name}", fix)
 
 
 SOURCE_STEPS = (send_rows,)
-TARGET_STEPS = (send_unlabelled, send_questions, take_answers)
+TARGET_STEPS = (send_unlabeled, send_questions, take_answers)

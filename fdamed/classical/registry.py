@@ -125,10 +125,10 @@ class Coral(Row):
     paper: ClassVar[str] = "Sun, Feng and Saenko 2016"
 
     ridge: float = option(1.0, "added to both covariances", 1e-9)
-    centre: bool = option(True, "also takes away each domain's mean")
+    center: bool = option(True, "also takes away each domain's mean")
 
     def estimator(self, seed: int) -> Any:
-        return CORAL(ridge=self.ridge, center=self.centre)
+        return CORAL(ridge=self.ridge, center=self.center)
 
     def candidates(self) -> list[Row]:
         return [replace(self, ridge=ridge) for ridge in (self.ridge, 10 * self.ridge)]
@@ -192,5 +192,5 @@ ROWS: dict[str, type[Row]] = {
 
 
 def describe() -> dict[str, dict[str, Any]]:
-    """The rows' part of catalogue.json."""
+    """The rows' part of catalog.json."""
     return {name: description(cls) | {"classical": True} for name, cls in ROWS.items()}

@@ -1,6 +1,6 @@
 """Hyper-parameters without the target's labels: reverse validation on the aligned features (Zhong et al. 2010).
 
-The nearest neighbours in four fifths of the source label the target; the nearest neighbours in the target, with those
+The nearest neighbors in four fifths of the source label the target; the nearest neighbors in the target, with those
 labels, are judged on the source's last fifth. Features are aligned once for each candidate, from all samples; JDA and
 DaNN have seen the last fifth's labels then, each candidate alike.
 """
@@ -21,7 +21,7 @@ from fdamed.classical.kernels import unit_rows
 
 @dataclass(frozen=True)
 class View:
-    """How many leading components of an estimator's features are used, centred or not, at equal variance or not, and
+    """How many leading components of an estimator's features are used, centered or not, at equal variance or not, and
     each sample at length 1 or not."""
 
     components: int | None = None

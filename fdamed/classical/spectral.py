@@ -70,10 +70,10 @@ def symmetric_product(A: Array) -> Array:
     return full
 
 
-def centre_columns(A: Array) -> Array:
+def center_columns(A: Array) -> Array:
     """H A."""
-    centred: Array = A - A.mean(axis=0)
-    return centred
+    centered: Array = A - A.mean(axis=0)
+    return centered
 
 
 def top(A: Array, m: int) -> tuple[Array, Array]:
@@ -100,7 +100,7 @@ def use_lanczos(solver: str, n: int, m: int) -> bool:
 
 
 def wanted(n_components: int | None, n: int) -> int:
-    """How many eigenpairs to ask for: at most n - 1 directions vary among n centred samples."""
+    """How many eigenpairs to ask for: at most n - 1 directions vary among n centered samples."""
     return max(1, min(n_components or DEFAULT_COMPONENTS, n))
 
 
@@ -138,7 +138,7 @@ def tca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto",
 
         tau, Y = lanczos(multiply, n, asked)
     else:
-        tau, Y = top(between(symmetric_product(centre_columns(K)), v, c), asked)
+        tau, Y = top(between(symmetric_product(center_columns(K)), v, c), asked)
     r = keep(tau, m, where, scale)
     tau, Y = tau[:r], Y[:, :r]
     W = signed((Y - c * np.outer(v, v @ Y)) / np.sqrt(tau))
@@ -166,7 +166,7 @@ def rtca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto"
         A -= np.outer(hv, hv / outer)
         tau, U = top(A, asked)
     r = keep(tau, m, where, float(np.linalg.norm(K)))
-    tau, U = tau[:r], centre_columns(U[:, :r])
+    tau, U = tau[:r], center_columns(U[:, :r])
     W = signed((U - np.outer(ell, (v @ U) / outer)) / tau)
     return Solution(W, tau / gamma, np.einsum("ij,ij->j", W, K @ W))
 

@@ -107,6 +107,6 @@ class RTCA(_Exact):
 
 
 def finished(features: Array, mean: Array, center: bool, unit_norm: bool) -> Array:
-    """Centred at the training samples' mean, then each sample at length 1, as asked for."""
+    """Centered at the training samples' mean, then each sample at length 1, as asked for."""
     features = features - mean if center else features
     return unit_rows(features) if unit_norm else features

@@ -45,7 +45,7 @@ COMMANDS: dict[str, str] = {
     "figure2": "which rule wins on synthetic data: the theory beside training",
     "params": "count the parameters of a configuration",
     "completion": "print what makes bash, zsh or fish complete commands and options",
-    "schema": "write config/schema.json and the catalogue of methods",
+    "schema": "write config/schema.json and the catalog of methods",
 }
 """Subcommand -> what it does, in the order people do the work. Each is a file in stages/."""
 

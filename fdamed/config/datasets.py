@@ -26,7 +26,7 @@ class DataSet(Strict):
     root: str
     """Folder of the raw data, exactly as downloaded."""
     salt: str | None = None
-    """Secret for the patient pseudonyms; without one a random salt is made once and kept in parties/salt."""
+    """Secret for the patient pseudonyms; without one a random salt is made once and kept in clients/salt."""
     reject_share: Share = 0.05
     """Stop when more than this share of the rows or files is refused."""
     # Left out where it says nothing: a study that never had this key keeps its digests.
@@ -122,12 +122,12 @@ class Moved(Strict):
 class Domain(Strict):
     """One public set on disk."""
 
-    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "coloured"]
+    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "colored"]
     """How its files look; see docs/benchmarks.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
-    """With `coloured`: how strongly the colour goes with the class; made from an idx set."""
+    """With `colored`: how strongly the color goes with the class; made from an idx set."""
     shift: Annotated[Moved | None, Field(exclude_if=lambda shift: shift is None)] = None
     """Make another domain of the set: {rotate: 30, invert: true, noise: 0.2}."""
 

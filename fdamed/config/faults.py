@@ -1,4 +1,4 @@
-"""What an unreliable network does to a study: the `train.unreliable` section of the configuration."""
+"""What an unreliable network does to a study: the `train.faults` section of the configuration."""
 
 from __future__ import annotations
 
@@ -82,20 +82,20 @@ class Faults(Strict):
             raise ValueError("`minutes` and `deadline` go together: one without the other does nothing")
         return self
 
-    def misfit(self, parties: tuple[str, ...]) -> str | None:
+    def misfit(self, clients: tuple[str, ...]) -> str | None:
         """What does not fit these hospitals; None: nothing."""
         named = {p for group in self.away.values() for p in group} | set(self.spare)
         named |= set(self.minutes.slower) if self.minutes else set()
-        stray = sorted(named - {*parties, *ROLES})
+        stray = sorted(named - {*clients, *ROLES})
         if stray:
-            return f"names {', '.join(stray)}; allowed: {', '.join([*parties, *ROLES])}"
-        if self.quorum >= len(parties):
-            return f"asks for a quorum of {self.quorum}; there are {len(parties) - 1} sources"
+            return f"names {', '.join(stray)}; allowed: {', '.join([*clients, *ROLES])}"
+        if self.quorum >= len(clients):
+            return f"asks for a quorum of {self.quorum}; there are {len(clients) - 1} sources"
         return None
 
 
 def _steps() -> frozenset[str]:
     """Names of the steps that some method asks for."""
-    from fdamed.config.loader import catalogue
+    from fdamed.config.loader import catalog
 
-    return frozenset(line["step"] for method in catalogue().values() for line in method["wire"])
+    return frozenset(line["step"] for method in catalog().values() for line in method["wire"])

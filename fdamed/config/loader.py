@@ -1,7 +1,7 @@
 """Reading a configuration: everything is checked, and each mistake is one clear line.
 
 `config/schema.json` is generated from here (`fdamed schema`); a test fails if it is stale.
-What a method's own options are is known to `methods/`; `methods/catalogue.json`, generated from them,
+What a method's own options are is known to `methods/`; `methods/catalog.json`, generated from them,
 lets this file check a run's options without importing torch.
 """
 
@@ -20,7 +20,7 @@ from fdamed.config import yaml_reader as plain_data
 from fdamed.config.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
 from fdamed.config.policy_checks import check_guards
 from fdamed.config.runs import Run
-from fdamed.config.split import Cut, Partition
+from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 
@@ -31,19 +31,19 @@ VARIANTS: dict[str, type[BaseModel]] = {
     "nih": Nih,
     "table": Table,
     "benchmark": Benchmark,
-    "cut": Cut,
+    "split": Split,
     "partition": Partition,
 }
 """Tags that pydantic puts into the place of a fault where a key has several forms."""
 LONGEST = 200
 """Characters of a wrong value that are shown."""
-CATALOGUE = Path(__file__).parents[1] / "methods" / "catalogue.json"
+CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 
 
 @cache
-def catalogue() -> dict[str, dict[str, Any]]:
+def catalog() -> dict[str, dict[str, Any]]:
     """Method -> {title, paper, target_labels, options: {name: {type, default}}, wire}; see `fdamed schema`."""
-    content: dict[str, dict[str, Any]] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    content: dict[str, dict[str, Any]] = json.loads(CATALOG.read_text(encoding="utf-8"))
     return content
 
 
@@ -67,16 +67,16 @@ def parse(raw: dict[str, Any], where: str) -> Config:
         for phase in second:
             _check_method(f"{name}.then", phase, where)
             _check_handover(name, first, phase, where)
-        if catalogue()[run.method].get("classical"):
+        if catalog()[run.method].get("classical"):
             _check_classical(name, run, config, where)
     for name, run in config.expanded_runs().items():
-        check_guards(name, run, config, catalogue(), where)
+        check_guards(name, run, config, catalog(), where)
     return config
 
 
 def backbones(config: Config) -> list[str]:
     """Whose features a classical row can take: `init`, or a run that leaves one whole model behind."""
-    known, runs = catalogue(), config.expanded_runs().items()
+    known, runs = catalog(), config.expanded_runs().items()
     return [
         "init",
         *(n for n, r in runs if not (known[r.method].get("classical") or known[r.method].get("own_models"))),
@@ -129,7 +129,9 @@ def _short(value: Any) -> str:
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
     """The keys as the user wrote them: `cut` of Config is a key, the tag behind it is not."""
-    return [str(p) for i, p in enumerate(location) if not (i and location[i - 1] in ("data", "cut") and p in VARIANTS)]
+    return [
+        str(p) for i, p in enumerate(location) if not (i and location[i - 1] in ("data", "split") and p in VARIANTS)
+    ]
 
 
 def _allowed(location: tuple[int | str, ...]) -> list[str]:
@@ -161,7 +163,7 @@ def _nearest(word: str, allowed: list[str]) -> str:
 
 
 def _check_method(name: str, run: Run, where: str) -> None:
-    known = catalogue()
+    known = catalog()
     fix = "Mend the key and start again; nothing was started. `fdamed methods` lists methods and options."
     if run.method not in known:
         near = _nearest(run.method, sorted(known))
@@ -185,14 +187,14 @@ def _check_method(name: str, run: Run, where: str) -> None:
 def _check_handover(name: str, first: Run, second: Run, where: str) -> None:
     """A second phase begins with one model and ends with one: methods that leave hospitals their own do not fit."""
     for phase in (first, second):
-        if catalogue()[phase.method]["own_models"]:
+        if catalog()[phase.method]["own_models"]:
             raise FdamedError(
                 f"`runs.{name}.then`: {phase.method} leaves every hospital a model of its own, not one to go on with",
                 where,
                 "Drop `then`, or choose methods that end with one model.",
             )
-    head = catalogue()[second.method]["options"].get("head", {})
-    if catalogue()[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
+    head = catalog()[second.method]["options"].get("head", {})
+    if catalog()[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
         raise FdamedError(
             f"`runs.{name}.then`: the head of {first.method} reads what is not in the network alone",
             where,
@@ -210,13 +212,13 @@ def _check_classical(name: str, run: Run, config: Config, where: str) -> None:
     if wanted not in known:
         what = f"`runs.{name}.features` is {wanted!r}{_nearest(str(wanted), known)}; allowed: {', '.join(known)}"
         raise FdamedError(what, where, fix)
-    stray = [key for key in ("auxiliary", "labelled", "train", "noise") if getattr(run, key) is not None]
+    stray = [key for key in ("auxiliary", "labeled", "train", "noise") if getattr(run, key) is not None]
     if stray:
         raise FdamedError(f"`runs.{name}.{stray[0]}`: a classical row trains no hospital and takes none", where, fix)
 
 
 def _misfit(value: Any, option: dict[str, Any]) -> str | None:
-    """What is wrong with an option's value, by its entry in the catalogue; None: nothing."""
+    """What is wrong with an option's value, by its entry in the catalog; None: nothing."""
     kind = option["type"]
     numeric = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if kind == "bool" and not isinstance(value, bool):
@@ -238,7 +240,7 @@ def schema() -> dict[str, Any]:
     out: dict[str, Any] = Config.model_json_schema()
     out["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     out["title"] = "fdamed configuration"
-    known = catalogue()
+    known = catalog()
     for name, methods in (("Run", ["", *sorted(known)]), ("Then", sorted(known))):
         run = out["$defs"][name]
         run["properties"]["method"]["enum"] = methods

@@ -7,17 +7,17 @@ from typing import Any
 
 from fdamed.config.privacy import CELL, local_steps
 from fdamed.config.runs import Run
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
 from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 
-Catalogue = Mapping[str, Mapping[str, Any]]
+Catalog = Mapping[str, Mapping[str, Any]]
 Images = Mapping[str, Mapping[str, int]]
 """Hospital -> split -> how many."""
 
 
-def check_guards(name: str, run: Run, config: Config, known: Catalogue, where: str) -> None:
+def check_guards(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
     """Raise where a run cannot keep what the hospitals insist on."""
     for phase in config.phases(run):
         entry = known[phase.method]
@@ -74,7 +74,7 @@ def _check_noise(name: str, phase: Run, config: Config, entry: Mapping[str, Any]
         raise FdamedError(f"`runs.{name}`: differential privacy: {fault[0]}", where, fault[1])
 
 
-def _check_phases(name: str, run: Run, config: Config, known: Catalogue, where: str) -> None:
+def _check_phases(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
     second = config.phases(run)[1:]
     if config.differential_of(run) and any(known[phase.method]["asks_sources"] for phase in second):
         raise FdamedError(
@@ -92,15 +92,15 @@ def _check_phases(name: str, run: Run, config: Config, known: Catalogue, where: 
 
 
 def check_floor(
-    name: str, run: Run, config: Config, known: Catalogue, images: Images, where: str, targets: Sequence[str] = ()
+    name: str, run: Run, config: Config, known: Catalog, images: Images, where: str, targets: Sequence[str] = ()
 ) -> None:
     """Raise where a hospital stays below the floor with at most so many `images`; one not among them is not known."""
     for phase in config.phases(run):
         entry = known[phase.method]
-        for target in targets or config.cut.targets:
-            for party, recipe, n in asked(phase, config, entry, target, images):
+        for target in targets or config.split.targets:
+            for client, recipe, n in asked(phase, config, entry, target, images):
                 steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
-                refused = config.floor.refusal(party, n, steps)
+                refused = config.floor.refusal(client, n, steps)
                 if refused:
                     fix = refused.fix if n < config.floor.images else ways_out(name, phase, config, recipe, n)
                     raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, fix)
@@ -124,16 +124,16 @@ def asked(
 ) -> list[tuple[str, Recipe, int]]:
     """Hospitals that this phase may ask, with their recipes and their images for training, where these are known."""
     train, out = config.train_of(phase), []
-    for party, splits in images.items():
-        if not entry["asks_target" if party == target else "asks_sources"]:
+    for client, splits in images.items():
+        if not entry["asks_target" if client == target else "asks_sources"]:
             continue
         whole, few = splits["train"] + splits["adapt"], splits["adapt"]
-        if party != target or entry["every_target_label"]:
-            out.append((party, train.source, whole))
+        if client != target or entry["every_target_label"]:
+            out.append((client, train.source, whole))
         elif entry["target_labels"]:
-            out.append((party, train.target, min(few, phase.labelled or few)))
+            out.append((client, train.target, min(few, phase.labeled or few)))
         else:
-            out.append((party, train.target, whole))
+            out.append((client, train.target, whole))
     return out
 
 
@@ -142,10 +142,10 @@ def most_images(config: Config) -> dict[str, dict[str, int]]:
 
     Patients are drawn for validation and test one by one, so the shares of these take nothing off for certain.
     """
-    cut = config.cut
-    if not isinstance(cut, Cut):
+    cut = config.split
+    if not isinstance(cut, Split):
         return {}
     far = 10**9
     whole = far if cut.per_class == "all" else 2 * cut.per_class
-    few = min(cut.labelled, whole)
-    return {party: {"train": whole - few, "adapt": few} for party in cut.parties}
+    few = min(cut.labeled, whole)
+    return {client: {"train": whole - few, "adapt": few} for client in cut.clients}

@@ -57,7 +57,7 @@ class Floor:
     images: int = IMAGES
     steps: int = STEPS
 
-    def refusal(self, party: str, images: int, steps: int | None = None) -> FdamedError | None:
+    def refusal(self, client: str, images: int, steps: int | None = None) -> FdamedError | None:
         """What is wrong with so few images, or with so few steps where a model or an update is to leave; None: nothing.
 
         A small number of images is told in words, for the text reaches the server. Without any image there is nobody
@@ -67,17 +67,17 @@ class Floor:
             return None
         if images < self.images:
             return FdamedError(
-                f"{party} has {vague(images, CELL)} images to compute on, and fewer than {self.images} let nothing out "
+                f"{client} has {vague(images, CELL)} images; the minimum for sharing any result is {self.images} "
                 "(privacy.smallest_images)",
-                f"hospital {party}",
-                f"Give {party} {self.images} images or more, or leave it out; of synthetic or public images, say so "
+                f"hospital {client}",
+                f"Give {client} {self.images} images or more, or leave it out; of synthetic or public images, say so "
                 "with a lower privacy.smallest_images.",
             )
         if steps is not None and steps < self.steps:
             return FdamedError(
-                f"{party} takes {steps} local steps a round, and a model of fewer than {self.steps} does not leave "
+                f"{client} takes {steps} local steps a round, and a model of fewer than {self.steps} does not leave "
                 "(privacy.smallest_steps)",
-                f"hospital {party}",
+                f"hospital {client}",
                 f"Raise its `epochs` or lower its `batch` in `train` until there are {self.steps} steps, or lower "
                 "privacy.smallest_steps where that is the hospital's decision.",
             )

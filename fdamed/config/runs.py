@@ -51,12 +51,12 @@ class Run(BaseModel):
     method: str = ""
     """Name of a registered method; default: the name of the run."""
     auxiliary: Auxiliary | None = None
-    labelled: Annotated[int, Field(ge=1)] | None = None
-    """Use only this many of the target's labelled images."""
+    labeled: Annotated[int, Field(ge=1)] | None = None
+    """Use only this many of the target's labeled images."""
     train: dict[str, Any] | None = None
     """What differs from `train` for this run, e.g. {target: {lr: 0.003}}."""
     noise: Annotated[float, Field(ge=0)] | None = None
-    """Noise on the target's pixels instead of `cut.noise`."""
+    """Noise on the target's pixels instead of `split.noise`."""
     differential: Annotated[Differential | None, Field(exclude_if=lambda d: d is None)] = None
     """Noise on the sources' training instead of `privacy.differential`."""
     sweep: dict[str, list[float | int | str | bool]] | None = None

@@ -1,4 +1,4 @@
-"""How data sets become hospitals: radiographs by a `Cut`, public sets by a `Partition`."""
+"""How data sets become hospitals: radiographs by a `Split`, public sets by a `Partition`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from fdamed.config.datasets import Name, Share, Strict
 
 
-class Cut(Strict):
+class Split(Strict):
     """How the index becomes hospitals."""
 
     by: str
     """`condition`, or a column of the row contract such as race, site, view, projection, scanner."""
-    parties: dict[Name, str]
+    clients: dict[Name, str]
     """Hospital -> the condition or the column's value it gets; with `by: expression`, an expression such as
     "race == 'Asian' and age >= 40"."""
     target: str
@@ -34,8 +34,8 @@ class Cut(Strict):
     """Images a class and hospital, drawn by patient; `all` keeps everything (balanced or not, see `balanced`)."""
     balanced: bool = True
     """With `per_class: all`: cut the larger class down to the smaller one."""
-    labelled: Annotated[int, Field(ge=2)] = 100
-    """Labelled images that a hospital has when it is the target."""
+    labeled: Annotated[int, Field(ge=2)] = 100
+    """Labeled images that a hospital has when it is the target."""
     val: Share = 0.1
     test: Share = 0.2
     rule: Literal["disjoint", "reference"] = "disjoint"
@@ -47,23 +47,23 @@ class Cut(Strict):
     seed: int = 0
 
     @model_validator(mode="after")
-    def _fits(self) -> Cut:
-        if self.target != "each" and self.target not in self.parties:
-            raise ValueError(f"target {self.target!r} is not one of the parties: {', '.join(self.parties)}, each")
-        if len(self.parties) < 2:
-            raise ValueError("at least two parties are needed: one source and the target")
+    def _fits(self) -> Split:
+        if self.target != "each" and self.target not in self.clients:
+            raise ValueError(f"target {self.target!r} is not one of the clients: {', '.join(self.clients)}, each")
+        if len(self.clients) < 2:
+            raise ValueError("at least two clients are needed: one source and the target")
         if self.by != "condition" and self.label is None:
             raise ValueError("with a cut by anything but condition, `label` must say what is to be predicted")
-        stray = [p for p in self.shares if p not in self.parties]
+        stray = [p for p in self.shares if p not in self.clients]
         if stray:
-            raise ValueError(f"shares names {', '.join(stray)}, which is not a party")
+            raise ValueError(f"shares names {', '.join(stray)}, which is not a client")
         if self.val + self.test >= 0.9:
             raise ValueError("val + test leave nothing to train on")
         return self
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(self.parties) if self.target == "each" else (self.target,)
+        return tuple(self.clients) if self.target == "each" else (self.target,)
 
 
 PARTITIONS = ("iid", "classes", "dirichlet", "label_shift", "domain")
@@ -75,12 +75,12 @@ class Partition(Strict):
     by: Literal["iid", "classes", "dirichlet", "label_shift", "domain"]
     """iid: equal parts; classes: `classes_each` classes a source, all at the target; dirichlet: class shares drawn
     with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a hospital."""
-    clients: Annotated[int, Field(ge=2)] = 10
+    n_clients: Annotated[int, Field(ge=2)] = 10
     """Hospitals C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
     domains: tuple[Name, ...] = ()
     """With `by: domain`: the sets that take part."""
     sources: Annotated[Name | None, Field(exclude_if=lambda name: name is None)] = None
-    """Cut this set into `clients` sources; the target is then another set, named by `target`."""
+    """Split this set into `n_clients` sources; the target is then another set, named by `target`."""
     target_share: Annotated[float, Field(gt=0, lt=1, exclude_if=lambda share: share == 0.1)] = 0.1
     """With `sources` of the same files as the target's set: share of the training part that is the target's alone."""
     target: str = ""
@@ -94,10 +94,10 @@ class Partition(Strict):
     """With label_shift: the classes of the first group."""
     per_source: Annotated[int, Field(ge=2)] | None = None
     """Training samples of a source at most."""
-    labelled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
-    """Labelled samples of the target, their share of its part, or all that are not to validate or test."""
+    labeled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
+    """Labeled samples of the target, their share of its part, or all that are not to validate or test."""
     balanced: bool = False
-    """Draw the labelled samples class by class instead of at random."""
+    """Draw the labeled samples class by class instead of at random."""
     val: Share = 0.0
     test: Literal["release"] | Share = "release"
     """The test part that the set ships, or a share of the target's own samples."""
@@ -121,8 +121,8 @@ class Partition(Strict):
             raise ValueError("by: label_shift needs `test` as a share: the released test part has other class shares")
         if self.sources:
             self._sources_fit()
-        if self.target and self.target != "each" and self.target not in self.parties:
-            raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.parties)}, each")
+        if self.target and self.target != "each" and self.target not in self.clients:
+            raise ValueError(f"target {self.target!r} is not one of: {', '.join(self.clients)}, each")
         return self
 
     def _sources_fit(self) -> None:
@@ -134,7 +134,7 @@ class Partition(Strict):
             raise ValueError(f"the target's set cannot be called {self.target}: that is a client's name")
 
     @property
-    def parties(self) -> dict[str, str]:
+    def clients(self) -> dict[str, str]:
         """Hospital -> the set that it comes from, or "" for a part of the one set."""
         if self.by == "domain":
             return {d: d for d in self.domains}
@@ -144,8 +144,8 @@ class Partition(Strict):
 
     @property
     def _clients(self) -> list[str]:
-        width = len(str(self.clients - 1))
-        return [f"C{i:0{width}d}" for i in range(self.clients)]
+        width = len(str(self.n_clients - 1))
+        return [f"C{i:0{width}d}" for i in range(self.n_clients)]
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -154,13 +154,13 @@ class Partition(Strict):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        names = tuple(self.parties)
+        names = tuple(self.clients)
         return names if self.target == "each" else (self.target or names[-1],)
 
 
 def _which(value: Any) -> str:
     by = value.get("by") if isinstance(value, dict) else getattr(value, "by", None)
-    return "partition" if by in PARTITIONS else "cut"
+    return "partition" if by in PARTITIONS else "split"
 
 
-Hospitals = Annotated[Annotated[Cut, Tag("cut")] | Annotated[Partition, Tag("partition")], Discriminator(_which)]
+Hospitals = Annotated[Annotated[Split, Tag("split")] | Annotated[Partition, Tag("partition")], Discriminator(_which)]

@@ -18,8 +18,8 @@ from fdamed.config.validation import Guard
 
 class Image(Strict):
     size: Annotated[int, Field(ge=16, le=1024)] = 224
-    equalise: bool = False
-    """Histogram equalisation, as the reference code of the healthcare paper does for MIDRC."""
+    equalize: bool = False
+    """Histogram equalization, as the reference code of the healthcare paper does for MIDRC."""
 
 
 # --- model and training ----------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class Model(Strict):
     backbone: Literal["resnet18", "resnet34", "resnet50", "cnn", "mlp"] = "resnet18"
     """cnn: two convolutions and three linear layers (the FedGP paper's); mlp: for feature vectors."""
     channels: Literal[1, 3] = 1
-    """Channels of the images: 1 for radiographs and grey digits, 3 for colour."""
+    """Channels of the images: 1 for radiographs and gray digits, 3 for color."""
     side: Annotated[int, Field(ge=16)] = 28
     """Side of the images that a cnn takes (its linear layers depend on it)."""
     inputs: Annotated[int, Field(ge=1)] = 5000
@@ -37,7 +37,7 @@ class Model(Strict):
     layers: Annotated[tuple[int, ...], Field(min_length=1)] = (1000, 500, 100)
     """Hidden layers of an mlp."""
     norm: Annotated[Literal["batch", "group"], Field(exclude_if=lambda norm: norm == "batch")] = "batch"
-    """Normalisation of a ResNet; `group` looks at one image at a time, as differential privacy needs it."""
+    """Normalization of a ResNet; `group` looks at one image at a time, as differential privacy needs it."""
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Scales the block widths; 1 is the papers' network."""
     hidden: Annotated[int, Field(ge=1)] = 128
@@ -47,7 +47,7 @@ class Model(Strict):
     races: tuple[str, ...] = ()
     """Classes of the race head, in this order."""
     weights: str | None = None
-    """File with pretrained weights, torchvision format (.pth) or safetensors; without one, seeded He initialisation."""
+    """File with pretrained weights, torchvision format (.pth) or safetensors; without one, seeded He initialization."""
 
     @model_validator(mode="after")
     def _races_are_named(self) -> Model:
@@ -70,7 +70,7 @@ class Recipe(Strict):
     batch: Annotated[int, Field(ge=2)] = 32
     """At least two: BatchNorm cannot train on one image."""
     epochs: Annotated[int, Field(ge=1)] = 1
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     augment: bool = False
     decay: Annotated[Decay | None, Field(exclude_if=lambda decay: decay is None)] = None
@@ -93,14 +93,14 @@ class Train(Strict):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cuda` also makes Snakemake count the GPU: one training job on each."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    network: Literal["in_process", "processes"] = "in_process"
+    transport: Literal["in_process", "multiprocess"] = "in_process"
     evaluate_every: Annotated[int, Field(ge=1)] = 1
     # Left out where they say nothing: a study that never had these keys keeps its digests.
     participation: Annotated[float, Field(gt=0, le=1, exclude_if=lambda share: share == 1.0)] = 1.0
     """Share of the sources, drawn anew each round, that take part; at least one."""
-    unreliable: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
+    faults: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
-    guard: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
+    validation: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
     """What an answer must be like to be aggregated (docs/guard.md)."""
     patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
@@ -135,11 +135,11 @@ class Published(Strict):
 
 
 class Config(Strict):
-    cohort: Name
+    study: Name
     results: str = "results"
     data: Data
     phantom: Phantom | None = None
-    cut: Hospitals
+    split: Hospitals
     image: Image = Image()
     privacy: Privacy = Privacy()
     model: Model = Model()
@@ -156,17 +156,17 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _runs_fit(self) -> Config:
-        if isinstance(self.data, Benchmark) != isinstance(self.cut, Partition):
-            raise ValueError(f"`cut.by: {self.cut.by}` does not go with `data.layout: {self.data.layout}`")
+        if isinstance(self.data, Benchmark) != isinstance(self.split, Partition):
+            raise ValueError(f"`split.by: {self.split.by}` does not go with `data.layout: {self.data.layout}`")
         if isinstance(self.data, Benchmark):
-            stray = [d for d in getattr(self.cut, "sets", ()) if d not in self.data.domains]
+            stray = [d for d in getattr(self.split, "sets", ()) if d not in self.data.domains]
             if stray:
-                raise ValueError(f"cut names {', '.join(stray)}, which data.domains does not have")
+                raise ValueError(f"split names {', '.join(stray)}, which data.domains does not have")
         model, clinical = self.model, not isinstance(self.data, Benchmark)
         if model.backbone == "cnn" and model.side != self.image.size:
             raise ValueError(f"model.side is {model.side}, image.size {self.image.size}: a cnn needs them equal")
         if clinical and (model.backbone == "mlp" or model.channels != 1):
-            raise ValueError("radiographs are grey images: model.channels is 1 and the backbone is no mlp")
+            raise ValueError("radiographs are gray images: model.channels is 1 and the backbone is no mlp")
         if model.weights and model.backbone in ("cnn", "mlp"):
             raise ValueError(f"model.weights are for ResNets; a {model.backbone} starts from seeded weights")
         if not self.runs:
@@ -183,17 +183,17 @@ class Config(Strict):
         if stray_rows:
             raise ValueError(f"published.values names {', '.join(stray_rows)}, which is no run of the study")
         figures = self.published.values.values() if self.published else ()
-        unknown = {t for v in figures if isinstance(v, dict) for t in v if t not in self.cut.targets}
+        unknown = {t for v in figures if isinstance(v, dict) for t in v if t not in self.split.targets}
         if unknown:
             raise ValueError(f"published.values names {', '.join(sorted(unknown))}, which is no target of the study")
         for name, run in self.expanded_runs().items():
-            fixed = [k for k in ("device", "network", "threads") if k in (run.train or {})]
+            fixed = [k for k in ("device", "transport", "threads") if k in (run.train or {})]
             if fixed:
                 raise ValueError(f"runs.{name}.train cannot change {', '.join(fixed)}: they hold for the whole study")
-            faults = self.train_of(run).unreliable
-            misfit = faults.misfit(tuple(self.cut.parties)) if faults else None
+            faults = self.train_of(run).faults
+            misfit = faults.misfit(tuple(self.split.clients)) if faults else None
             if misfit:
-                raise ValueError(f"train.unreliable of {name} {misfit}")
+                raise ValueError(f"train.faults of {name} {misfit}")
             for phase in self.phases(run):
                 length = self.train_of(phase).rounds
                 if float(phase.options.get("warmup", 0)) >= length:
@@ -202,8 +202,8 @@ class Config(Strict):
                 absent = [h for h in run.auxiliary.heads if h not in self.model.heads]
                 if absent:
                     raise ValueError(f"runs.{name}.auxiliary names {', '.join(absent)}: not in model.heads")
-            if run.labelled and isinstance(self.cut.labelled, int) and run.labelled > self.cut.labelled:
-                raise ValueError(f"runs.{name}.labelled is {run.labelled}, cut.labelled only {self.cut.labelled}")
+            if run.labeled and isinstance(self.split.labeled, int) and run.labeled > self.split.labeled:
+                raise ValueError(f"runs.{name}.labeled is {run.labeled}, split.labeled only {self.split.labeled}")
         return self
 
     def train_of(self, run: Run) -> Train:
@@ -222,7 +222,7 @@ class Config(Strict):
             return (first,)
         own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
         differences = laid_over(laid_over(run.train or {}, run.then.train or {}), own)
-        same = {"labelled": run.labelled, "noise": run.noise, "differential": run.differential}
+        same = {"labeled": run.labeled, "noise": run.noise, "differential": run.differential}
         then = Run(method=run.then.method, train=differences, **same)
         return first, Run.model_validate(then.model_dump() | run.then.options)
 
@@ -238,7 +238,7 @@ class Config(Strict):
         return self.privacy.differential if run.differential is None else run.differential
 
     def noise_of(self, run: Run) -> float:
-        return self.cut.noise if run.noise is None else run.noise
+        return self.split.noise if run.noise is None else run.noise
 
     def expanded_runs(self) -> dict[str, Run]:
         """The runs with every sweep written out, by the name of their folder."""
@@ -254,7 +254,7 @@ class Config(Strict):
                 faults = {k: fields.pop(k) for k in SWEPT if k in chosen}
                 if faults:
                     train = run.train or {}
-                    fields["train"] = train | {"unreliable": (train.get("unreliable") or {}) | faults}
+                    fields["train"] = train | {"faults": (train.get("faults") or {}) | faults}
                 out[folder] = Run.model_validate(fields)
         return out
 

@@ -1,4 +1,4 @@
-"""What the server lets into an aggregation: the `train.guard` section of the configuration (docs/guard.md)."""
+"""What the server lets into an aggregation: the `train.validation` section of the configuration (docs/guard.md)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PIPED = 140
 
 
 def console() -> Console:
-    """Standard output for tables: colours on a terminal alone, and none where NO_COLOR is set."""
+    """Standard output for tables: colors on a terminal alone, and none where NO_COLOR is set."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPED)

@@ -1,4 +1,4 @@
-"""One finished run as its folder tells it: the files of `docs/artefacts.md`, read and checked."""
+"""One finished run as its folder tells it: the files of `docs/artifacts.md`, read and checked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CONTENT = ("run.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "done")
 
 @dataclass(frozen=True)
 class Sent:
-    """Bytes that one party sent, by step and kind, over all rounds."""
+    """Bytes that one client sent, by step and kind, over all rounds."""
 
-    party: str
+    client: str
     to: str
     step: str
     kind: str
@@ -53,7 +53,7 @@ class Record:
 
     @property
     def key(self) -> str:
-        return f"{self.facts['cohort']}/{self.run}/{self.target}/{self.seed}"
+        return f"{self.facts['study']}/{self.run}/{self.target}/{self.seed}"
 
     @property
     def phases(self) -> list[Row]:
@@ -64,7 +64,7 @@ class Record:
     @property
     def bytes_out(self) -> int:
         """Bytes that left hospitals."""
-        return sum(s.bytes for s in self.sent if s.party != SERVER)
+        return sum(s.bytes for s in self.sent if s.client != SERVER)
 
 
 def read(folder: Path) -> Record | None:
@@ -73,7 +73,7 @@ def read(folder: Path) -> Record | None:
         return None
     facts = _object(folder / "run.json")
     named = (str(facts.get("run")), str(facts.get("target")), str(facts.get("seed")))
-    if named != folder.parts[-3:] or not {"cohort", "method", "rounds"} <= facts.keys():
+    if named != folder.parts[-3:] or not {"study", "method", "rounds"} <= facts.keys():
         raise FdamedError(
             "run.json does not belong to this folder or lacks its cohort, method or rounds",
             _short(folder),

@@ -34,7 +34,7 @@ from fdamed.data.cache_journal import (
     read_earlier,
     reserve,
 )
-from fdamed.data.image import VERSION, Unreadable, read_grey
+from fdamed.data.image import VERSION, Unreadable, read_gray
 from fdamed.data.manifest import SPLITS
 from fdamed.data.safe_paths import Roots
 from fdamed.data.worker_pool import Refusal, guarded
@@ -71,7 +71,7 @@ def build(
     rows: pd.DataFrame,
     root: Path,
     size: int,
-    equalise: bool,
+    equalize: bool,
     out_images: Path,
     out_order: Path,
     rejects: Path,
@@ -84,7 +84,7 @@ def build(
     """Decode the images of a manifest's rows into `out_images`; the order is by split, so that a split is one slice."""
     rows = in_order(rows)
     folder = out_images.parent / ".cache"
-    settings = digest({"version": VERSION, "size": size, "equalise": equalise})
+    settings = digest({"version": VERSION, "size": size, "equalize": equalize})
     with held(folder):
         if (folder / "draft.jsonl").exists():
             for suffix in ("npy", "jsonl"):
@@ -98,7 +98,7 @@ def build(
             entries = [_look(str(image), roots) for image in rows["image"].to_numpy(dtype=object)]
             _reuse(entries, earlier, draft, size, journal)
             fresh = [row for row, e in enumerate(entries) if e.row < 0 and not e.reason]
-            _decode(entries, fresh, roots, draft, size, equalise, workers, seconds, journal, what)
+            _decode(entries, fresh, roots, draft, size, equalize, workers, seconds, journal, what)
         _write_rejects(folder / "rejects.csv", rows, entries)
         _check(rows, entries, reject_share, folder / "rejects.csv")
         kept = [row for row, e in enumerate(entries) if not e.reason]
@@ -164,7 +164,7 @@ def _decode(
     roots: Roots,
     draft: Path,
     size: int,
-    equalise: bool,
+    equalize: bool,
     workers: int,
     seconds: float,
     journal: TextIO,
@@ -172,7 +172,7 @@ def _decode(
 ) -> None:
     """Decode the rows `fresh` into the draft and note each in the journal, so that a killed run loses little."""
     tasks = (Task(row, str(roots.locate(entries[row].image))) for row in fresh)
-    work = partial(place, draft=str(draft), size=size, equalise=equalise)
+    work = partial(place, draft=str(draft), size=size, equalize=equalize)
     results = guarded(tasks, work, workers, seconds, preload=PRELOAD)
     for done, (task, result) in enumerate(track(results, what, len(fresh)) if fresh else ()):
         entry = entries[task.row]
@@ -185,11 +185,11 @@ def _decode(
             journal.flush()
 
 
-def place(task: Task, draft: str, size: int, equalise: bool) -> int:
+def place(task: Task, draft: str, size: int, equalize: bool) -> int:
     """In a worker: decode one file, write it into its row of the draft, and give the checksum of the row."""
     from fdamed.data.transforms import transform
 
-    row = transform(read_grey(task.path), size, equalise).tobytes()
+    row = transform(read_gray(task.path), size, equalize).tobytes()
     handle = os.open(draft, os.O_WRONLY)
     try:
         os.pwrite(handle, row, HEADER + task.row * len(row))

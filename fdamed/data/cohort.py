@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
 from fdamed.data.expression import HIDDEN, holds
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
@@ -46,77 +46,79 @@ class Cohort:
     """Number of hospitals that a patient fits -> patients, before the assignment."""
 
 
-def build(index: pd.DataFrame, cut: Cut, smallest_cell: int = 11) -> Cohort:
-    """Cut the index into the hospitals of the configuration."""
+def build(index: pd.DataFrame, cut: Split, smallest_cell: int = 11) -> Cohort:
+    """Split the index into the hospitals of the configuration."""
     keys = Keys.of(index, cut.seed)
     if cut.rule == "reference":
         drawn, notes = _reference(index, cut, keys), [LEAKING]
-        standing = {party: _standing(index, chosen) for party, chosen in drawn.items()}
+        standing = {client: _standing(index, chosen) for client, chosen in drawn.items()}
     else:
         standing = truths(index, cut, smallest_cell)
         placed = one_place(standing, keys, cut)
-        drawn, notes = {party: draw(y, keys, cut, party) for party, y in placed.items()}, [ASSIGNMENT]
+        drawn, notes = {client: draw(y, keys, cut, client) for client, y in placed.items()}, [ASSIGNMENT]
     manifests = {}
-    for party in cut.parties:
-        chosen = drawn[party]
-        notes += [f"{party}: {note}" for note in chosen.notes]
-        manifests[party] = _manifest(index, chosen)
-        check_party(manifests[party], party, cut)
+    for client in cut.clients:
+        chosen = drawn[client]
+        notes += [f"{client}: {note}" for note in chosen.notes]
+        manifests[client] = _manifest(index, chosen)
+        check_client(manifests[client], client, cut)
     return Cohort(manifests, notes, fits(truths_per_patient(standing, keys)))
 
 
-def truths(index: pd.DataFrame, cut: Cut, smallest_cell: int) -> dict[str, Floats]:
+def truths(index: pd.DataFrame, cut: Split, smallest_cell: int) -> dict[str, Floats]:
     """Hospital -> for each row of the index 1, 0, or NaN where the row is not for it."""
     kept = np.ones(len(index), dtype=bool)
     if cut.where:
-        kept = holds(cut.where, index, "cut.where")
+        kept = holds(cut.where, index, "split.where")
         if not kept.any():
-            raise FdamedError(f"no row fulfils `{cut.where}`", "cut.where", "Loosen the condition.")
+            raise FdamedError(f"no row fulfils `{cut.where}`", "split.where", "Loosen the condition.")
     out: dict[str, Floats] = {}
-    for party, value in cut.parties.items():
+    for client, value in cut.clients.items():
         if cut.by == "condition":
             mask, label = kept, value
         else:
-            mask, label = kept & _belongs(index, cut, party, value, smallest_cell), str(cut.label)
-        y = np.where(mask, truth_of(index, label, cut, party), np.float32(np.nan)).astype("float32")
+            mask, label = kept & _belongs(index, cut, client, value, smallest_cell), str(cut.label)
+        y = np.where(mask, truth_of(index, label, cut, client), np.float32(np.nan)).astype("float32")
         if np.isnan(y).all():
             raise FdamedError(
-                f"{party} is empty: no row is {value!r} and positive or negative for {label}",
-                f"cut.parties.{party}",
-                f"Check the value, cut.where and cut.negatives (now {cut.negatives}).",
+                f"{client} is empty: no row is {value!r} and positive or negative for {label}",
+                f"split.clients.{client}",
+                f"Check the value, split.where and split.negatives (now {cut.negatives}).",
             )
         for side, word in ((1, "positive"), (0, "negative")):
             if not (y == side).any():
-                raise FdamedError(f"{party} has no {word} row for {label}", f"cut.parties.{party}", _advice(label, cut))
-        out[party] = y
+                raise FdamedError(
+                    f"{client} has no {word} row for {label}", f"split.clients.{client}", _advice(label, cut)
+                )
+        out[client] = y
     return out
 
 
-def _advice(label: str, cut: Cut) -> str:
+def _advice(label: str, cut: Split) -> str:
     if label == NO_FINDING and cut.positive_is == 1:
-        return "To predict findings by No Finding, set cut.positive_is: 0."
-    return f"Another cut.negatives (zero, blank, no_finding; now {cut.negatives}) or cut.uncertain may give the class."
+        return "To predict findings by No Finding, set split.positive_is: 0."
+    return f"Another split.negatives (zero, blank, no_finding; now {cut.negatives}) or split.uncertain may give it."
 
 
-def truth_of(index: pd.DataFrame, label: str, cut: Cut, party: str) -> Floats:
+def truth_of(index: pd.DataFrame, label: str, cut: Split, client: str) -> Floats:
     """1, 0 or NaN for each row, by the rules for uncertain labels and for negatives; `A|B` means either."""
-    raw = _raw(index, label, party, cut)
+    raw = _raw(index, label, client, cut)
     if cut.negatives == "zero" and label == NO_FINDING:
         raw = np.where(np.isnan(raw) & _some_finding(index), np.float32(0), raw)
     positive = raw == 1
     if cut.negatives == "zero":
         negative = raw == 0
     elif cut.negatives == "blank":
-        negative = np.isnan(_raw(index, label, party))
+        negative = np.isnan(_raw(index, label, client))
     else:
-        negative = (_raw(index, NO_FINDING, party) == 1) & ~positive
+        negative = (_raw(index, NO_FINDING, client) == 1) & ~positive
     y = np.full(len(index), np.nan, dtype="float32")
     y[positive] = cut.positive_is
     y[negative & ~positive] = 1 - cut.positive_is
     return y
 
 
-def _raw(index: pd.DataFrame, label: str, party: str, cut: Cut | None = None) -> Floats:
+def _raw(index: pd.DataFrame, label: str, client: str, cut: Split | None = None) -> Floats:
     """1 where any of the named labels is 1, else -1 where any is, else blank where any is, else 0.
 
     With a cut, its rules for uncertain labels are applied to each of them first.
@@ -125,14 +127,14 @@ def _raw(index: pd.DataFrame, label: str, party: str, cut: Cut | None = None) ->
     strange = sorted(set(cut.uncertain_by_label) - set(known)) if cut else []
     if strange:
         what = f"unknown label {', '.join(strange)}"
-        raise FdamedError(what, "cut.uncertain_by_label", f"The labels: {', '.join(known)}.")
+        raise FdamedError(what, "split.uncertain_by_label", f"The labels: {', '.join(known)}.")
     names = [label] if label in known else [name.strip() for name in label.split("|")]
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f" (nearest: {near[0]})" if near else ""
-            where = f"cut.parties.{party}"
-            raise FdamedError(f"unknown label `{name}`{hint} for {party}", where, f"The labels: {', '.join(known)}.")
+            where = f"split.clients.{client}"
+            raise FdamedError(f"unknown label `{name}`{hint} for {client}", where, f"The labels: {', '.join(known)}.")
     columns = [index[LABEL + name].to_numpy(dtype="float32") for name in names]
     if cut:
         columns = [_uncertainty(column, name, cut) for column, name in zip(columns, names, strict=True)]
@@ -142,7 +144,7 @@ def _raw(index: pd.DataFrame, label: str, party: str, cut: Cut | None = None) ->
     return np.where((values == 1).any(axis=1), np.float32(1), doubtful)
 
 
-def _uncertainty(raw: Floats, label: str, cut: Cut) -> Floats:
+def _uncertainty(raw: Floats, label: str, cut: Split) -> Floats:
     policy = cut.uncertain_by_label.get(label, cut.uncertain)
     # NaN would make an ignored row blank, and blank may mean negative.
     counts_as = {"ones": 1.0, "zeros": 0.0, "ignore": -1.0}[policy]
@@ -157,17 +159,19 @@ def _some_finding(index: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def _belongs(
-    index: pd.DataFrame, cut: Cut, party: str, value: str, smallest_cell: int
+    index: pd.DataFrame, cut: Split, client: str, value: str, smallest_cell: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     if cut.by == "expression":
-        return holds(value, index, f"cut.parties.{party}")
+        return holds(value, index, f"split.clients.{client}")
     choices = [c for c in TEXT if c not in HIDDEN]
     if cut.by not in choices:
         near = difflib.get_close_matches(cut.by, ["condition", "expression", *choices], n=1)
         hint = f" (nearest: {near[0]})" if near else ""
         advice = "Use `by: expression` for numbers." if cut.by in COLUMNS else ""
         raise FdamedError(
-            f"cannot cut by `{cut.by}`{hint}", "cut.by", f"Known: condition, expression, {', '.join(choices)}. {advice}"
+            f"cannot split by `{cut.by}`{hint}",
+            "split.by",
+            f"Known: condition, expression, {', '.join(choices)}. {advice}",
         )
     found = (index[cut.by] == value).fillna(False).to_numpy(dtype=bool)
     if not found.any():
@@ -176,8 +180,8 @@ def _belongs(
         near = difflib.get_close_matches(value, [str(v) for v in counts.index], n=1)
         hint = f" (nearest: {near[0]})" if near else ""
         raise FdamedError(
-            f"no row has {cut.by} = {value!r}{hint}, which {party} asks for",
-            f"cut.parties.{party}",
+            f"no row has {cut.by} = {value!r}{hint}, which {client} asks for",
+            f"split.clients.{client}",
             f"The index has: {', '.join(shown) or 'no value at all in this column'}.",
         )
     return found
@@ -186,8 +190,8 @@ def _belongs(
 def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """(patients, hospitals in alphabetical order): whether the patient has a usable row there."""
     out = np.zeros((len(keys.patients), len(truth)), dtype=bool)
-    for j, party in enumerate(sorted(truth)):
-        out[keys.codes[~np.isnan(truth[party])], j] = True
+    for j, client in enumerate(sorted(truth)):
+        out[keys.codes[~np.isnan(truth[client])], j] = True
     return out
 
 
@@ -196,23 +200,23 @@ def fits(eligible: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
     return {str(k): int(n) for k, n in enumerate(counts) if k and n}
 
 
-def one_place(truth: dict[str, Floats], keys: Keys, cut: Cut) -> dict[str, Floats]:
+def one_place(truth: dict[str, Floats], keys: Keys, cut: Split) -> dict[str, Floats]:
     """Every patient at one of the hospitals that he fits, by a hash with the chances of `shares`."""
-    parties = sorted(truth)
-    chances = np.array([cut.shares.get(p, 1.0) for p in parties], dtype="float64")
+    clients = sorted(truth)
+    chances = np.array([cut.shares.get(p, 1.0) for p in clients], dtype="float64")
     if not (np.isfinite(chances).all() and (chances > 0).all()):
         raise FdamedError(
-            "a share is not above 0", "cut.shares", "Give every hospital a positive share, or none at all."
+            "a share is not above 0", "split.shares", "Give every hospital a positive share, or none at all."
         )
     weight = truths_per_patient(truth, keys) * chances
     if cut.balanced:
-        for j, party in enumerate(parties):
-            weight[_needed_patients(truth[party], keys), j] *= SCARCE
+        for j, client in enumerate(clients):
+            weight[_needed_patients(truth[client], keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
     reach = np.cumsum(weight, axis=1)
-    place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
+    place = (keys.uniform("client")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
     return {
-        party: np.where(place[keys.codes] == j, truth[party], np.float32(np.nan)) for j, party in enumerate(parties)
+        client: np.where(place[keys.codes] == j, truth[client], np.float32(np.nan)) for j, client in enumerate(clients)
     }
 
 
@@ -224,18 +228,18 @@ def _needed_patients(y: Floats, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_
     return out
 
 
-def _reference(index: pd.DataFrame, cut: Cut, keys: Keys) -> dict[str, Drawn]:
+def _reference(index: pd.DataFrame, cut: Split, keys: Keys) -> dict[str, Drawn]:
     """The published rule: Yes = 1, No = the first len(Yes) blank rows of the training table, 80/20 by image."""
     if cut.by != "condition":
-        raise FdamedError("rule: reference is defined for a cut by condition", "cut.rule", "Use rule: disjoint.")
-    kept = holds(cut.where, index, "cut.where") if cut.where else np.ones(len(index), dtype=bool)
+        raise FdamedError("rule: reference is defined for a cut by condition", "split.rule", "Use rule: disjoint.")
+    kept = holds(cut.where, index, "split.where") if cut.where else np.ones(len(index), dtype=bool)
     shipped = (index["release_split"] == "train").fillna(False).to_numpy(dtype=bool)
     rows = np.flatnonzero(kept & shipped if shipped.any() else kept)
     out = {}
-    for party, condition in cut.parties.items():
-        raw = _raw(index, condition, party)[rows]
+    for client, condition in cut.clients.items():
+        raw = _raw(index, condition, client)[rows]
         yes = rows[raw == 1]
-        out[party] = draw_reference(yes, rows[np.isnan(raw)][: len(yes)], keys, cut, party)
+        out[client] = draw_reference(yes, rows[np.isnan(raw)][: len(yes)], keys, cut, client)
     return out
 
 
@@ -252,21 +256,23 @@ def _manifest(index: pd.DataFrame, chosen: Drawn) -> pd.DataFrame:
     return frame.sort_values("image", kind="stable").reset_index(drop=True)
 
 
-def check_party(frame: pd.DataFrame, party: str, cut: Cut) -> None:
+def check_client(frame: pd.DataFrame, client: str, cut: Split) -> None:
     """Both classes where they are needed: to train anywhere, to test and to adapt at a target."""
     if not len(frame):
-        raise FdamedError(f"{party} is empty", f"cut.parties.{party}", "Check cut.where, cut.shares and the tables.")
+        raise FdamedError(
+            f"{client} is empty", f"split.clients.{client}", "Check split.where, split.shares and the tables."
+        )
     needed: dict[str, tuple[str, ...]] = {"train": ("train", "adapt")}
-    if party in cut.targets:
+    if client in cut.targets:
         needed |= {"test": ("test",), "adapt": ("adapt",)}
         if not (frame["split"] == "train").any():
-            fix = "Ask for fewer labelled images, or give the hospital more."
-            raise FdamedError(f"{party} has no image left beside its labelled ones", "cut.labelled", fix)
+            fix = "Ask for fewer labeled images, or give the hospital more."
+            raise FdamedError(f"{client} has no image left beside its labeled ones", "split.labeled", fix)
     for word, splits in needed.items():
         for side in (0, 1):
             if not ((frame["y"] == side) & frame["split"].isin(splits)).any():
                 raise FdamedError(
-                    f"{party} has no {'positive' if side else 'negative'} image in its {word} split",
-                    f"cut.parties.{party}",
-                    "Give the hospital more patients (cut.per_class, cut.shares, cut.where) or leave it out.",
+                    f"{client} has no {'positive' if side else 'negative'} image in its {word} split",
+                    f"split.clients.{client}",
+                    "Give the hospital more patients (split.per_class, split.shares, split.where) or leave it out.",
                 )

@@ -1,7 +1,7 @@
 """Near-duplicates: the same exposure twice, as another file, another compression, another window or moved by a pixel.
 
 Three sieves, each finer and dearer: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of
-structure without the slow changes of grey, either at rest (32 x 32; blind to noise and compression) or at the best
+structure without the slow changes of gray, either at rest (32 x 32; blind to noise and compression) or at the best
 small shift (128 x 128; blind to movement). The last tells a copy from another image of the same patient: the outline
 of a thorax is much the same every day, its ribs and vessels do not fall into the same places twice.
 """
@@ -131,9 +131,9 @@ def _structure(
 
 
 def _unit(flat: NDArray[np.float32]) -> NDArray[np.float32]:
-    centred = flat - flat.mean(axis=1, keepdims=True)
-    norm = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(centred / np.maximum(norm, 1e-12), dtype=np.float32)
+    centered = flat - flat.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(centered, axis=1, keepdims=True)
+    return np.asarray(centered / np.maximum(norm, 1e-12), dtype=np.float32)
 
 
 def block_mean(images: NDArray[Any], side: int) -> NDArray[np.float32]:

@@ -37,7 +37,7 @@ def holds(text: str, frame: pd.DataFrame, where: str) -> Mask:
     """For each row, whether the expression holds; `where` names the key of the configuration in messages."""
     if len(text) > LONGEST:
         raise FdamedError(
-            f"the expression is longer than {LONGEST} characters", where, "Use several columns or parties."
+            f"the expression is longer than {LONGEST} characters", where, "Use several columns or clients."
         )
     try:
         tree = ast.parse(text.strip(), mode="eval").body

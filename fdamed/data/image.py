@@ -1,4 +1,4 @@
-"""JPEG and PNG to pixels, and the one question all formats share: is this file a readable grey image?
+"""JPEG and PNG to pixels, and the one question all formats share: is this file a readable gray image?
 
 `read` looks at the first bytes of a file, never at its suffix, and gives a 2-D float32 image in [0, 1] or says in one
 word why not.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL import Image
 
-    from fdamed.data.dicom.display import Grey
+    from fdamed.data.dicom.display import Gray
 
 VERSION = 1
 """Part of the cache key and of exported models: raise it when the same file would give other bytes."""
@@ -24,8 +24,8 @@ MAX_PIXELS = 50_000_000
 """The largest detectors have about 20 megapixels; a header that claims more is a bomb or damaged."""
 MAX_BYTES = 400_000_000
 TAIL = 4096
-COLOUR_NOISE = 24
-"""Largest difference between channels that JPEG's chroma rounding makes of a grey picture, out of 255."""
+COLOR_NOISE = 24
+"""Largest difference between channels that JPEG's chroma rounding makes of a gray picture, out of 255."""
 
 REASONS: dict[str, str] = {
     "MISSING": "there is no such file, or it is not a regular file",
@@ -45,7 +45,7 @@ REASONS: dict[str, str] = {
     "UNSUPPORTED": "a kind of pixel or compression that radiographs do not have",
     "NO_PIXELS": "there is no pixel data",
     "MULTI_FRAME": "more than one frame",
-    "COLOUR": "a colour picture",
+    "COLOR": "a color picture",
     "BAD_HEADER": "a tag that the pixels depend on is missing or out of range",
     "BAD_RESCALE": "rescale slope or intercept out of any physical range",
     "BAD_WINDOW": "the window's width or function is not one that the standard allows",
@@ -110,20 +110,20 @@ def sniff(path: Path | str) -> str:
 
 def read(path: Path | str) -> NDArray[np.float32]:
     """(rows, columns) float32 in [0, 1], bright = dense, of a DICOM, JPEG or PNG file."""
-    return read_grey(path).unit()
+    return read_gray(path).unit()
 
 
-def read_grey(path: Path | str) -> Grey:
+def read_gray(path: Path | str) -> Gray:
     """The same, with the last multiplication left to the caller."""
     if kind(path) == "dicom":
-        from fdamed.data.dicom.reader import read_grey as read_dicom
+        from fdamed.data.dicom.reader import read_gray as read_dicom
 
         return read_dicom(path)
     return read_picture(path)
 
 
-def read_picture(path: Path | str) -> Grey:
-    """A grey JPEG or PNG of 8 or 16 bit."""
+def read_picture(path: Path | str) -> Gray:
+    """A gray JPEG or PNG of 8 or 16 bit."""
     end = {"jpeg": b"\xff\xd9", "png": b"IEND"}.get(kind(path))
     if end is None:
         raise Unreadable("NOT_AN_IMAGE")
@@ -134,15 +134,15 @@ def read_picture(path: Path | str) -> Grey:
     with _guard(), _open(path) as opened:
         _check_header(opened)
         opened.load()
-        stored = _grey(opened)
-    from fdamed.data.dicom.display import Display, Grey, to_grey
+        stored = _gray(opened)
+    from fdamed.data.dicom.display import Display, Gray, to_gray
 
     if stored.dtype == np.uint8:
         if stored.min() == stored.max():
             raise Unreadable("CONSTANT")
-        return Grey(stored.astype(np.float32), 1 / 255)
+        return Gray(stored.astype(np.float32), 1 / 255)
     # 16-bit PNGs of radiographs hold 10 to 16 significant bits, and nothing in the file says how many.
-    return to_grey(stored, Display())
+    return to_gray(stored, Display())
 
 
 class _guard:
@@ -183,8 +183,8 @@ def _check_header(opened: Image.Image) -> None:
         raise Unreadable("UNSUPPORTED")
 
 
-def _grey(opened: Image.Image) -> NDArray[np.uint8] | NDArray[np.uint16]:
-    """The one grey channel, as stored."""
+def _gray(opened: Image.Image) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    """The one gray channel, as stored."""
     mode = opened.mode
     if mode == "L":
         return np.asarray(opened)
@@ -198,6 +198,6 @@ def _grey(opened: Image.Image) -> NDArray[np.uint8] | NDArray[np.uint16]:
     channels = np.asarray(opened.convert("RGB"))
     red, green, blue = (channels[..., c] for c in range(3))
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
-    if np.percentile(spread, 99) > COLOUR_NOISE:
-        raise Unreadable("COLOUR")
+    if np.percentile(spread, 99) > COLOR_NOISE:
+        raise Unreadable("COLOR")
     return np.ascontiguousarray(green)

@@ -18,19 +18,19 @@ class Leakage:
     """How many patients and images stand where they may not."""
 
     patients_in_two_splits: int
-    patients_in_two_parties: int
+    patients_in_two_clients: int
     images_in_two_splits: int
 
 
 def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint") -> Leakage:
     """Count the leaks between splits and hospitals; raise on any, except under the rule `reference`."""
-    for party, frame in manifests.items():
-        _check_columns(party, frame)
+    for client, frame in manifests.items():
+        _check_columns(client, frame)
     columns = ["image", "patient", "split"]
-    everything = pd.concat([f[columns].assign(party=p) for p, f in manifests.items()], ignore_index=True)
+    everything = pd.concat([f[columns].assign(client=p) for p, f in manifests.items()], ignore_index=True)
     leakage = Leakage(
         patients_in_two_splits=_several(everything, "patient", "split"),
-        patients_in_two_parties=_several(everything, "patient", "party"),
+        patients_in_two_clients=_several(everything, "patient", "client"),
         images_in_two_splits=_several(everything, "image", "split"),
     )
     if rule == "reference":
@@ -39,16 +39,16 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
     if leakage.patients_in_two_splits:
         n, guilty = leakage.patients_in_two_splits, _guilty(everything)
         raise FdamedError(f"{n} patients stand in more than one split (at {guilty})", where, FIX)
-    if leakage.patients_in_two_parties:
-        raise FdamedError(f"{leakage.patients_in_two_parties} patients stand at more than one hospital", where, FIX)
+    if leakage.patients_in_two_clients:
+        raise FdamedError(f"{leakage.patients_in_two_clients} patients stand at more than one hospital", where, FIX)
     if leakage.images_in_two_splits:
         n = leakage.images_in_two_splits
         raise FdamedError(f"{n} images stand in more than one split, under different patients", where, FIX)
     return leakage
 
 
-def _check_columns(party: str, frame: pd.DataFrame) -> None:
-    where = f"manifest of {party}"
+def _check_columns(client: str, frame: pd.DataFrame) -> None:
+    where = f"manifest of {client}"
     absent = [c for c in ("image", "patient", "split", "y") if c not in frame]
     if absent:
         raise FdamedError(f"missing column {', '.join(absent)}", where, FIX)
@@ -72,4 +72,4 @@ def _several(frame: pd.DataFrame, key: str, other: str) -> int:
 def _guilty(frame: pd.DataFrame) -> str:
     pairs = frame[["patient", "split"]].drop_duplicates()
     leaking = pairs.loc[pairs["patient"].duplicated(), "patient"]
-    return ", ".join(sorted(frame.loc[frame["patient"].isin(leaking), "party"].unique()))
+    return ", ".join(sorted(frame.loc[frame["patient"].isin(leaking), "client"].unique()))

@@ -1,4 +1,4 @@
-"""Views of a hospital's cache: `Labelled` with labels, `Unlabelled` without so much as a place for them."""
+"""Views of a hospital's cache: `Labeled` with labels, `Unlabeled` without so much as a place for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Images = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Unlabelled:
+class Unlabeled:
     """Images, a view of the memory map where the selection is one run of rows."""
 
     images: Images
@@ -48,7 +48,7 @@ class Unlabelled:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Labeled:
     """Images, labels (n,) int64, and for each head its classes (n,) int64, -1 = missing."""
 
     images: Images
@@ -64,8 +64,8 @@ class Labelled:
         """The images at `indices`, copied out of the memory map."""
         return np.ascontiguousarray(self.images[indices])
 
-    def without_labels(self) -> Unlabelled:
-        return Unlabelled(self.images, self.noise)
+    def without_labels(self) -> Unlabeled:
+        return Unlabeled(self.images, self.noise)
 
 
 def load(
@@ -76,7 +76,7 @@ def load(
     limit: int | None = None,
     seed: int = 0,
     noise: float = 0.0,
-) -> Labelled:
+) -> Labeled:
     """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them.
 
     Runs that share a process share what they read, as long as the files stay the same.
@@ -116,7 +116,7 @@ def _load(
     limit: int | None,
     seed: int,
     noise: float,
-) -> Labelled:
+) -> Labeled:
     images, order = _open(folder)
     rows = np.flatnonzero(np.isin(order["split"].astype(str), splits))
     y = order["y"].astype(np.int64)
@@ -127,7 +127,7 @@ def _load(
     if "crc32" in order:
         _verify(view, order["crc32"].astype(np.int64)[rows], folder)
     part = {name: column[rows] for name, column in order.items()}
-    return Labelled(view, y[rows], {head: classes_of(part, head, races) for head in heads}, noise)
+    return Labeled(view, y[rows], {head: classes_of(part, head, races) for head in heads}, noise)
 
 
 def balanced_part(y: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:

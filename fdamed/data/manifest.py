@@ -24,7 +24,7 @@ OLDEST = 90
 """Ages from here on are one class: a rarer age would point at a person."""
 
 COLUMNS: dict[str, str] = {
-    "image": "path of the image below the data root; never leaves parties/",
+    "image": "path of the image below the data root; never leaves clients/",
     "patient": "salted hash, 16 hex digits",
     "study": "salted hash, 16 hex digits",
     "view": "frontal, lateral or missing",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 
@@ -71,21 +71,21 @@ class Drawn:
     notes: list[str] = field(default_factory=list)
 
 
-def draw(truth: np.ndarray[Any, Any], keys: Keys, cut: Cut, party: str) -> Drawn:
+def draw(truth: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str) -> Drawn:
     """Patients in the order of their hash until each class has its images; then val, test and adapt by patient."""
     rows = np.flatnonzero(~np.isnan(truth))
     y = truth[rows].astype("int8")
-    rows, y, notes = _classes(rows, y, keys, cut, party)
+    rows, y, notes = _classes(rows, y, keys, cut, client)
     chance = keys.uniform("split")[keys.codes[rows]]
     split = np.full(len(rows), "train", dtype=object)
     split[chance < cut.val + cut.test] = "val"
     split[chance < cut.test] = "test"
-    rows, y, split, more = _adapt(rows, y, split, keys, cut, party)
+    rows, y, split, more = _adapt(rows, y, split, keys, cut, client)
     return Drawn(rows, y, split, notes + more)
 
 
 def _classes(
-    rows: Ints, y: np.ndarray[Any, Any], keys: Keys, cut: Cut, party: str
+    rows: Ints, y: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str
 ) -> tuple[Ints, np.ndarray[Any, Any], list[str]]:
     """At most `per_class` images of each class, and equally many of both if `balanced`."""
     there = {side: int((y == side).sum()) for side in (0, 1)}
@@ -98,7 +98,7 @@ def _classes(
             f"per_class asks for {cut.per_class} images a class; {wanted[1]} positive and {wanted[0]} negative taken"
             f" ({there[1]} and {there[0]} were there)"
         )
-    order = _patient_order(rows, keys, "draw", party)
+    order = _patient_order(rows, keys, "draw", client)
     kept = np.zeros(len(rows), dtype=bool)
     for side, n in wanted.items():
         kept[order[y[order] == side][:n]] = True
@@ -114,29 +114,27 @@ def _patient_order(rows: Ints, keys: Keys, *names: str) -> Ints:
 
 
 def _adapt(
-    rows: Ints, y: np.ndarray[Any, Any], split: np.ndarray[Any, Any], keys: Keys, cut: Cut, party: str
+    rows: Ints, y: np.ndarray[Any, Any], split: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str
 ) -> tuple[Ints, np.ndarray[Any, Any], np.ndarray[Any, Any], list[str]]:
-    """Move whole training patients to `adapt` until it has `labelled` images, half of each class if it can."""
+    """Move whole training patients to `adapt` until it has `labeled` images, half of each class if it can."""
     pool = np.flatnonzero(split == "train")
-    wanted = cut.labelled
-    if party in cut.targets and len(pool) <= wanted:
+    wanted = cut.labeled
+    if client in cut.targets and len(pool) <= wanted:
         raise FdamedError(
-            f"{party} has {len(pool)} training images, too few for {wanted} labelled ones and some without labels",
-            "cut.labelled",
-            "Ask for fewer labelled images, or give the hospital more (cut.per_class, cut.shares, cut.where).",
+            f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels",
+            "split.labeled",
+            "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where).",
         )
     notes = []
-    if len(pool) < 2 * wanted and party not in cut.targets:
+    if len(pool) < 2 * wanted and client not in cut.targets:
         wanted = len(pool) // 2
-        notes.append(f"labelled asks for {cut.labelled} images; as it is a source only, {wanted} are put into adapt")
-    chosen, cut_off = _whole_patients(pool[_patient_order(rows[pool], keys, "adapt", party)], rows, y, keys, wanted)
+        notes.append(f"labeled asks for {cut.labeled} images; as it is a source only, {wanted} are put into adapt")
+    chosen, cut_off = _whole_patients(pool[_patient_order(rows[pool], keys, "adapt", client)], rows, y, keys, wanted)
     split[chosen] = "adapt"
     kept = np.ones(len(rows), dtype=bool)
     kept[cut_off] = False
     if len(cut_off):
-        notes.append(
-            f"{len(cut_off)} images of one patient are left out, for {wanted} labelled images to come out even"
-        )
+        notes.append(f"{len(cut_off)} images of one patient are left out, for {wanted} labeled images to come out even")
     return rows[kept], y[kept], split[kept], notes
 
 
@@ -172,11 +170,11 @@ def _whole_patients(
     return chosen, cut_off
 
 
-def draw_reference(yes: Ints, no: Ints, keys: Keys, cut: Cut, party: str) -> Drawn:
+def draw_reference(yes: Ints, no: Ints, keys: Keys, cut: Split, client: str) -> Drawn:
     """The published rule: shuffle all images, the first 80 % train, whoever they show; caps as in its runs."""
     rows = np.concatenate([yes, no])
     y = np.repeat(np.array([1, 0], dtype="int8"), [len(yes), len(no)])
-    chance = _uniform(_hashed(keys.images[rows]), stream(keys.seed, "cohort", "reference", party).key)
+    chance = _uniform(_hashed(keys.images[rows]), stream(keys.seed, "cohort", "reference", client).key)
     order = np.argsort(chance, kind="stable")
     trained = len(rows) * 4 // 5
     train, test = order[:trained], order[trained:]
@@ -185,13 +183,13 @@ def draw_reference(yes: Ints, no: Ints, keys: Keys, cut: Cut, party: str) -> Dra
     kept = np.concatenate([train, test])
     split = np.full(len(kept), "test", dtype=object)
     split[: len(train)] = "train"
-    labelled = min(cut.labelled, len(train) // 2)
-    if party in cut.targets and labelled < cut.labelled:
+    labeled = min(cut.labeled, len(train) // 2)
+    if client in cut.targets and labeled < cut.labeled:
         raise FdamedError(
-            f"{party} has {len(train)} training images, too few for {cut.labelled} labelled ones",
-            "cut.labelled",
-            "Ask for fewer labelled images.",
+            f"{client} has {len(train)} training images, too few for {cut.labeled} labeled ones",
+            "split.labeled",
+            "Ask for fewer labeled images.",
         )
-    split[:labelled] = "adapt"
-    split[labelled : labelled + min(int(cut.val * len(kept)), len(train) - labelled)] = "val"
+    split[:labeled] = "adapt"
+    split[labeled : labeled + min(int(cut.val * len(kept)), len(train) - labeled)] = "val"
     return Drawn(rows[kept], y[kept], split)

@@ -1,8 +1,8 @@
 """One image to its place in the cache: deterministic MONAI transforms, float32 in [0, 1] to uint8.
 
 The whole picture is kept: it is shrunk until its longer side fits (area average; bilinear where it must grow) and
-padded with black, centred. Cropping would cut costophrenic angles and apices, which findings are read from; stretching
-would change the heart's proportions. Equalisation comes before the padding: the border must not enter the histogram.
+padded with black, centered. Cropping would cut costophrenic angles and apices, which findings are read from; stretching
+would change the heart's proportions. Equalization comes before the padding: the border must not enter the histogram.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monai.transforms.intensity.array import HistogramNormalize
 from monai.transforms.spatial.array import Resize
 from numpy.typing import NDArray
 
-from fdamed.data.dicom.display import Grey
+from fdamed.data.dicom.display import Gray
 from fdamed.data.image import Unreadable
 
 NARROWEST = 8
@@ -25,20 +25,20 @@ NARROWEST = 8
 
 
 @cache
-def _steps(size: int, equalise: bool) -> tuple[Resize, Resize, SpatialPad, HistogramNormalize | None]:
+def _steps(size: int, equalize: bool) -> tuple[Resize, Resize, SpatialPad, HistogramNormalize | None]:
     set_track_meta(False)
     shrink = Resize(size, size_mode="longest", mode="area")
     grow = Resize(size, size_mode="longest", mode="bilinear", align_corners=False)
-    even = HistogramNormalize(num_bins=256, min=0.0, max=1.0) if equalise else None
+    even = HistogramNormalize(num_bins=256, min=0.0, max=1.0) if equalize else None
     return shrink, grow, SpatialPad((size, size), mode="constant", value=0.0), even
 
 
-def transform(image: Grey, size: int, equalise: bool) -> NDArray[np.uint8]:
-    """Grey values in [0, 1] of any shape -> (size, size) uint8."""
+def transform(image: Gray, size: int, equalize: bool) -> NDArray[np.uint8]:
+    """Gray values in [0, 1] of any shape -> (size, size) uint8."""
     rows, columns = image.values.shape
     if min(rows, columns) < NARROWEST or max(rows, columns) > NARROWEST * min(rows, columns):
         raise Unreadable("UNSUPPORTED", "too narrow to be a radiograph")
-    shrink, grow, pad, even = _steps(size, equalise)
+    shrink, grow, pad, even = _steps(size, equalize)
     picture = (grow if max(rows, columns) < size else shrink)(torch.from_numpy(image.values)[None])
     picture = (picture * image.scale + image.offset).clamp_(0, 1)
     if even is not None:

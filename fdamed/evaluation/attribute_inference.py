@@ -1,6 +1,6 @@
 """What a model's features tell of a patient whom nobody asked about: sex, age, race, view, read by a linear probe.
 
-The probe is a ridge regression on standardised features, its penalty chosen by generalised cross-validation within
+The probe is a ridge regression on standardized features, its penalty chosen by generalized cross-validation within
 the training folds. Folds part patients, so nobody is read by a probe that has seen another image of them. The same
 probe is fitted to attributes that were dealt out among patients at random: what it reads then is nothing.
 """
@@ -134,10 +134,10 @@ def read(question: Question, z: Floats) -> Floats:
     out = np.empty((n, trials * columns))
     for i in range(FOLDS):
         judged = question.fold == i
-        centre, spread = x[~judged].mean(axis=0), x[~judged].std(axis=0)
+        center, spread = x[~judged].mean(axis=0), x[~judged].std(axis=0)
         spread[spread < 1e-12] = 1.0  # a dead unit says nothing, and must not be divided by its zero spread
-        probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~judged] - centre) / spread, targets[~judged])
-        out[judged] = probe.predict((x[judged] - centre) / spread).reshape(judged.sum(), -1)
+        probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~judged] - center) / spread, targets[~judged])
+        out[judged] = probe.predict((x[judged] - center) / spread).reshape(judged.sum(), -1)
     return np.ascontiguousarray(
         out.reshape(n, trials, columns).transpose(1, 0, 2)
     )  # safetensors writes memory as it lies

@@ -43,7 +43,7 @@ class Bootstrap:
     """Replicates in which a class was absent, so that they say nothing about the AUC."""
 
     def told(self, level: float = LEVEL) -> dict[str, object]:
-        """As it stands in scores/{party}.json."""
+        """As it stands in scores/{client}.json."""
         ends = {name: None if pair is None else list(pair) for name, pair in self.intervals.items()}
         return {"level": level, "replicates": self.replicates, "undefined": self.undefined, "intervals": ends}
 

@@ -19,7 +19,7 @@ TRIALS = 2000
 
 @dataclass(frozen=True)
 class Bin:
-    """Images of neighbouring chances."""
+    """Images of neighboring chances."""
 
     n: int
     positives: int
@@ -82,7 +82,7 @@ def _scatter(bins: int) -> NDArray[np.float64]:
 
 
 def joined(bins: list[Bin], smallest: int) -> list[Bin]:
-    """Neighbours put together until none has a count that could point at persons; without any if that cannot be."""
+    """Neighbors put together until none has a count that could point at persons; without any if that cannot be."""
     out: list[Bin] = []
     for b in bins:
         out.append(b)

@@ -17,11 +17,11 @@ HIDDEN = "hidden"
 def sizes(cohort: dict[str, Any], smallest: int) -> pd.DataFrame:
     """One row a hospital and split, and one for its total: images, patients, positives, rate; text where hidden."""
     rows = []
-    for party, content in cohort["parties"].items():
+    for client, content in cohort["clients"].items():
         cells = [_cells(content, split, smallest) for split in SPLITS]
-        rows += [(party, split, *cell) for split, cell in zip(SPLITS, cells, strict=True)]
+        rows += [(client, split, *cell) for split, cell in zip(SPLITS, cells, strict=True)]
         totals = [_total([cell[i] for cell in cells]) for i in range(3)]
-        rows.append((party, TOTAL, *totals, _rate(totals[0], totals[2])))
+        rows.append((client, TOTAL, *totals, _rate(totals[0], totals[2])))
     return pd.DataFrame(rows, columns=["hospital", "split", "images", "patients", "positives", "rate"], dtype=object)
 
 

@@ -25,9 +25,9 @@ def sent(records: Iterable[Record]) -> pd.DataFrame:
         seeds[where] = seeds.get(where, 0) + 1
         rounds = max(1, len(record.rounds))
         rows += [
-            (*where, record.method, s.party, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / rounds)
+            (*where, record.method, s.client, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / rounds)
             for s in record.sent
-            if s.party != SERVER or s.kind == PASSED_ON
+            if s.client != SERVER or s.kind == PASSED_ON
         ]
     keys = ["target", "run", "method", "hospital", "to", "step", "kind"]
     frame = pd.DataFrame(rows, columns=[*keys, "bytes", "messages", "mb_per_round"])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Model
 from fdamed.core.run_record import SERVER, Record
@@ -94,7 +94,7 @@ def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold
         size = int(first.facts.get("parameters") or 0)
         sources = len(first.facts.get("sources") or ())
         extra = int(first.facts.get("extra_parameters") or 0)
-        joined = bool({s.party for s in first.sent} - {SERVER, first.target})
+        joined = bool({s.client for s in first.sent} - {SERVER, first.target})
         models = sources + 1 if joined else 1
         out.append(
             Cost(
@@ -102,7 +102,7 @@ def costs(records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold
                 method=first.method,
                 auxiliary=bool(heads),
                 parameters=models * (size + head_parameters(heads, model)) + extra,
-                work=_work(first, heads, len({str(r.facts.get("labelled")) for r in members}) > 1),
+                work=_work(first, heads, len({str(r.facts.get("labeled")) for r in members}) > 1),
                 multiply_adds=multiply_adds(first.method, _participants(first, sources), size),
                 seconds=over_seeds(sum(v) / len(v) for v in by_seed.values()),
                 ratio=None,
@@ -119,17 +119,17 @@ def _participants(record: Record, sources: int) -> int:
 
 def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
     """The paper's column `operations with extra time`."""
-    method = catalogue().get(record.method, {})
-    images = "n" if several else record.facts.get("labelled")
+    method = catalog().get(record.method, {})
+    images = "n" if several else record.facts.get("labeled")
     parts = []
     if method.get("classical"):
         return "pool the features of all hospitals, align, classify"
     if method.get("every_target_label"):
         parts.append("train on all labels of the target")
     elif method.get("target_labels"):
-        parts.append(f"fine-tune on {images} labelled target images")
-    elif record.target in {s.party for s in record.sent} and len(record.phases) == 1:
-        parts.append("train on the target’s unlabelled images")
+        parts.append(f"fine-tune on {images} labeled target images")
+    elif record.target in {s.client for s in record.sent} and len(record.phases) == 1:
+        parts.append("train on the target’s unlabeled images")
     if heads:
         parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
     if record.method in AT_SOURCES:
@@ -137,7 +137,7 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
     if record.method in WITH_TARGET:
         parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
     work = " + ".join(parts) or "–"
-    after = [f"{p['method']} on {images} labelled target images, {p['rounds']} rounds" for p in record.phases[1:]]
+    after = [f"{p['method']} on {images} labeled target images, {p['rounds']} rounds" for p in record.phases[1:]]
     return "; then ".join([work, *after])
 
 

@@ -23,7 +23,7 @@ SPECIFICITY = 0.9
 
 
 class Scores(TypedDict):
-    """The scores of one model on one set of images, as they stand in scores/{party}.json."""
+    """The scores of one model on one set of images, as they stand in scores/{client}.json."""
 
     n: int
     positives: int | None

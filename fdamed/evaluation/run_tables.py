@@ -13,7 +13,7 @@ from fdamed.core.disclosure import formula_safe, hides, small
 from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval, over_seeds, t_factor
 
-IDENTITY = ("run", "method", "target", "seed", "party")
+IDENTITY = ("run", "method", "target", "seed", "client")
 COUNTS = frozenset({"n", "positives"})
 NOT_SCORES = frozenset({*IDENTITY, *COUNTS, "split", "why"})
 SUPPRESSED = "suppressed"
@@ -22,21 +22,21 @@ HEADLINE = ("auc", "acc")
 
 
 def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
-    """One row a score: run, method, target, seed, party, split, metric, value (NaN = none), low, high, why (none).
+    """One row a score: run, method, target, seed, client, split, metric, value (NaN = none), low, high, why (none).
 
     `low` and `high` are the ends of the run's own 95 % interval over patients, where it has one.
     """
     columns = (*IDENTITY, "split", "metric", "value", "low", "high", "why")
     rows = []
     for record in records:
-        for party, score in record.scores.items():
+        for client, score in record.scores.items():
             hidden = _hides(score, smallest)
             for metric, value in score.items():
                 if metric in NOT_SCORES or not (value is None or isinstance(value, int | float)):
                     continue
                 reason = f"{SUPPRESSED}: fewer than {smallest} images of a class" if hidden else _why(score, metric)
                 number = np.nan if hidden or value is None else float(value)
-                head = (record.run, record.method, record.target, record.seed, party, str(score.get("split", "test")))
+                head = (record.run, record.method, record.target, record.seed, client, str(score.get("split", "test")))
                 ends = _ends(score, metric) if np.isfinite(number) else (np.nan, np.nan)
                 rows.append((*head, metric, number, *ends, "" if np.isfinite(number) else reason))
     return pd.DataFrame(rows, columns=list(columns))
@@ -75,7 +75,7 @@ def clipped(score: Interval) -> tuple[float | None, float | None]:
 
 
 def at_target(scores: pd.DataFrame) -> pd.DataFrame:
-    return scores[scores["party"] == scores["target"]]
+    return scores[scores["client"] == scores["target"]]
 
 
 def summary(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> dict[tuple[str, str, str], Interval]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fdamed.config.runs import Swept
 
 Value = float | int | str | bool
-LOGARITHMIC = frozenset({"labelled"})
+LOGARITHMIC = frozenset({"labeled"})
 """Options whose values are spread over orders of magnitude."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.image import MAX_BYTES, MAX_PIXELS, VERSION, Unreadable, kind, read_grey
+from fdamed.data.image import MAX_BYTES, MAX_PIXELS, VERSION, Unreadable, kind, read_gray
 from fdamed.data.worker_pool import Refusal, guarded
 
 PRELOAD = (
@@ -31,7 +31,7 @@ class Preparation:
     """From a file to the network's input; `views`: those that the model knows, empty where no header said."""
 
     size: int
-    equalise: bool
+    equalize: bool
     views: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
@@ -42,25 +42,25 @@ class Preparation:
         limits = {"largest_pixels": MAX_PIXELS, "largest_bytes": MAX_BYTES, "frames": 1}
         header = {"modalities": list(MODALITIES), "body_parts": list(CHEST), "views": list(self.views)}
         steps: list[dict[str, Any]] = [
-            {"step": "decode", "formats": ["dicom", "jpeg", "png"], "channels": "one grey", **limits, **header},
+            {"step": "decode", "formats": ["dicom", "jpeg", "png"], "channels": "one gray", **limits, **header},
             {"step": "rescale", "by": "DICOM PS3.3 C.11.1: modality LUT, or rescale slope and intercept"},
             {"step": "window", "by": "DICOM PS3.3 C.11.2: VOI LUT, or the first window; 8-bit pictures: 0 to 255"}
             | {"without": "these percentiles of the pixels that are not padding", "percentiles": list(TAILS)},
             {"step": "invert", "when": "MONOCHROME1"},
             {"step": "resize", "longer_side": self.size, "shrink": "area", "grow": "bilinear"},
-            *([{"step": "equalise", "bins": 256}] if self.equalise else []),
-            {"step": "pad", "to": [self.size, self.size], "value": 0.0, "place": "centre"},
+            *([{"step": "equalize", "bins": 256}] if self.equalize else []),
+            {"step": "pad", "to": [self.size, self.size], "value": 0.0, "place": "center"},
             {"step": "round", "levels": 256},
             {"step": "divide", "by": 255},
         ]
-        return {"version": VERSION, "size": self.size, "equalise": self.equalise, "steps": steps}
+        return {"version": VERSION, "size": self.size, "equalize": self.equalize, "steps": steps}
 
     @classmethod
     def read(cls, content: dict[str, Any], where: str) -> Preparation:
         """What `described` told, if this installation does exactly the same."""
         try:
             views = tuple(content["steps"][0]["views"])
-            found = cls(int(content["size"]), bool(content["equalise"]), views)
+            found = cls(int(content["size"]), bool(content["equalize"]), views)
         except (KeyError, IndexError, TypeError, ValueError):
             raise FdamedError("the pre-processing is not readable", where, "Export the model again.") from None
         if found.described() != content:
@@ -117,7 +117,7 @@ def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8
         view = read_header(path).view
         if view and view not in preparation.views:
             raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
-    return transform(read_grey(path), preparation.size, preparation.equalise)
+    return transform(read_gray(path), preparation.size, preparation.equalize)
 
 
 def batched(

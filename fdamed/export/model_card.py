@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
 from fdamed.evaluation.cohort import SPLITS
@@ -29,7 +29,7 @@ class Facts:
     config: Config
     about: Mapping[str, Any]
     paper: str
-    labelled: int | float | str
+    labeled: int | float | str
     target_labels: bool
     """Whether the method uses the target's few labels."""
     every_label: bool
@@ -63,7 +63,7 @@ class Facts:
 def blocks(facts: Facts) -> list[Block]:
     """The whole card."""
     study = facts.study
-    out: list[Block] = [Heading(f"Model card: {study['title']} for {study['target']} ({study['cohort']})", 1)]
+    out: list[Block] = [Heading(f"Model card: {study['title']} for {study['target']} ({study['study']})", 1)]
     if study["synthetic"]:
         told = "Trained on synthetic phantoms drawn by a program: nothing in this card is about real patients."
         out.append(Text(told, warning=True))
@@ -118,7 +118,7 @@ def _use(facts: Facts) -> list[Block]:
         Items(
             [
                 f"Research: to study how well {asked} can be told from {kind} at the hospital `{target}`, and what the "
-                "labelled images of other hospitals add.",
+                "labeled images of other hospitals add.",
                 "Users: researchers and data scientists who know how the labels below were made.",
                 "**Not** for diagnosis, triage or any decision about a patient: this is no medical device, and no "
                 "clinical validation was done.",
@@ -133,26 +133,26 @@ def _data(facts: Facts) -> list[Block]:
     layout = config.data.layout + (", synthetic" if study["synthetic"] else "")
     head = ["hospital", "role", *(f"{s}: images (positive)" for s in SPLITS)]
     rows = []
-    hospitals = {str(party): frame for party, frame in facts.sizes.groupby("hospital", sort=False)}
-    for party in _few(list(hospitals), study["target"]):
-        frame = hospitals[party]
+    hospitals = {str(client): frame for client, frame in facts.sizes.groupby("hospital", sort=False)}
+    for client in _few(list(hospitals), study["target"]):
+        frame = hospitals[client]
         cells = {str(row["split"]): row for row in frame.to_dict("records")}
-        role = "target" if party == study["target"] else "source"
-        rows.append([party, role, *(_cell(cells[s]) for s in SPLITS)])
+        role = "target" if client == study["target"] else "source"
+        rows.append([client, role, *(_cell(cells[s]) for s in SPLITS)])
     told = [
         *_rest(len(hospitals), len(rows)),
-        f"Data set: {layout}; hospitals cut by {config.cut.by}.",
+        f"Data set: {layout}; hospitals cut by {config.split.by}.",
         f"{_learns(facts)} It is judged on `test`, which no training and no choice has seen.",
     ]
-    if isinstance(config.cut, Cut):
-        told.append(f"Rows kept: {config.cut.where or 'all'}; images a class and hospital: {config.cut.per_class}.")
+    if isinstance(config.split, Split):
+        told.append(f"Rows kept: {config.split.where or 'all'}; images a class and hospital: {config.split.per_class}.")
     if facts.leakage is None:
         told.append(f"Patients in two splits or hospitals: {NOT_MEASURED}.")
     else:
-        names = ("patients_in_two_splits", "patients_in_two_parties", "near_duplicates")
-        splits, parties, alike = (vague(int(facts.leakage[name]), facts.smallest) for name in names)
+        names = ("patients_in_two_splits", "patients_in_two_clients", "near_duplicates")
+        splits, clients, alike = (vague(int(facts.leakage[name]), facts.smallest) for name in names)
         told.append(
-            f"Patients in two splits: {splits}, at two hospitals: {parties}; look-alikes in two splits: {alike}."
+            f"Patients in two splits: {splits}, at two hospitals: {clients}; look-alikes in two splits: {alike}."
         )
     refused = ", ".join(f"{reason} {n}" for reason, n in facts.rejected) or "none"
     told.append(f"Refused files and rows: {refused}.")
@@ -163,7 +163,7 @@ def _learns(facts: Facts) -> str:
     if facts.every_label:
         return "The target learns from all its labels (`train` and `adapt`), as no real target could."
     if facts.target_labels:
-        return f"The target learns from labelled images: {facts.labelled} (`adapt`)."
+        return f"The target learns from labeled images: {facts.labeled} (`adapt`)."
     return "The target's labels are not used for learning."
 
 
@@ -208,7 +208,7 @@ def _provenance(facts: Facts) -> list[Block]:
     here = {k: v for k, v in versions.items() if k not in ("trained_with", "commit") and v is not None}
     again = f"`fdamed export --config CONFIG --run {study['run']} --target {study['target']} --seed {study['seed']}`"
     rows = [
-        ["study, run, target, seed", f"{study['cohort']}, {study['run']}, {study['target']}, {study['seed']}"],
+        ["study, run, target, seed", f"{study['study']}, {study['run']}, {study['target']}, {study['seed']}"],
         ["seeds of the study", ", ".join(map(str, facts.seeds))],
         ["trained with", ", ".join(f"{k} {v}" for k, v in trained.items()) or "not recorded"],
         ["exported with", ", ".join(f"{k} {v}" for k, v in here.items())],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.study import Config
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
@@ -26,33 +26,33 @@ def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) 
     root, smallest = Places.of(config).root, config.privacy.smallest_cell
     records, _ = study(root / "runs", [(record.run, record.target, seed) for seed in config.seeds])
     scores = tidy(records, smallest)
-    here = scores[scores["party"] == record.target]
+    here = scores[scores["client"] == record.target]
     mine = scores[scores["seed"] == record.seed]
-    by_party = {
-        str(party): {str(row["metric"]): str(row["why"]) or float(row["value"]) for row in part.to_dict("records")}
-        for party, part in mine.groupby("party", sort=False)
+    by_client = {
+        str(client): {str(row["metric"]): str(row["why"]) or float(row["value"]) for row in part.to_dict("records")}
+        for client, part in mine.groupby("client", sort=False)
     }
     ingest = _optional(root / "ingest.json") or {"rejected": {}}
-    entry = catalogue()[str(record.phases[-1]["method"])]
-    first = catalogue()[record.method]
+    entry = catalog()[str(record.phases[-1]["method"])]
+    first = catalog()[record.method]
     return Facts(
         config=config,
         about=about,
         paper=str(first["paper"]),
-        labelled=record.facts["labelled"],
+        labeled=record.facts["labeled"],
         target_labels=bool(first["target_labels"] or entry["target_labels"]),
         every_label=bool(first["every_target_label"] or entry["every_target_label"]),
         parameters=int(record.facts["parameters"]),
         sizes=cohorts.sizes(read_json(needed(root / "cohort.json", "split")), smallest),
         rejected=cohorts.rejects(ingest["rejected"], smallest),
         leakage=_optional(root / "leakage.json"),
-        own=by_party.get(record.target, {}),
+        own=by_client.get(record.target, {}),
         over_seeds={
             str(metric): over_seeds(float(v) if v == v else None for v in part["value"])
             for metric, part in here.groupby("metric", sort=False)
         },
         seeds=[r.seed for r in records],
-        elsewhere={party: found for party, found in by_party.items() if party != record.target},
+        elsewhere={client: found for client, found in by_client.items() if client != record.target},
         audit=_optional(root / "audit" / f"{record.target}.json"),
         sent=sent([record]),
         noise=float(record.facts.get("noise") or 0.0),

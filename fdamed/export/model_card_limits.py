@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.export.document import Block, Heading, Items
 from fdamed.export.model_card_scores import NOT_MEASURED
 from fdamed.report.privacy import MODES
@@ -48,9 +48,9 @@ def noise(private: Mapping[str, Any] | None) -> str:
     """What noise at the sources cost their patients in this training."""
     if not private:
         return "No noise was added at the sources: this model is not differentially private."
-    costs = {str(party): (float(c["epsilon"]), float(c["delta"])) for party, c in private["sources"].items()}
-    shown = sorted(costs, key=lambda party: -costs[party][0])[:MANY]
-    told = ", ".join(f"{party} {costs[party][0]:.2f} (delta {costs[party][1]:.1e})" for party in shown)
+    costs = {str(client): (float(c["epsilon"]), float(c["delta"])) for client, c in private["sources"].items()}
+    shown = sorted(costs, key=lambda client: -costs[client][0])[:MANY]
+    told = ", ".join(f"{client} {costs[client][0]:.2f} (delta {costs[client][1]:.1e})" for client in shown)
     more = f" and at most as much at {len(costs) - len(shown)} others" if len(costs) > len(shown) else ""
     return (
         f"Differential privacy for each {private['unit']} of a source, epsilon of this one training: {told}{more}. "
@@ -67,7 +67,7 @@ def limits(facts: Facts) -> list[Block]:
         out.append(
             "The labels were read out of reports by a program; its errors are in the training and in the scores."
         )
-    if isinstance(config.cut, Cut) and (config.cut.per_class != "all" or config.cut.balanced):
+    if isinstance(config.split, Split) and (config.split.per_class != "all" or config.split.balanced):
         out.append("The study drew its images class by class: at another prevalence the probabilities are off.")
     if not isinstance(config.data, Benchmark):
         out.append(f"The threshold of {facts.about['output']['threshold']} was not tuned for any use.")

@@ -57,7 +57,7 @@ def scores(facts: Facts) -> list[Block]:
     out += [Table(head, rows), Items(told)]
     if facts.elsewhere:
         shown = [m for m in NAMES if any(m in found for found in facts.elsewhere.values())]
-        table = [[party, *(_figure(found.get(m)) for m in shown)] for party, found in facts.elsewhere.items()]
+        table = [[client, *(_figure(found.get(m)) for m in shown)] for client, found in facts.elsewhere.items()]
         out += [Text("The same model at other hospitals:"), Table(["hospital", *(NAMES[m] for m in shown)], table)]
     return out
 

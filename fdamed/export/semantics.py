@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.pipeline.paths import Places
 
@@ -21,24 +21,24 @@ UNCERTAIN = {"ones": "count as positive", "zeros": "count as negative", "ignore"
 
 def label_of(config: Config, target: str) -> str | None:
     """The label that the target predicts; None: a public set with numbered classes."""
-    if not isinstance(config.cut, Cut):
+    if not isinstance(config.split, Split):
         return None
-    return config.cut.label or config.cut.parties[target]
+    return config.split.label or config.split.clients[target]
 
 
 def classes_of(config: Config, target: str) -> list[str]:
     """The classes by name, in the order of the output."""
     label = label_of(config, target)
-    if label is None or not isinstance(config.cut, Cut):
+    if label is None or not isinstance(config.split, Split):
         return [str(number) for number in range(config.model.classes)]
     present, absent = label, f"no {label}"
-    return [absent, present] if config.cut.positive_is == 1 else [present, absent]
+    return [absent, present] if config.split.positive_is == 1 else [present, absent]
 
 
 def meaning_of(config: Config, target: str) -> str:
     """What was counted as positive and as negative when the model learned."""
-    label, cut = label_of(config, target), config.cut
-    if label is None or not isinstance(cut, Cut):
+    label, cut = label_of(config, target), config.split
+    if label is None or not isinstance(cut, Split):
         return "the numbered classes of a public benchmark set"
     if cut.positive_is == 0:
         return f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
@@ -51,16 +51,16 @@ def preparation_of(config: Config, target: str) -> Preparation | None:
     """How files become the network's input; None for public sets, whose arrays are read as they are."""
     from fdamed.export.input import Preparation
 
-    if not isinstance(config.cut, Cut):
+    if not isinstance(config.split, Split):
         return None
-    return Preparation(config.image.size, config.image.equalise, _views(config, target))
+    return Preparation(config.image.size, config.image.equalize, _views(config, target))
 
 
 def _views(config: Config, target: str) -> tuple[str, ...]:
     """The views among the target's images, where all of them are known."""
     import pyarrow.parquet as pq
 
-    path = Places.of(config).party(target) / "order.parquet"
+    path = Places.of(config).client(target) / "order.parquet"
     if not path.is_file() or "view" not in pq.ParquetFile(path).schema_arrow.names:
         return ()
     found = set(pq.ParquetFile(path).read(columns=["view"])["view"].to_pylist())

@@ -22,10 +22,10 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, megabytes, room_for, sweep
 from fdamed.federation.messages import decode, encode, sizes
 from fdamed.federation.method import Method
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 
 MemoryPath = Callable[[str, int], Path]
-"""(party, round) -> the hospital's own file for its memory."""
+"""(client, round) -> the hospital's own file for its memory."""
 
 
 @dataclass
@@ -124,24 +124,24 @@ class Checkpoints:
                 "Make room and start again; a checkpoint that is there is kept.",
             )
 
-    def save(self, round: int, state: Any, net: Network, record: Record) -> None:
-        asked = sorted(net.touched)
-        for party in asked:
-            file = self.memory(party, round)
-            if net.save_memory(party, file):
-                self._memories[party] = Memory(round, _sha256(file))
-            elif net.gone(party):  # the memory before stands; what the hospital has answered since is lost with it
-                known = self._memories[party].round if party in self._memories else 0
-                if any(line["from"] == party and line["round"] > known for line in record.ledger):
-                    self.behind.add(party)
+    def save(self, round: int, state: Any, server: Server, record: Record) -> None:
+        asked = sorted(server.touched)
+        for client in asked:
+            file = self.memory(client, round)
+            if server.save_memory(client, file):
+                self._memories[client] = Memory(round, _sha256(file))
+            elif server.gone(client):  # the memory before stands; what the hospital has answered since is lost with it
+                known = self._memories[client].round if client in self._memories else 0
+                if any(line["from"] == client and line["round"] > known for line in record.ledger):
+                    self.behind.add(client)
             else:
-                self._memories.pop(party, None)
+                self._memories.pop(client, None)
         head = json.dumps(
             {
                 "fingerprint": self.fingerprint,
                 "round": round,
                 "log": self._log.append(record),
-                "memories": {party: asdict(memory) for party, memory in self._memories.items()},
+                "memories": {client: asdict(memory) for client, memory in self._memories.items()},
                 "behind": sorted(self.behind),
             }
         ).encode()
@@ -155,21 +155,21 @@ class Checkpoints:
                 os.fsync(out.fileno())
             if self._whole and newest.exists():  # only now: a full disk has cost neither generation
                 newest.replace(previous)
-        net.touched.clear()
+        server.touched.clear()
         self._drop(asked)
         self._last, self._whole = round, True
 
-    def _drop(self, parties: Iterable[str]) -> None:
+    def _drop(self, clients: Iterable[str]) -> None:
         """Remove memories that neither this checkpoint nor the one before names."""
-        for party in parties:
-            files = sorted(p for p in self.memory(party, 0).parent.glob("*.safetensors") if p.stem.isdigit())
+        for client in clients:
+            files = sorted(p for p in self.memory(client, 0).parent.glob("*.safetensors") if p.stem.isdigit())
             before = [p for p in files if int(p.stem) <= self._last]
             for old in before[:-1]:
                 old.unlink()
 
-    def load(self, method: Method[Any], net: Network) -> tuple[int, Any, Record] | None:
+    def load(self, method: Method[Any], server: Server) -> tuple[int, Any, Record] | None:
         """The newest whole checkpoint, or None; one of another study is refused."""
-        for folder in (self.folder, *(self.memory(party, 0).parent for party in (*net.sources, net.target))):
+        for folder in (self.folder, *(self.memory(client, 0).parent for client in (*server.sources, server.target))):
             sweep(folder)
         for path in self._files:
             if not path.exists():
@@ -182,38 +182,38 @@ class Checkpoints:
                 (n,) = struct.unpack("<I", content[32:36])
                 head = json.loads(content[36 : 36 + n])
                 self._fits(head["fingerprint"])
-                memories, behind = self._own(head["memories"], net), set(map(str, head["behind"]))
+                memories, behind = self._own(head["memories"], server), set(map(str, head["behind"]))
                 record = self._log.read(head["log"])
                 if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
                     _pass_over(path, "its record" if record is None else "a hospital's memory")
                     continue
-                state: Any = decode(method.state, memoryview(content)[36 + n :], net.layout.size)
+                state: Any = decode(method.state, memoryview(content)[36 + n :], server.layout.size)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
                 _pass_over(path, f"not a checkpoint: {type(error).__name__}")
                 continue
-            for party, memory in memories.items():
-                net.load_memory(party, self.memory(party, memory.round))
+            for client, memory in memories.items():
+                server.load_memory(client, self.memory(client, memory.round))
             self._memories, self._last, self.behind = memories, head["round"], behind
             self._whole = path == self._files[0]
             return head["round"], state, record
         self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
         return None
 
-    def _own(self, memories: dict[str, dict[str, Any]], net: Network) -> dict[str, Memory]:
+    def _own(self, memories: dict[str, dict[str, Any]], server: Server) -> dict[str, Memory]:
         """What a checkpoint says of memories, if it names hospitals and rounds of this run: they become a path."""
-        found = {party: Memory(**words) for party, words in sorted(memories.items())}
-        if not set(found) <= {*net.sources, net.target} or not all(type(m.round) is int for m in found.values()):
+        found = {client: Memory(**words) for client, words in sorted(memories.items())}
+        if not set(found) <= {*server.sources, server.target} or not all(type(m.round) is int for m in found.values()):
             raise ValueError("a memory of nobody")
         return found
 
-    def kept(self, party: str) -> Path | None:
+    def kept(self, client: str) -> Path | None:
         """The last memory of a hospital that was kept; None: there is none."""
-        return self.memory(party, self._memories[party].round) if party in self._memories else None
+        return self.memory(client, self._memories[client].round) if client in self._memories else None
 
-    def clear(self, parties: Iterable[str]) -> None:
+    def clear(self, clients: Iterable[str]) -> None:
         """Forget the state of a run that is finished: nothing is left to go on with."""
-        memories = (p for party in parties for p in self.memory(party, 0).parent.glob("*.safetensors"))
+        memories = (p for client in clients for p in self.memory(client, 0).parent.glob("*.safetensors"))
         for path in (*self._files, self._log.path, *memories):
             path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from fdamed.federation.messages import WireError, decode, encode, kinds
 from fdamed.models.flat import FlatModel
 
 if TYPE_CHECKING:
-    from fdamed.data.loader import Labelled, Unlabelled
+    from fdamed.data.loader import Labeled, Unlabeled
     from fdamed.training.dp_sgd import Mechanism
 
 TRAINED = frozenset({"weights", "update"})
@@ -30,11 +30,11 @@ TRAINED = frozenset({"weights", "update"})
 
 
 @dataclass
-class Site:
+class Client:
     """What a step may see: this hospital and nothing else."""
 
     name: str
-    data: Labelled | Unlabelled
+    data: Labeled | Unlabeled
     model: FlatModel
     recipe: Recipe
     seed: int
@@ -58,10 +58,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Step:
-    """Something a method may ask a hospital to do: (site, question) -> answer."""
+    """Something a method may ask a hospital to do: (client, question) -> answer."""
 
     name: str
-    run: Callable[[Site, Any], Any]
+    run: Callable[[Client, Any], Any]
     question: type
     answer: type
     draws: str
@@ -78,18 +78,20 @@ class Step:
 _STEPS: dict[str, Step] = {}
 
 
-def step(name: str, *, draws: Step | None = None, noised: bool = False) -> Callable[[Callable[[Site, Any], Any]], Step]:
-    """Make a step of a function `(site: Site, ask: Question) -> Answer`; types come from its annotations.
+def step(
+    name: str, *, draws: Step | None = None, noised: bool = False
+) -> Callable[[Callable[[Client, Any], Any]], Step]:
+    """Make a step of a function `(client: Client, ask: Question) -> Answer`; types come from its annotations.
 
     `name` is part of its random stream: it never changes, wherever the function moves. `draws`: the step whose random
     numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it looks at images
     only by way of DP-SGD, or not at all.
     """
 
-    def make(function: Callable[[Site, Any], Any]) -> Step:
+    def make(function: Callable[[Client, Any], Any]) -> Step:
         hints = get_type_hints(function, include_extras=True)
         answer = hints.pop("return")
-        question = next(t for n, t in hints.items() if n != "site")
+        question = next(t for n, t in hints.items() if n != "client")
         if name in _STEPS:
             raise TypeError(f"two steps are called {name}")
         _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
@@ -98,84 +100,84 @@ def step(name: str, *, draws: Step | None = None, noised: bool = False) -> Calla
     return make
 
 
-def refusal(step: Step, release: frozenset[str], party: str, method: str) -> FdamedError | None:
+def refusal(step: Step, release: frozenset[str], name: str, method: str) -> FdamedError | None:
     """The error that a hospital's policy makes of a step, before anything runs or leaves; None: it is allowed."""
     withheld = sorted(step.lets_out - release)
     if not withheld:
         return None
     return FdamedError(
-        f"{method} asks {party} in step {step.name} for {', '.join(withheld)}, which it does not release",
-        f"hospital {party}",
-        f"Choose another method or variant, or let {party} add {', '.join(withheld)} to privacy.release.",
+        f"{method} asks {name} in step {step.name} for {', '.join(withheld)}, which it does not release",
+        f"hospital {name}",
+        f"Choose another method or variant, or let {name} add {', '.join(withheld)} to privacy.release.",
     )
 
 
-def insist(site: Site, step: Step) -> None:
+def insist(client: Client, step: Step) -> None:
     """Raise where the hospital's own policy forbids the answer, before it is computed."""
-    if site.noise is not None and not step.noised:
+    if client.noise is not None and not step.noised:
         raise FdamedError(
-            f"step {step.name} looks at images without the noise that {site.name} insists on",
-            f"hospital {site.name}",
+            f"step {step.name} looks at images without the noise that {client.name} insists on",
+            f"hospital {client.name}",
             "Choose a method that privacy.differential goes with (docs/privacy.md), or leave `differential` out.",
         )
-    recipe = site.recipe
-    enough(site, local_steps(len(site.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
+    recipe = client.recipe
+    enough(client, local_steps(len(client.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
 
 
-def enough(site: Site, steps: int | None) -> None:
+def enough(client: Client, steps: int | None) -> None:
     """Raise where the hospital's images, or these local steps, are too few to let anything out."""
-    refused = site.floor.refusal(site.name, len(site.data), steps)
+    refused = client.floor.refusal(client.name, len(client.data), steps)
     if refused:
         raise refused
 
 
-def answer(site: Site, step: Step, round: int, nth: int, ask: Any) -> Any:
+def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
-    insist(site, step)
-    site.rng = stream(site.seed, site.name, round, step.draws, nth)
-    recipe, before = site.recipe, dict(site.memory)
-    site.recipe = recipe.at(round)
+    insist(client, step)
+    client.rng = stream(client.seed, client.name, round, step.draws, nth)
+    recipe, before = client.recipe, dict(client.memory)
+    client.recipe = recipe.at(round)
     try:
-        with telling_batch(step.name, f"hospital {site.name}", f"batch {recipe.batch}"):
-            reply = step.run(site, ask)
-        _keep_finite(site, before)
+        with telling_batch(step.name, f"hospital {client.name}", f"batch {recipe.batch}"):
+            reply = step.run(client, ask)
+        _keep_finite(client, before)
     except FdamedError:
-        site.memory = before  # what a training that failed has left there must not be saved
+        client.memory = before  # what a training that failed has left there must not be saved
         raise
     finally:
-        site.recipe = recipe
+        client.recipe = recipe
     return reply
 
 
-def _keep_finite(site: Site, before: dict[str, Tensor]) -> None:
+def _keep_finite(client: Client, before: dict[str, Tensor]) -> None:
     """Refuse to remember what is not finite: a loss can still be finite when the numbers behind it are not."""
-    for name, value in site.memory.items():
+    for name, value in client.memory.items():
         if value is not before.get(name) and value.is_floating_point() and not torch.isfinite(value.sum()):
             if bool(torch.isfinite(value).all()):
                 continue
             raise FdamedError(
-                f"what it would remember ({name}) is not finite at learning rate {site.recipe.lr}",
-                f"hospital {site.name}",
+                f"what it would remember ({name}) is not finite at learning rate {client.recipe.lr}",
+                f"hospital {client.name}",
                 "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
             )
 
 
-def open_door(site: Site, method: str) -> Callable[[bytes], bytes]:
+def open_door(client: Client, method: str) -> Callable[[bytes], bytes]:
     """The hospital as a function from bytes to bytes."""
 
     def door(request: bytes) -> bytes:
         try:
             head, body = unpack(request)
             step, round, nth = _question(head)
-            refused = refusal(step, site.release, site.name, method)
+            refused = refusal(step, client.release, client.name, method)
             if refused:
                 raise refused
-            ask: Any = decode(step.question, body, site.model.layout.size)
-            return pack({"ok": True}, encode(answer(site, step, round, nth, ask)))
+            ask: Any = decode(step.question, body, client.model.layout.size)
+            return pack({"ok": True}, encode(answer(client, step, round, nth, ask)))
         except FdamedError as error:
             return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
         except WireError as error:
-            return pack({"ok": False, "error": [str(error), f"hospital {site.name}", "Use the same fdamed."]}, b"")
+            return pack({"ok": False, "error": [str(error), f"hospital {client.name}", "Use the same fdamed."]}, b"")
 
     return door
 

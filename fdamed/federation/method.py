@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fdamed.federation.client import Step
 from fdamed.federation.messages import Weights, kinds, message
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.models.flat import Layout, named_tensors
 
 S = TypeVar("S")
@@ -83,7 +83,7 @@ class Method(Generic[S]):
     def start(self, theta: Tensor) -> S:
         raise TypeError(f"{type(self).__name__} does not say how it starts")
 
-    def round(self, state: S, net: Network) -> S:
+    def round(self, state: S, server: Server) -> S:
         raise TypeError(f"{type(self).__name__} has no round")
 
     def final(self, state: S) -> Tensor:
@@ -139,12 +139,12 @@ def option(default: Any, help: str, low: float | None = None, high: float | None
 
 
 def describe() -> dict[str, dict[str, Any]]:
-    """Every method with its options and what crosses the wire: the content of catalogue.json."""
+    """Every method with its options and what crosses the wire: the content of catalog.json."""
     return {name: description(cls) for name, cls in sorted(REGISTRY.items())}
 
 
 def description(cls: Any) -> dict[str, Any]:
-    """One entry of the catalogue: options, papers, and what the steps of this class send."""
+    """One entry of the catalog: options, papers, and what the steps of this class send."""
     hints = get_type_hints(cls)
     options = {}
     for field in dataclasses.fields(cls):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, message
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 from fdamed.training.dp_sgd import Spent, epsilon
 
 SPENT = "privacy.spent"
@@ -42,15 +42,15 @@ class Cost:
     delta: Scalar
 
 
-def spend(site: Site, steps: int, batch: int) -> None:
+def spend(client: Client, steps: int, batch: int) -> None:
     """Enter steps into the account, before their outcome can leave."""
-    if site.noise is None:
+    if client.noise is None:
         return
-    line = (site.noise.multiplier, site.noise.chance(batch), steps)
-    if site.account is not None:
-        append(site.account, line)
+    line = (client.noise.multiplier, client.noise.chance(batch), steps)
+    if client.account is not None:
+        append(client.account, line)
     else:
-        site.memory[SPENT] = rows([*lines_in(site.memory), line])
+        client.memory[SPENT] = rows([*lines_in(client.memory), line])
 
 
 def append(path: Path, line: Spent) -> None:
@@ -108,21 +108,23 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
 
 
 @step("report_privacy_cost", noised=True)
-def tell_cost(site: Site, ask: Ask) -> Cost:
+def tell_cost(client: Client, ask: Ask) -> Cost:
     """What the account stands at; both numbers follow from the settings and the number of patients."""
-    if site.noise is None:
+    if client.noise is None:
         return Cost(epsilon=0.0, delta=0.0)
-    delta = site.noise.allowance
-    return Cost(epsilon=epsilon(lines_in(site.memory, site.account), delta), delta=delta)
+    delta = client.noise.allowance
+    return Cost(epsilon=epsilon(lines_in(client.memory, client.account), delta), delta=delta)
 
 
-def note_costs(net: Network) -> None:
+def note_costs(server: Server) -> None:
     """After a round: epsilon of each source into the notes, and no loss where only withheld ones went into it."""
-    if net.notes.get("train/loss") == WITHHELD:
-        net.notes["train/loss"] = None
-    for party in net.participants:  # one by one: who does not tell is missing here, and takes no quorum from the round
+    if server.notes.get("train/loss") == WITHHELD:
+        server.notes["train/loss"] = None
+    for (
+        name
+    ) in server.participants:  # one by one: who does not tell is missing here, and takes no quorum from the round
         try:
-            cost: Cost = net.ask(party, tell_cost, Ask(round=net.round))
+            cost: Cost = server.ask(name, tell_cost, Ask(round=server.round))
         except DroppedOut:
             continue
-        net.notes[f"privacy/epsilon/{party}"] = cost.epsilon
+        server.notes[f"privacy/epsilon/{name}"] = cost.epsilon

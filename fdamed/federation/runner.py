@@ -1,4 +1,4 @@
-"""Rounds, checkpoints, judgement: the run of one method, which can be killed anywhere and ends with the same bits."""
+"""Rounds, checkpoints, judgment: the run of one method, which can be killed anywhere and ends with the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fdamed.core.signals import Stopped, stop
 from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import Method
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 from fdamed.models.flat import Layout
 
 __all__ = ["Checkpoints", "Judge", "Record", "run"]
@@ -32,14 +32,14 @@ TOLD = (LOSS, "val/auc", "test/auc", "test/acc")
 
 def run(
     method: Method[Any],
-    net: Network,
+    server: Server,
     theta: Tensor,
     rounds: int,
     judge: Judge,
     checkpoints: Checkpoints | None = None,
     judge_every: int = 1,
     patience: int | None = None,
-    after: Callable[[Network], None] | None = None,
+    after: Callable[[Server], None] | None = None,
 ) -> tuple[Tensor, Record]:
     """Run `method` from `theta` to the end, from the last checkpoint where there is one.
 
@@ -48,51 +48,51 @@ def run(
     """
     rounds = method.length(rounds)
     for step in method.asks():
-        for party in (*net.sources, net.target):
-            net.check_release(party, step)
+        for client in (*server.sources, server.target):
+            server.check_release(client, step)
     done, state, record = 0, method.start(theta), Record()
-    found = checkpoints.load(method, net) if checkpoints else None
+    found = checkpoints.load(method, server) if checkpoints else None
     if found:
         done, state, record = found
-        net.recall(record.absences)
-        net.learn(record.guard)
+        server.recall(record.absences)
+        server.learn(record.guard)
         print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
     if checkpoints:
         checkpoints.check_room(state)
     watched, on_disk = sys.stderr.isatty(), done
     ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
-    for round in track(ahead, f"{net.method} at {net.target}") if watched else ahead:
+    for round in track(ahead, f"{server.method} at {server.target}") if watched else ahead:
         begin, used, started = (
             time.perf_counter(),
             time.process_time(),
             datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-        net.begin(round, rounds)
-        if net.sources and len(net.quarantined) == len(net.sources):
-            raise _nobody_left(net)
+        server.begin(round, rounds)
+        if server.sources and len(server.quarantined) == len(server.sources):
+            raise _nobody_left(server)
         stop.at_once(on_disk == round - 1)
         try:
-            state = healthy(method.round(state, net), net.layout)
+            state = healthy(method.round(state, server), server.layout)
         except DroppedOut as absent:
-            net.notes["lost"] = 1.0
+            server.notes["lost"] = 1.0
             print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
         if after:
-            after(net)
+            after(server)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
-        line: dict[str, Any] = {"round": round, **net.told()}
+        line: dict[str, Any] = {"round": round, **server.told()}
         last = round == rounds or spent([*record.metrics, line], patience)
         judged = judge(method.final(state)) if round % judge_every == 0 or last else {}
         stop.at_once(False)
         record.metrics.append(line | dict(judged))
-        record.layers += net.layer_notes
-        record.absences += net.absences
-        net.recall(net.absences)
-        net.absences.clear()
-        record.guard += net.news()
+        record.layers += server.layer_notes
+        record.absences += server.absences
+        server.recall(server.absences)
+        server.absences.clear()
+        record.guard += server.news()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
-        record.ledger += net.ledger.settle()
+        record.ledger += server.ledger.settle()
         if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):
-            checkpoints.save(round, state, net, record)
+            checkpoints.save(round, state, server, record)
             on_disk = round
         if not watched:
             _tell(round, rounds, record)
@@ -104,7 +104,7 @@ def run(
     if all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",
-            f"{net.method}, target {net.target}",
+            f"{server.method}, target {server.target}",
             "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
         )
     return method.final(state), record
@@ -130,10 +130,10 @@ def healthy(state: Any, layout: Layout) -> Any:
     return state
 
 
-def _nobody_left(net: Network) -> FdamedError:
+def _nobody_left(server: Server) -> FdamedError:
     return FdamedError(
-        f"all {len(net.sources)} sources are in quarantine: their answers were rejected in {net.guard.strikes} rounds",
-        f"{net.method}, target {net.target}, round {net.round}",
+        f"all {len(server.sources)} sources are quarantined after rejected updates in {server.guard.strikes} rounds",
+        f"{server.method}, target {server.target}, round {server.round}",
         "Look into absences.jsonl or the log for the reasons; docs/guard.md has the limits.",
     )
 

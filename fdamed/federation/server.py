@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fdamed.config.validation import Guard
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, Step, answer, refusal
+from fdamed.federation.client import Client, Step, answer, refusal
 from fdamed.federation.client_state import read_memory, write_memory
 from fdamed.federation.ledger import SERVER, Ledger
 from fdamed.federation.messages import sizes
@@ -29,18 +29,18 @@ MANY = 50
 class DroppedOut(Exception):
     """A hospital did not answer, or its answer could not be used."""
 
-    def __init__(self, party: str, why: str) -> None:
-        super().__init__(f"{party}: {why}")
-        self.party = party
+    def __init__(self, client: str, why: str) -> None:
+        super().__init__(f"{client}: {why}")
+        self.client = client
         self.why = why
 
 
-class Network(ABC):
+class Server(ABC):
     """The server's side: it may only ask, and every answer is counted, checked and named."""
 
-    def __init__(self, parties: Iterable[str], target: str, layout: Layout, method: str) -> None:
+    def __init__(self, clients: Iterable[str], target: str, layout: Layout, method: str) -> None:
         self.target = target
-        self.sources = tuple(sorted(p for p in parties if p != target))
+        self.sources = tuple(sorted(p for p in clients if p != target))
         self.participants = self.sources
         """The sources that take part in this round; the others are not asked."""
         self.layout = layout
@@ -81,9 +81,9 @@ class Network(ABC):
         away = self.quarantined
         drawn = [i for i in order if self.sources[i] not in away][:few]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
-        for party in away:
+        for client in away:
             why = f"in quarantine, after rejected answers in {self.guard.strikes} rounds"
-            self.absences.append({"round": round, "party": party, "step": "every step", "why": why})
+            self.absences.append({"round": round, "client": client, "step": "every step", "why": why})
         self._invited = frozenset((*self.participants, self.target))
         self._asked.clear()
         self._out.clear()
@@ -106,7 +106,7 @@ class Network(ABC):
         """Remember the rounds in which answers of sources were rejected, from this or an earlier job."""
         for absence in absences:
             if absence["why"].startswith(REJECTED):
-                self._strikes.setdefault(absence["party"], set()).add(absence["round"])
+                self._strikes.setdefault(absence["client"], set()).add(absence["round"])
 
     def news(self) -> list[dict[str, Any]]:
         """What the guard has learned of the sources since this was last asked, for the run's record."""
@@ -120,35 +120,35 @@ class Network(ABC):
         for line in lines:
             (self.repeats if "answer" in line else self.bearings).recall(line)
 
-    def ask(self, party: str, step: Step, msg: Any) -> Any:
+    def ask(self, client: str, step: Step, msg: Any) -> Any:
         """One question to one hospital; raises DroppedOut when no usable answer comes."""
-        if party not in self._invited:
-            raise DroppedOut(party, "takes no part in this round")
-        if party in self._out:
-            raise DroppedOut(party, "is left out of this round")
-        nth = self._asked.get((party, step.name), 0)
-        self._asked[(party, step.name)] = nth + 1
-        self.check_release(party, step)
-        fault = self._unreachable(party)
+        if client not in self._invited:
+            raise DroppedOut(client, "takes no part in this round")
+        if client in self._out:
+            raise DroppedOut(client, "is left out of this round")
+        nth = self._asked.get((client, step.name), 0)
+        self._asked[(client, step.name)] = nth + 1
+        self.check_release(client, step)
+        fault = self._unreachable(client)
         if fault is None:
-            self.ledger.note(self.round, SERVER, party, step.name, sizes(msg))
-            self.touched.add(party)
-            reply = self._deliver(party, step, nth, msg)
-            self.ledger.note(self.round, party, SERVER, step.name, sizes(reply))
-            fault = self._fault(party, step, msg, reply)
-            if fault is None and party != self.target:
-                fault = self.repeats.fault(self.round, party, step.name, msg, reply)
+            self.ledger.note(self.round, SERVER, client, step.name, sizes(msg))
+            self.touched.add(client)
+            reply = self._deliver(client, step, nth, msg)
+            self.ledger.note(self.round, client, SERVER, step.name, sizes(reply))
+            fault = self._fault(client, step, msg, reply)
+            if fault is None and client != self.target:
+                fault = self.repeats.fault(self.round, client, step.name, msg, reply)
             if fault is None:
                 return reply
-        self._miss(party, step, fault)
-        raise DroppedOut(party, fault)
+        self._miss(client, step, fault)
+        raise DroppedOut(client, fault)
 
-    def ask_all(self, parties: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
+    def ask_all(self, clients: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
         """The same question to several hospitals; those that drop out are left out, and named in `absences`."""
         replies = {}
-        for party in sorted(parties):
+        for client in sorted(clients):
             try:
-                replies[party] = self.ask(party, step, msg)
+                replies[client] = self.ask(client, step, msg)
             except DroppedOut:
                 continue
         return replies
@@ -172,8 +172,8 @@ class Network(ABC):
         out: dict[str, float | None] = {}
         each: dict[str, list[float]] = {}
         for name, value in self.notes.items():
-            kind, _, party = name.rpartition("/")
-            if kind and party in self._invited:
+            kind, _, client = name.rpartition("/")
+            if kind and client in self._invited:
                 each.setdefault(kind, []).extend([] if value is None else [value])
             else:
                 out[name] = value
@@ -184,12 +184,12 @@ class Network(ABC):
                 out[f"{kind}/mean"] = sum(values) / len(values)
         return out
 
-    def reject(self, party: str, step: Step, why: str, strike: bool = True) -> None:
+    def reject(self, client: str, step: Step, why: str, strike: bool = True) -> None:
         """Leave an answer that came out of this round, by name, in the log and in the run's record.
 
         Without a `strike` it does not bring the hospital nearer to quarantine: it may be honest.
         """
-        self._miss(party, step, f"{REJECTED if strike else ASIDE}{why}")
+        self._miss(client, step, f"{REJECTED if strike else ASIDE}{why}")
 
     def remark(self, text: str) -> None:
         """Say something in the log, once a run."""
@@ -201,10 +201,10 @@ class Network(ABC):
         """Raise DroppedOut where too few sources are left in this round; a network that is reliable goes on."""
         return
 
-    def shorten(self, party: str, step: Step, factor: float) -> None:
+    def shorten(self, client: str, step: Step, factor: float) -> None:
         """Say that an update is taken at this share of its length."""
-        self.notes[f"shortened/{party}"] = factor
-        told = f"round {self.round}: {party} is shortened to {factor:.3g} of its update in {step.name}"
+        self.notes[f"shortened/{client}"] = factor
+        told = f"round {self.round}: {client} is shortened to {factor:.3g} of its update in {step.name}"
         print(f"{told}: it is {1.0 / factor:.3g} times as long as may be", file=sys.stderr, flush=True)
 
     def some(self, name: str, count: int) -> tuple[str, ...]:
@@ -212,67 +212,67 @@ class Network(ABC):
         drawn = stream(self._seed, name, self.round).numpy.permutation(len(self.participants))[:count]
         return tuple(self.participants[i] for i in sorted(drawn))
 
-    def _miss(self, party: str, step: Step, why: str) -> None:
-        if why.startswith((REJECTED, ASIDE)) and party != self.target:
-            self._out.add(party)
-        self.absences.append({"round": self.round, "party": party, "step": step.name, "why": why})
-        print(f"round {self.round}: {party} is left out of {step.name}: {why}", file=sys.stderr, flush=True)
+    def _miss(self, client: str, step: Step, why: str) -> None:
+        if why.startswith((REJECTED, ASIDE)) and client != self.target:
+            self._out.add(client)
+        self.absences.append({"round": self.round, "client": client, "step": step.name, "why": why})
+        print(f"round {self.round}: {client} is left out of {step.name}: {why}", file=sys.stderr, flush=True)
 
-    def _unreachable(self, party: str) -> str | None:
+    def _unreachable(self, client: str) -> str | None:
         """Why the hospital cannot even be asked; None: it can."""
         return None
 
-    def _fault(self, party: str, step: Step, msg: Any, reply: Any) -> str | None:
+    def _fault(self, client: str, step: Step, msg: Any, reply: Any) -> str | None:
         """Why an answer that left the hospital is of no use; None: it is."""
-        return unusable(reply, msg, self.layout, self.declared.get(party, MOST))
+        return unusable(reply, msg, self.layout, self.declared.get(client, MOST))
 
-    def gone(self, party: str) -> bool:
+    def gone(self, client: str) -> bool:
         """Whether the hospital has left for good, with what it remembered."""
         return False
 
     @abstractmethod
-    def check_release(self, party: str, step: Step) -> None:
+    def check_release(self, client: str, step: Step) -> None:
         """Raise when the hospital's policy does not let out what the step answers with."""
 
     @abstractmethod
-    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any: ...
+    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any: ...
 
     @abstractmethod
-    def save_memory(self, party: str, path: Path) -> bool:
+    def save_memory(self, client: str, path: Path) -> bool:
         """Let the hospital write its memory to this file; False: it remembers nothing, or is gone."""
 
     @abstractmethod
-    def load_memory(self, party: str, path: Path) -> None: ...
+    def load_memory(self, client: str, path: Path) -> None: ...
 
     @abstractmethod
     def close(self) -> None:
         """Let the hospitals go."""
 
 
-class InProcess(Network):
+class InProcess(Server):
     """All hospitals in this process: messages are passed as they are, bytes are counted from shapes."""
 
-    def __init__(self, sites: Mapping[str, Site], target: str, method: str) -> None:
-        layout = next(iter(sites.values())).model.layout
-        super().__init__(sites, target, layout, method)
-        self._sites = dict(sites)
+    def __init__(self, clients: Mapping[str, Client], target: str, method: str) -> None:
+        layout = next(iter(clients.values())).model.layout
+        super().__init__(clients, target, layout, method)
+        self._clients = dict(clients)
 
-    def check_release(self, party: str, step: Step) -> None:
-        refused = refusal(step, self._sites[party].release, party, self.method)
+    def check_release(self, client: str, step: Step) -> None:
+        refused = refusal(step, self._clients[client].release, client, self.method)
         if refused:
             raise refused
 
-    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
-        return answer(self._sites[party], step, self.round, nth, msg)
+    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        return answer(self._clients[client], step, self.round, nth, msg)
 
-    def save_memory(self, party: str, path: Path) -> bool:
-        memory = self._sites[party].memory
+    def save_memory(self, client: str, path: Path) -> bool:
+        memory = self._clients[client].memory
         if memory:
             write_memory(memory, path)
         return bool(memory)
 
-    def load_memory(self, party: str, path: Path) -> None:
-        self._sites[party].memory = read_memory(path)
+    def load_memory(self, client: str, path: Path) -> None:
+        self._clients[client].memory = read_memory(path)
 
     def close(self) -> None:
-        self._sites.clear()
+        self._clients.clear()

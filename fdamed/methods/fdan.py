@@ -1,6 +1,6 @@
 """f-DAN: deep adaptation network (Long et al. 2015) in FADA's setting; the target has no labels.
 
-Source i minimises cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the target lambda MMD^2; lambda ramps up as
+Source i minimizes cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the target lambda MMD^2; lambda ramps up as
 in DANN; theta + sum_i n_i/n Delta_i + Delta_T.
 
 On the wire, `fourier` (default): means over all images of random features whose inner products are the kernels, drawn
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import sound_moves, source_average
 from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, combined, progress, shown
 from fdamed.methods._shared.feature_exchange import STEPS, Start, end, exchange
@@ -63,13 +63,13 @@ class State:
 
 
 @step("fdan.align")
-def approach(site: Site, ask: Approach) -> Approached:
+def approach(client: Client, ask: Approach) -> Approached:
     """A source: its task and the way to the target's mean; its own mean is that of the features it trained on."""
-    site.model.load(ask.x)
-    omega = _frequencies(site, ask.frequencies)
+    client.model.load(ask.x)
+    omega = _frequencies(client, ask.frequencies)
     own = torch.zeros(KERNELS, 2 * ask.frequencies)
     seen = 0
-    local = Local(site)
+    local = Local(client)
 
     def objective(f: Tensor, batch: Batch) -> Tensor:
         nonlocal own, seen
@@ -81,27 +81,27 @@ def approach(site: Site, ask: Approach) -> Approached:
         return task + ask.pull * fourier_mmd(m, ask.m.to(f.device))
 
     loss = local.epochs(objective)
-    return Approached(g=site.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(site.data), loss=loss)
+    return Approached(g=client.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(client.data), loss=loss)
 
 
 @step("fdan.embed")
-def portray(site: Site, ask: Approach) -> Approached:
+def portray(client: Client, ask: Approach) -> Approached:
     """The target: the mean of its features under x, and its way to the sources' mean of the round before.
 
     One image has no bandwidth, and its mean would be a patient's features: nothing is told.
     """
-    site.model.load(ask.x)
-    omega = _frequencies(site, ask.frequencies)
-    rows = [shown(site, batch.x) for batch in all_batches(site, site.rng.child("portrait"))]
-    f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(site.model.layout).d)
+    client.model.load(ask.x)
+    omega = _frequencies(client, ask.frequencies)
+    rows = [shown(client, batch.x) for batch in all_batches(client, client.rng.child("portrait"))]
+    f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(client.model.layout).d)
     h = bandwidth(f_t)
     m = fourier(f_t, omega, h).cpu() if h > 0.0 else torch.zeros(KERNELS, 2 * ask.frequencies)
     loss = 0.0
     if ask.m.numel() and ask.h > 0.0 and h > 0.0:
         theirs = ask.m.to(omega.device)
-        local = Local(site, (), ask.pace)
+        local = Local(client, (), ask.pace)
         loss = local.epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, _spread(f, ask.h)), theirs))
-    return Approached(g=site.model.read().sub_(ask.x), m=m, h=h, n=len(site.data), loss=loss)
+    return Approached(g=client.model.read().sub_(ask.x), m=m, h=h, n=len(client.data), loss=loss)
 
 
 def _spread(f: Tensor, h: float) -> float:
@@ -113,10 +113,10 @@ def _spread(f: Tensor, h: float) -> float:
     return bandwidth(f.detach()) or h
 
 
-def _frequencies(site: Site, count: int) -> Tensor:
+def _frequencies(client: Client, count: int) -> Tensor:
     """omega (d, F), the same in every hospital of the study."""
-    d = shape_of(site.model.layout).d
-    return torch.randn(d, count, generator=stream(site.seed, "fourier").torch).to(site.model.theta.device)
+    d = shape_of(client.model.layout).d
+    return torch.randn(d, count, generator=stream(client.seed, "fourier").torch).to(client.model.theta.device)
 
 
 @method("fdan")
@@ -147,49 +147,49 @@ class FDan(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
-        lam = self.weight * progress(net.round, net.rounds)
-        net.notes["lambda"] = lam
+    def round(self, state: State, server: Server) -> State:
+        lam = self.weight * progress(server.round, server.rounds)
+        server.notes["lambda"] = lam
         if lam == 0.0:
-            return State(x=source_average(net, Model(x=state.x)).x, m=state.m, h=state.h)
-        return self._features(state, net, lam) if self.wire == "features" else self._means(state, net, lam)
+            return State(x=source_average(server, Model(x=state.x)).x, m=state.m, h=state.h)
+        return self._features(state, server, lam) if self.wire == "features" else self._means(state, server, lam)
 
-    def _means(self, state: State, net: Network, lam: float) -> State:
-        pace = self.target_pace * progress(net.round, net.rounds)
+    def _means(self, state: State, server: Server, lam: float) -> State:
+        pace = self.target_pace * progress(server.round, server.rounds)
 
         def towards(m: Tensor, h: float) -> Approach:
             return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 
-        t = net.ask(net.target, portray, towards(state.m, state.h))
-        s = net.ask_all(net.sources, approach, towards(t.m, t.h))
-        s = sound_moves(net, approach, state.x, s, also=("m",))
+        t = server.ask(server.target, portray, towards(state.m, state.h))
+        s = server.ask_all(server.sources, approach, towards(t.m, t.h))
+        s = sound_moves(server, approach, state.x, s, also=("m",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
         for source, r in s.items():
-            net.notes[f"mmd/{source}"] = float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None
+            server.notes[f"mmd/{source}"] = float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None
         moved = state.m.numel() > 0 and state.h > 0.0 and t.h > 0.0
-        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if moved else None)
+        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if moved else None)
         # The mean of the pairs' losses pulls the target to the mean of the sources' means.
         m = mean([r.m.flatten() for r in s.values()], [1.0] * len(s)).view(KERNELS, -1)
         return State(x=x, m=m, h=t.h)
 
-    def _features(self, state: State, net: Network, lam: float) -> State:
+    def _features(self, state: State, server: Server, lam: float) -> State:
         def critic(source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
             a, b = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
             loss = mmd(a, b)
-            net.notes[f"mmd/{source}"] = float(loss.detach())
+            server.notes[f"mmd/{source}"] = float(loss.detach())
             g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
             return g_s, g_t
 
-        pace = self.target_pace * progress(net.round, net.rounds)
+        pace = self.target_pace * progress(server.round, server.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
-        s, t = exchange(net, ask, critic, self.limit)
-        s = sound_moves(net, end, state.x, s)
+        s, t = exchange(server, ask, critic, self.limit)
+        s = sound_moves(server, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        net.notes["train/loss"] = next(iter(s.values())).loss
-        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if t.n else None)
+        server.notes["train/loss"] = next(iter(s.values())).loss
+        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, m=state.m, h=state.h)

@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import sound_moves, source_average
 from fdamed.methods._shared.adversarial_training import Game, Local, combined, discriminator, progress
 from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, end, exchange
@@ -58,14 +58,14 @@ class State:
 
 
 @step("fdann.train")
-def play(site: Site, ask: Against) -> Played:
+def play(client: Client, ask: Against) -> Played:
     """Train on the task where there are labels, and play one side of the game."""
-    site.model.load(ask.x)
-    di = discriminator(site, ask.di, WIDTH, DEPTH)
+    client.model.load(ask.x)
+    di = discriminator(client, ask.di, WIDTH, DEPTH)
     game = Game(di, label=ask.source, toward=ask.source, pull=ask.pull, saturation=ask.saturation)
-    local = Local(site, (di,), ask.pace)
+    local = Local(client, (di,), ask.pace)
     loss = local.epochs(lambda f, batch: local.task(f, batch) + game.play(f))
-    return Played(g=site.model.read().sub_(ask.x), di=di.read(), n=len(site.data), loss=loss)
+    return Played(g=client.model.read().sub_(ask.x), di=di.read(), n=len(client.data), loss=loss)
 
 
 @method("fdann")
@@ -101,40 +101,40 @@ class FDann(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
-        lam = self.weight * progress(net.round, net.rounds)
-        net.notes["lambda"] = lam
+    def round(self, state: State, server: Server) -> State:
+        lam = self.weight * progress(server.round, server.rounds)
+        server.notes["lambda"] = lam
         if lam == 0.0:
-            return State(x=source_average(net, Model(x=state.x)).x, di=state.di)
-        return self._features(state, net, lam) if self.wire == "features" else self._copies(state, net, lam)
+            return State(x=source_average(server, Model(x=state.x)).x, di=state.di)
+        return self._features(state, server, lam) if self.wire == "features" else self._copies(state, server, lam)
 
-    def _copies(self, state: State, net: Network, lam: float) -> State:
-        pace = self.target_pace * progress(net.round, net.rounds)
+    def _copies(self, state: State, server: Server, lam: float) -> State:
+        pace = self.target_pace * progress(server.round, server.rounds)
 
         def against(pull: float, source: int) -> Against:
             return Against(x=state.x, di=state.di, pull=pull, pace=pace, saturation=self.saturation, source=source)
 
-        t = net.ask(net.target, play, against(-lam / 2, 0))
+        t = server.ask(server.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
-        s = net.ask_all(net.sources, play, against(-lam / 2 if t.n else 0.0, 1))
-        s = sound_moves(net, play, state.x, s, also=("di",))
+        s = server.ask_all(server.sources, play, against(-lam / 2 if t.n else 0.0, 1))
+        s = sound_moves(server, play, state.x, s, also=("di",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
-        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if t.n else None)
+        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         di = mean([r.di for r in s.values()], n)
         return State(x=x, di=mean([di, t.di], [1.0, 1.0]) if t.n else state.di)
 
-    def _features(self, state: State, net: Network, lam: float) -> State:
-        judges = Judges(net, state.di, WIDTH, DEPTH, False, self.discriminator_lr)
-        pace = self.target_pace * progress(net.round, net.rounds)
+    def _features(self, state: State, server: Server, lam: float) -> State:
+        judges = Judges(server, state.di, WIDTH, DEPTH, False, self.discriminator_lr)
+        pace = self.target_pace * progress(server.round, server.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
-        s, t = exchange(net, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
-        s = sound_moves(net, end, state.x, s)
+        s, t = exchange(server, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
+        s = sound_moves(server, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        net.notes["train/loss"] = next(iter(s.values())).loss
-        x = combined(state.x, net.layout, [r.g for r in s.values()], n, t.g if t.n else None)
+        server.notes["train/loss"] = next(iter(s.values())).loss
+        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, di=judges.read())

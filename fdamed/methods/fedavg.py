@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average
 from fdamed.methods._shared.local_training import train_locally
 
@@ -24,5 +24,5 @@ class FedAvg(OneModel):
     noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
-    def round(self, state: Model, net: Network) -> Model:
-        return source_average(net, state)
+    def round(self, state: Model, server: Server) -> Model:
+        return source_average(server, state)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average, source_moves
 from fdamed.methods._shared.local_training import move_locally, train_locally
 from fdamed.ops.aggregation import fedda, scaled, stacked
@@ -29,15 +29,15 @@ class FedDA(OneModel):
     align: bool = option(False, "scale the source updates to the target's nominal reach")
     warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        t = net.ask(net.target, move_locally, state)
-        s = source_moves(net, state, t)
-        net.notes["train/loss"] = t.loss
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        t = server.ask(server.target, move_locally, state)
+        s = source_moves(server, state, t)
+        server.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
+            return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
         n = [r.n for r in s.values()]
         align = {name: t.reach / r.reach if self.align else 1.0 for name, r in s.items()}
-        g_s = stacked((scaled(s.pop(name).g, net.layout, c) for name, c in align.items()), len(n))
+        g_s = stacked((scaled(s.pop(name).g, server.layout, c) for name, c in align.items()), len(n))
         return Model(x=fedda(t.g, g_s, self.beta, n).add_(state.x))

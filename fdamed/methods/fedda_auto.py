@@ -15,11 +15,11 @@ import torch
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average
 from fdamed.methods._shared.auto_weighting import compare, compare_steps, move_paced
 from fdamed.methods._shared.local_training import train_locally
-from fdamed.ops.aggregation import combine, normalised
+from fdamed.ops.aggregation import combine, normalized
 from fdamed.ops.auto_weights import fedda_betas
 
 
@@ -38,25 +38,25 @@ class FedDAAuto(OneModel):
     pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
     unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        c = compare(net, state, self.pace)
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        c = compare(server, state, self.pace)
         t = c.target
-        net.notes["train/loss"] = t.loss
+        server.notes["train/loss"] = t.loss
         if not c.names:
             return Model(x=t.g + state.x)
-        w = normalised(c.n if self.weighting == "samples" else None, len(c.names))
+        w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
         if t.estimated:
             beta = fedda_betas(c.estimates)
-            net.notes["sigma2"] = t.sigma2
-            net.notes |= {f"d2/{name}": d2 for name, d2 in zip(c.names, t.d2.tolist(), strict=True)}
+            server.notes["sigma2"] = t.sigma2
+            server.notes |= {f"d2/{name}": d2 for name, d2 in zip(c.names, t.d2.tolist(), strict=True)}
         else:
-            print(f"round {net.round}: one step at {net.target}, beta is {self.unestimated}", file=sys.stderr)
+            print(f"round {server.round}: one step at {server.target}, beta is {self.unestimated}", file=sys.stderr)
             beta = torch.full_like(w, self.unestimated)
-        net.notes |= {f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)}
+        server.notes |= {f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)}
 
         align = t.reach / c.reach if self.align else torch.ones_like(w)
         share = w * beta * align * c.length
         own = float((w * (1.0 - beta)).sum())
-        return Model(x=combine(t.g, c.u, net.layout, own, share[:, None], per_layer=False).add_(state.x))
+        return Model(x=combine(t.g, c.u, server.layout, own, share[:, None], per_layer=False).add_(state.x))

@@ -12,10 +12,10 @@ import torch
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average, source_moves, tell_opponents
 from fdamed.methods._shared.local_training import move_locally, train_locally
-from fdamed.ops.aggregation import combine, cosines, inner_products, normalised, scaled, stacked
+from fdamed.ops.aggregation import combine, cosines, inner_products, normalized, scaled, stacked
 
 
 @method("fedgp")
@@ -33,23 +33,23 @@ class FedGP(OneModel):
     weighting: Literal["uniform", "samples"] = option("uniform", "1/N as in Def. 3.1, or by number of images")
     warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        t = net.ask(net.target, move_locally, state)
-        s = source_moves(net, state, t)
-        net.notes["train/loss"] = t.loss
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        t = server.ask(server.target, move_locally, state)
+        s = source_moves(server, state, t)
+        server.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
-        w = normalised([r.n for r in s.values()] if self.weighting == "samples" else None, len(s)).unsqueeze(1)
+            return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
+        w = normalized([r.n for r in s.values()] if self.weighting == "samples" else None, len(s)).unsqueeze(1)
         names = list(s)
         g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
 
-        dot, ss, tt = inner_products(t.g, g_s, net.layout, layered)
+        dot, ss, tt = inner_products(t.g, g_s, server.layout, layered)
         kept = dot if self.keep_negative else dot.clamp(min=0.0)
         share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), 0.0)
-        g = combine(t.g, g_s, net.layout, 1.0 - self.beta, self.beta * w * share, layered)
-        net.note_cosines(names, cosines(dot, ss, tt))
-        tell_opponents(net, names, dot, ss, tt)
+        g = combine(t.g, g_s, server.layout, 1.0 - self.beta, self.beta * w * share, layered)
+        server.note_cosines(names, cosines(dot, ss, tt))
+        tell_opponents(server, names, dot, ss, tt)
         return Model(x=g.add_(state.x))

@@ -16,11 +16,11 @@ import torch
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average, tell_opponents
 from fdamed.methods._shared.auto_weighting import compare, compare_steps, move_paced
 from fdamed.methods._shared.local_training import train_locally
-from fdamed.ops.aggregation import combine, cosines, inner_products, normalised
+from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import fedgp_betas
 
 
@@ -42,26 +42,26 @@ class FedGPAuto(OneModel):
     pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
     unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        c = compare(net, state, self.pace)
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        c = compare(server, state, self.pace)
         t = c.target
-        net.notes["train/loss"] = t.loss
+        server.notes["train/loss"] = t.loss
         if not c.names:
             return Model(x=t.g + state.x)
-        w = normalised(c.n if self.weighting == "samples" else None, len(c.names))
+        w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
         if t.estimated:
             beta = fedgp_betas(c.estimates, self.estimator == "threshold")
-            net.notes["sigma2"] = t.sigma2
-            net.notes |= {f"p2/{name}": p2 for name, p2 in zip(c.names, t.p2.tolist(), strict=True)}
+            server.notes["sigma2"] = t.sigma2
+            server.notes |= {f"p2/{name}": p2 for name, p2 in zip(c.names, t.p2.tolist(), strict=True)}
         else:
-            print(f"round {net.round}: one step at {net.target}, beta is {self.unestimated}", file=sys.stderr)
+            print(f"round {server.round}: one step at {server.target}, beta is {self.unestimated}", file=sys.stderr)
             beta = torch.full_like(w, self.unestimated)
-        net.notes |= {f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)}
+        server.notes |= {f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)}
 
         layered = self.granularity == "layer"
-        dot, ss, tt = inner_products(t.g, c.u, net.layout, layered)
+        dot, ss, tt = inner_products(t.g, c.u, server.layout, layered)
         cos = cosines(dot, ss, tt)
         kept = cos if self.keep_negative else cos.clamp(min=0.0)
         if self.projection == "true":
@@ -70,8 +70,8 @@ class FedGPAuto(OneModel):
             share = kept * (t.reach / c.reach * c.length)[:, None]
         for name, row in zip(c.names, cos, strict=True):
             if not bool((row > 0).any()):
-                print(f"round {net.round}: {name} points against {net.target} in every layer", file=sys.stderr)
-        net.note_cosines(c.names, cos)
-        tell_opponents(net, c.names, dot, ss, tt)
+                print(f"round {server.round}: {name} points against {server.target} in every layer", file=sys.stderr)
+        server.note_cosines(c.names, cos)
+        tell_opponents(server, c.names, dot, ss, tt)
         own = float((w * (1.0 - beta)).sum())
-        return Model(x=combine(t.g, c.u, net.layout, own, (w * beta)[:, None] * share, layered).add_(state.x))
+        return Model(x=combine(t.g, c.u, server.layout, own, (w * beta)[:, None] * share, layered).add_(state.x))

@@ -1,6 +1,6 @@
 """FedGTST (Ma et al., NeurIPS 2024), Algorithm 1: the sources' Jacobian norms are tuned to one guide norm.
 
-Source k minimises L_k + xi (|J_k| - gamma)^2 with J_k the gradient of L_k and gamma the largest norm that any source
+Source k minimizes L_k + xi (|J_k| - gamma)^2 with J_k the gradient of L_k and gamma the largest norm that any source
 told in the round before; a tenth of all sources (phi) also train plainly and tell the larger of both norms, so that the
 guide does not shrink. The first round has no guide and is plain. Then the models are averaged, all alike (Eq. 2).
 
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import note_loss, sound_models, sound_norms
 from fdamed.methods._shared.full_gradient import gradient_at, mean_gradient, note_norms, watch
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite, train_locally
@@ -72,39 +72,45 @@ class State:
 
 
 @step("fedgtst.train", draws=train_locally)
-def train_guided(site: Site, ask: Guided) -> Steep:
+def train_guided(client: Client, ask: Guided) -> Steep:
     """Train towards the guide, in phi also plainly; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0
-    if guided and ask.probes and site.precision == "bfloat16":
+    if guided and ask.probes and client.precision == "bfloat16":
         what = "differences of gradients drown in the rounding of bfloat16"
-        raise FdamedError(what, f"hospital {site.name}", "Set `hessian: exact`, or `train.precision: float32`.")
+        raise FdamedError(what, f"hospital {client.name}", "Set `hessian: exact`, or `train.precision: float32`.")
     std = NONE
     if guided and ask.plain and GUIDES[ask.guide] != "start":  # else both trainings tell the same norm
-        std, _ = _train(site, ask, None, keep_heads=False)
-    reg, loss = _train(site, ask, ask.gamma if guided else None)
-    return Steep(x=site.model.read(), n=len(site.data), loss=loss, gamma=max(reg, std))
+        std, _ = _train(client, ask, None, keep_heads=False)
+    reg, loss = _train(client, ask, ask.gamma if guided else None)
+    return Steep(x=client.model.read(), n=len(client.data), loss=loss, gamma=max(reg, std))
 
 
-def _train(site: Site, ask: Guided, gamma: float | None, keep_heads: bool = True) -> tuple[float, float]:
+def _train(client: Client, ask: Guided, gamma: float | None, keep_heads: bool = True) -> tuple[float, float]:
     """Local training from h_{p-1} with the guide, None: without; the norm and the loss."""
-    site.model.load(ask.x)
-    auxiliary, guide = auxiliary_tasks(site), GUIDES[ask.guide]
-    start = last_block(site.model.layout) if ask.last else 0
-    norm = length(mean_gradient(site, auxiliary, start)[start:]) if guide == "start" else NONE
-    players = (site.model, auxiliary.heads) if auxiliary else (site.model,)
-    path = torch.zeros_like(site.model.grad) if guide == "path" else None
+    client.model.load(ask.x)
+    auxiliary, guide = auxiliary_tasks(client), GUIDES[ask.guide]
+    start = last_block(client.model.layout) if ask.last else 0
+    norm = length(mean_gradient(client, auxiliary, start)[start:]) if guide == "start" else NONE
+    players = (client.model, auxiliary.heads) if auxiliary else (client.model,)
+    path = torch.zeros_like(client.model.grad) if guide == "path" else None
     steep = Steepness(players, ask.xi, gamma, ask.probes, ask.reach, start, path)
     descend = steep if gamma is not None or guide in ("path", "batch") else None
     outcome = fit(
-        site.model, site.data, site.recipe, site.rng, auxiliary=auxiliary, descend=descend, precision=site.precision
+        client.model,
+        client.data,
+        client.recipe,
+        client.rng,
+        auxiliary=auxiliary,
+        descend=descend,
+        precision=client.precision,
     )
     if guide == "end":
-        norm = length(mean_gradient(site, auxiliary, start)[start:])
+        norm = length(mean_gradient(client, auxiliary, start)[start:])
     elif guide != "start":
         norm = steep.path_norm if guide == "path" else steep.mean_norm
     if auxiliary and keep_heads:
-        site.memory["heads"] = auxiliary.heads.read()
-    return norm if math.isfinite(norm) else NONE, finite(site, outcome.loss)
+        client.memory["heads"] = auxiliary.heads.read()
+    return norm if math.isfinite(norm) else NONE, finite(client, outcome.loss)
 
 
 @method("fedgtst")
@@ -117,7 +123,7 @@ class FedGTST(Method[State]):
     steps: ClassVar[tuple[Step, ...]] = (train_guided, gradient_at)
     state: ClassVar[type] = State
 
-    xi: float = option(5e-4, "weight of the regulariser; 0: FedAvg, with the norms told", low=0.0)
+    xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms told", low=0.0)
     guide: Literal["path", "full", "batch"] = option(
         "path",
         "a source's norm: of the mean gradient of its steps, of one more pass over all images, or mean norm of steps",
@@ -125,7 +131,7 @@ class FedGTST(Method[State]):
     norm_at: Literal["end", "start"] = option("end", "where guide = full is taken: at the trained or the common model")
     params: Literal["all", "last"] = option("all", "J over all parameters, or over the last block and the head")
     hessian: Literal["probe", "probes", "exact"] = option(
-        "probe", "the regulariser's gradient by one gradient more, by two, or by differentiating twice"
+        "probe", "the regularizer's gradient by one gradient more, by two, or by differentiating twice"
     )
     reach: float = option(0.1, "length of a probe's step", low=1e-8)
     phi: float = option(0.1, "share of all sources that also train plainly; at least one", low=0.0, high=1.0)
@@ -142,21 +148,21 @@ class FedGTST(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
-        watch(net, state.x, self.watch)
-        phi = net.some("phi", max(1, math.floor(self.phi * len(net.sources) + 0.5)))
-        rest = [k for k in net.participants if k not in phi]
+    def round(self, state: State, server: Server) -> State:
+        watch(server, state.x, self.watch)
+        phi = server.some("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))
+        rest = [k for k in server.participants if k not in phi]
         answers = {
-            **net.ask_all(phi, train_guided, self._question(state, plain=True)),
-            **net.ask_all(rest, train_guided, self._question(state, plain=False)),
+            **server.ask_all(phi, train_guided, self._question(state, plain=True)),
+            **server.ask_all(rest, train_guided, self._question(state, plain=False)),
         }
-        h: dict[str, Steep] = sound_norms(net, train_guided, dict(sorted(answers.items())), "gamma")
-        h = sound_models(net, train_guided, state.x, h)
+        h: dict[str, Steep] = sound_norms(server, train_guided, dict(sorted(answers.items())), "gamma")
+        h = sound_models(server, train_guided, state.x, h)
         if not h:
             return state
-        note_loss(net, h)
+        note_loss(server, h)
         weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
-        return State(x=mean([r.x for r in h.values()], weights), gamma=self._guide(net, h, state.gamma))
+        return State(x=mean([r.x for r in h.values()], weights), gamma=self._guide(server, h, state.gamma))
 
     def _question(self, state: State, plain: bool) -> Guided:
         return Guided(
@@ -170,17 +176,17 @@ class FedGTST(Method[State]):
             plain=int(plain),
         )
 
-    def _guide(self, net: Network, h: Mapping[str, Steep], before: float) -> float:
+    def _guide(self, server: Server, h: Mapping[str, Steep], before: float) -> float:
         """gamma_p = max_k gamma_k over the norms that are there; without any, the guide that was."""
         gammas = [r.gamma for r in h.values() if math.isfinite(r.gamma) and r.gamma >= 0.0]
-        note_norms(net, gammas)
+        note_norms(server, gammas)
         if not gammas:
             return before
         gamma, middle = max(gammas), median(gammas)
         if gamma > FAR * middle:
             told = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
-            print(f"round {net.round}: the largest Jacobian norm is {told}", file=sys.stderr, flush=True)
+            print(f"round {server.round}: the largest Jacobian norm is {told}", file=sys.stderr, flush=True)
         if self.cap:
             gamma = min(gamma, self.cap * middle)
-        net.notes["jacobian/guide"] = gamma
+        server.notes["jacobian/guide"] = gamma
         return gamma

@@ -1,7 +1,7 @@
 """FedIIR (Guo et al., ICML 2023): the head's gradient at every source is drawn to the one of all sources.
 
 In a round the sources tell g_k, the gradient of their loss in the head's parameters phi; the server keeps
-g <- ema g + (1 - ema) mean_k g_k and sends it; source k minimises L_k + lambda |grad_phi L_k(batch) - g|^2, and the
+g <- ema g + (1 - ema) mean_k g_k and sends it; source k minimizes L_k + lambda |grad_phi L_k(batch) - g|^2, and the
 models are averaged, all alike. Head gradients alone cross, as in the authors' code; the FedGTST paper says that all do.
 
 The head is one linear layer, so its gradient is written out (algebra/head.py) and nothing is differentiated twice. On
@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
 from fdamed.methods._shared.adversarial_training import batch_of, features
 from fdamed.methods._shared.full_gradient import gradient_at, watch
@@ -63,20 +63,20 @@ class State:
 
 
 @step("fediir.head_gradient")
-def slope(site: Site, ask: Model) -> HeadGradient:
+def slope(client: Client, ask: Model) -> HeadGradient:
     """g_k at this model over all images, in evaluation mode; that of a single image would be a patient's features."""
-    site.memory[KEPT] = ask.x.clone()
-    site.model.load(ask.x)
-    net, n = site.model.module, len(site.data)
-    total = torch.zeros(head_size(site.model.layout), device=site.model.theta.device)
+    client.memory[KEPT] = ask.x.clone()
+    client.model.load(ask.x)
+    server, n = client.model.module, len(client.data)
+    total = torch.zeros(head_size(client.model.layout), device=client.model.theta.device)
     if n < 2:
         return HeadGradient(g=total.cpu(), n=0)
-    net.eval()
-    with torch.no_grad(), forward_only(net):
-        for number, rows in enumerate(in_order(n, site.recipe.batch)):
-            b = batch_of(site, rows, site.rng, 0, number)
-            z = features(site, b.x).float()
-            logits: Tensor = net.head(z)  # type: ignore[operator]  # every network here has a head
+    server.eval()
+    with torch.no_grad(), forward_only(server):
+        for number, rows in enumerate(in_order(n, client.recipe.batch)):
+            b = batch_of(client, rows, client.rng, 0, number)
+            z = features(client, b.x).float()
+            logits: Tensor = server.head(z)  # type: ignore[operator]  # every network here has a head
             total += head_gradient(z, logits, cast(Tensor, b.y)).flatten() * (len(rows) / n)
     return HeadGradient(g=total.cpu(), n=n)
 
@@ -88,26 +88,26 @@ def head_size(layout: Layout) -> int:
 
 
 @step("fediir.train", draws=train_locally)
-def train_towards(site: Site, ask: Towards) -> Trained:
+def train_towards(client: Client, ask: Towards) -> Trained:
     """Train from the model of the first question with the head's gradient drawn to g."""
-    if KEPT not in site.memory:
+    if KEPT not in client.memory:
         what = "it was asked to go on with a model that it never got"
-        raise FdamedError(what, f"hospital {site.name}", "Give it its memory of the last checkpoint, or start again.")
-    site.model.load(site.memory.pop(KEPT))
-    auxiliary = auxiliary_tasks(site)
-    task = partial(drawn_to, site.model.module.head, ask.g.to(site.model.theta.device), ask.weight)  # type: ignore[arg-type]
+        raise FdamedError(what, f"hospital {client.name}", "Give it its memory of the last checkpoint, or start again.")
+    client.model.load(client.memory.pop(KEPT))
+    auxiliary = auxiliary_tasks(client)
+    task = partial(drawn_to, client.model.module.head, ask.g.to(client.model.theta.device), ask.weight)  # type: ignore[arg-type]
     outcome = fit(
-        site.model,
-        site.data,
-        site.recipe,
-        site.rng,
+        client.model,
+        client.data,
+        client.recipe,
+        client.rng,
         task=task if ask.weight else None,
         auxiliary=auxiliary,
-        precision=site.precision,
+        precision=client.precision,
     )
     if auxiliary:
-        site.memory["heads"] = auxiliary.heads.read()
-    return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))
+        client.memory["heads"] = auxiliary.heads.read()
+    return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
 
 
 def drawn_to(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: Tensor) -> Tensor:
@@ -144,30 +144,30 @@ class FedIIR(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
-        watch(net, state.x, self.watch)
-        told: dict[str, HeadGradient] = net.ask_all(net.sources, slope, Model(x=state.x))
-        g, t = self._mean(state, net, told)
+    def round(self, state: State, server: Server) -> State:
+        watch(server, state.x, self.watch)
+        told: dict[str, HeadGradient] = server.ask_all(server.sources, slope, Model(x=state.x))
+        g, t = self._mean(state, server, told)
         shown = g / (1.0 - self.ema**t) if self.corrected and t else g
         question = Towards(g=shown, weight=self.weight)
-        h: dict[str, Trained] = net.ask_all(told, train_towards, question)
-        h = sound_models(net, train_towards, state.x, h)
+        h: dict[str, Trained] = server.ask_all(told, train_towards, question)
+        h = sound_models(server, train_towards, state.x, h)
         if not h:
             return State(x=state.x, g=g, t=t)
-        note_loss(net, h)
+        note_loss(server, h)
         weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
         return State(x=mean([r.x for r in h.values()], weights), g=g, t=t)
 
-    def _mean(self, state: State, net: Network, told: dict[str, HeadGradient]) -> tuple[Tensor, int]:
+    def _mean(self, state: State, server: Server, told: dict[str, HeadGradient]) -> tuple[Tensor, int]:
         """ema g + (1 - ema) mean_k g_k over the images of the sources that told one soundly; without any, g."""
-        g = state.g if state.t else torch.zeros(head_size(net.layout))
+        g = state.g if state.t else torch.zeros(head_size(server.layout))
         some = {k: r for k, r in told.items() if r.n and bool(r.g.any())}
         # Where the common head is at its best the gradients add up to nothing: then honest ones oppose each other.
-        size = length(state.x[: net.layout.trainable])
-        some = sound_parts(net, slope, some, "g", like=g, size=size, directed=False)
+        size = length(state.x[: server.layout.trainable])
+        some = sound_parts(server, slope, some, "g", like=g, size=size, directed=False)
         if not some:
             return g, state.t
         new = mean([r.g for r in some.values()], [float(r.n) for r in some.values()])
         apart = [float((r.g - new).square().sum()) for r in some.values()]
-        net.notes["head/variance"] = sum(apart) / len(apart)
+        server.notes["head/variance"] = sum(apart) / len(apart)
         return self.ema * g + (1.0 - self.ema) * new, state.t + 1

@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020, Algorithm 2): local training that is held back to the model it started from.
 
-Source k minimises F_k(theta) + mu/2 |theta - theta_t|^2 over the trainable parameters: mu (theta - theta_t) is added to
+Source k minimizes F_k(theta) + mu/2 |theta - theta_t|^2 over the trainable parameters: mu (theta - theta_t) is added to
 every gradient. The server averages as FedAvg does; with mu = 0 and no stragglers this is FedAvg bit for bit.
 
 On the wire: FedAvg's, and two numbers to each source (mu and the share of stragglers).
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fdamed.config.privacy import local_steps
-from fdamed.federation.client import Site, Step, enough, step
+from fdamed.federation.client import Client, Step, enough, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import average_of
 from fdamed.methods._shared.local_training import Trained, train_from, train_locally
 from fdamed.models.flat import FlatModel
@@ -34,14 +34,14 @@ class Near:
 
 
 @step("fedprox.train", draws=train_locally, noised=True)
-def train_near(site: Site, ask: Near) -> Trained:
+def train_near(client: Client, ask: Near) -> Trained:
     """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps
-        enough(site, local_steps(len(site.data), site.recipe.batch, epochs=1))
-    recipe = site.recipe.model_copy(update={"epochs": epochs(site, ask.stragglers)})
-    correct = proximal(site.model, ask.x, ask.mu) if ask.mu else None
-    loss = train_from(site, ask.x, recipe, correct).loss
-    return Trained(x=site.model.read(), n=len(site.data), loss=loss)
+        enough(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
+    recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
+    correct = proximal(client.model, ask.x, ask.mu) if ask.mu else None
+    loss = train_from(client, ask.x, recipe, correct).loss
+    return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 
 def proximal(model: FlatModel, x: Tensor, mu: float) -> Correct:
@@ -56,10 +56,10 @@ def proximal(model: FlatModel, x: Tensor, mu: float) -> Correct:
     return correct
 
 
-def epochs(site: Site, stragglers: float) -> int:
+def epochs(client: Client, stragglers: float) -> int:
     """All of the hospital's epochs E, or with this chance a number drawn from 1..E."""
-    rng = site.rng.child("epochs").numpy
-    return int(rng.integers(1, site.recipe.epochs + 1)) if rng.random() < stragglers else site.recipe.epochs
+    rng = client.rng.child("epochs").numpy
+    return int(rng.integers(1, client.recipe.epochs + 1)) if rng.random() < stragglers else client.recipe.epochs
 
 
 @method("fedprox")
@@ -77,5 +77,5 @@ class FedProx(OneModel):
         0.0, "chance that a source trains only for a number of its epochs, drawn from 1 to all", low=0.0, high=1.0
     )
 
-    def round(self, state: Model, net: Network) -> Model:
-        return average_of(net, train_near, state, Near(x=state.x, mu=self.mu, stragglers=self.stragglers))
+    def round(self, state: Model, server: Server) -> Model:
+        return average_of(server, train_near, state, Near(x=state.x, mu=self.mu, stragglers=self.stragglers))

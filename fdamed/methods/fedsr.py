@@ -1,11 +1,11 @@
 """FedSR (Nguyen, Torr, Lim, NeurIPS 2022): a simple representation for domains that nobody has seen; no target needed.
 
-The feature becomes a distribution, z = mu + sigma eps, and a source minimises CE(head(z), y) + alpha_L2 L2R +
+The feature becomes a distribution, z = mu + sigma eps, and a source minimizes CE(head(z), y) + alpha_L2 L2R +
 alpha_CMI CMI: the length of z, and KL(N(c mu, (c sigma)^2) || r(z|y)) to a reference of its own. Predicted is the
 softmax averaged over samples of z.
 
 mu and rho are one linear layer behind the feature that all methods share (decision 0019). Reference and scale c never
-leave their source; like the moments of its optimisers they go on in the next round.
+leave their source; like the moments of its optimizers they go on in the next round.
 On the wire: the model and that layer, M + 4 * 2d (d + 1) bytes down and up, and a few numbers.
 """
 
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, Step, enough, step
+from fdamed.federation.client import Client, Step, enough, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
 from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, batch_of
 from fdamed.methods._shared.local_training import finite, train_locally
@@ -39,7 +39,7 @@ REFERENCE, STEP = "fedsr.r", "fedsr.step"
 
 @message
 class Ask:
-    """Network and encoder; the weights of the losses, their forms (0 or 1), and the steps of a round (0: epochs)."""
+    """Server and encoder; the weights of the losses, their forms (0 or 1), and the steps of a round (0: epochs)."""
 
     x: Weights
     s: Statistic
@@ -67,28 +67,28 @@ class State:
 
 
 @step("fedsr.train", draws=train_locally)
-def learn(site: Site, ask: Ask) -> Answer:
+def learn(client: Client, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
     if ask.steps:
-        enough(site, ask.steps)
-    site.model.load(ask.x)
-    shape, device = shape_of(site.model.layout), site.model.theta.device
-    encoder = flat_part(Encoder(shape.d), ask.s, site.rng, device)
+        enough(client, ask.steps)
+    client.model.load(ask.x)
+    shape, device = shape_of(client.model.layout), client.model.theta.device
+    encoder = flat_part(Encoder(shape.d), ask.s, client.rng, device)
     own = Reference(shape.classes, shape.d, bool(ask.scaled))
-    reference = flat_part(own, site.memory.get(REFERENCE, torch.empty(0)), site.rng, device)
-    local = Local(site, (encoder, reference))
-    for i, optimiser in enumerate(local.optimisers):
+    reference = flat_part(own, client.memory.get(REFERENCE, torch.empty(0)), client.rng, device)
+    local = Local(client, (encoder, reference))
+    for i, optimizer in enumerate(local.optimizers):
         kept = f"fedsr.{i}."
-        optimiser.remember({k.removeprefix(kept): v for k, v in site.memory.items() if k.startswith(kept)})
+        optimizer.remember({k.removeprefix(kept): v for k, v in client.memory.items() if k.startswith(kept)})
     total, steps = torch.zeros((), device=device), 0
-    for batch in lessons(site, ask.steps):
+    for batch in lessons(client, ask.steps):
         total, steps = total + local.step(batch, objective(local, encoder, reference, ask)), steps + 1
     local.keep_heads()
-    for i, optimiser in enumerate(local.optimisers):
-        site.memory |= {f"fedsr.{i}.{k}": v.clone() for k, v in optimiser.memory().items()}
-    site.memory |= {REFERENCE: reference.read(), STEP: torch.tensor([_done(site) + steps])}
-    loss = finite(site, float(total) / max(1, steps))
-    return Answer(x=site.model.read(), s=encoder.read(), n=len(site.data), loss=loss)
+    for i, optimizer in enumerate(local.optimizers):
+        client.memory |= {f"fedsr.{i}.{k}": v.clone() for k, v in optimizer.memory().items()}
+    client.memory |= {REFERENCE: reference.read(), STEP: torch.tensor([_done(client) + steps])}
+    loss = finite(client, float(total) / max(1, steps))
+    return Answer(x=client.model.read(), s=encoder.read(), n=len(client.data), loss=loss)
 
 
 def objective(local: Local, encoder: FlatModel, reference: FlatModel, ask: Ask) -> Callable[[Tensor, Batch], Tensor]:
@@ -99,7 +99,7 @@ def objective(local: Local, encoder: FlatModel, reference: FlatModel, ask: Ask) 
             raise TypeError("a hospital without labels was asked to train with labels")
         mu, sigma = encoder.module(f)
         z = mu + sigma * torch.randn(mu.shape, generator=batch.rng.child("z").torch).to(mu.device)
-        out: Tensor = F.cross_entropy(local.site.model.module.head(z), batch.y) + local.beside(f, batch)  # type: ignore[operator]
+        out: Tensor = F.cross_entropy(local.client.model.module.head(z), batch.y) + local.beside(f, batch)  # type: ignore[operator]
         if ask.l2r:
             out = out + ask.l2r * (z.square().sum(1) if ask.squared else torch.linalg.vector_norm(z, dim=1)).mean()
         if ask.cmi:
@@ -109,21 +109,21 @@ def objective(local: Local, encoder: FlatModel, reference: FlatModel, ask: Ask) 
     return value
 
 
-def lessons(site: Site, steps: int) -> Iterator[Batch]:
+def lessons(client: Client, steps: int) -> Iterator[Batch]:
     """The batches of this round: the hospital's epochs, or `steps` more of an endless training."""
     if not steps:
-        yield from all_batches(site, site.rng)
+        yield from all_batches(client, client.rng)
         return
-    size, rng, first = site.recipe.batch, stream(site.seed, site.name, "fedsr.batches"), _done(site)
-    each = sum(1 for _ in batches(len(site.data), size, rng))
+    size, rng, first = client.recipe.batch, stream(client.seed, client.name, "fedsr.batches"), _done(client)
+    each = sum(1 for _ in batches(len(client.data), size, rng))
     for number in range(first, first + steps if each else first):
         epoch, nth = divmod(number, each)
-        rows = list(batches(len(site.data), size, rng.child("order", epoch)))[nth]
-        yield batch_of(site, rows, rng, epoch, nth)
+        rows = list(batches(len(client.data), size, rng.child("order", epoch)))[nth]
+        yield batch_of(client, rows, rng, epoch, nth)
 
 
-def _done(site: Site) -> int:
-    return int(site.memory[STEP]) if STEP in site.memory else 0
+def _done(client: Client) -> int:
+    return int(client.memory[STEP]) if STEP in client.memory else 0
 
 
 @method("fedsr")
@@ -170,8 +170,8 @@ class FedSR(Method[State]):
             FlatModel(module).load(vector_from(kept, layout_of(module)))
         return Sampled(network, encoder, self.samples)
 
-    def round(self, state: State, net: Network) -> State:
-        s = state.s if state.s.numel() else _beginning(state.x, net.layout)
+    def round(self, state: State, server: Server) -> State:
+        s = state.s if state.s.numel() else _beginning(state.x, server.layout)
         ask = Ask(
             x=state.x,
             s=s,
@@ -181,11 +181,11 @@ class FedSR(Method[State]):
             scaled=int(self.scale),
             steps=self.local_steps,
         )
-        h: dict[str, Answer] = sound_models(net, learn, state.x, net.ask_all(net.sources, learn, ask))
-        h = sound_parts(net, learn, h, "s", like=s, start=s, size=length(s))
+        h: dict[str, Answer] = sound_models(server, learn, state.x, server.ask_all(server.sources, learn, ask))
+        h = sound_parts(server, learn, h, "s", like=s, start=s, size=length(s))
         if not h:
             return State(x=state.x, s=s)
-        note_loss(net, h)
+        note_loss(server, h)
         w = [r.n if self.weighting == "samples" else 1 for r in h.values()]
         return State(x=mean([r.x for r in h.values()], w), s=mean([r.s for r in h.values()], w))
 

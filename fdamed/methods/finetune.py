@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average
 from fdamed.methods._shared.local_training import train_locally
 
@@ -23,7 +23,7 @@ class Finetune(OneModel):
     noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
-    def round(self, state: Model, net: Network) -> Model:
-        h_global = source_average(net, state)
-        h_t = net.ask(net.target, train_locally, h_global)
+    def round(self, state: Model, server: Server) -> Model:
+        h_global = source_average(server, state)
+        h_t = server.ask(server.target, train_locally, h_global)
         return Model(x=h_t.x)

@@ -1,6 +1,6 @@
 """Finetune_Offline (FedGP paper, section 5): FedAvg to the end, then the target fine-tunes the result alone.
 
-The second phase has as many epochs as the first has rounds, with one optimiser from its beginning to its end.
+The second phase has as many epochs as the first has rounds, with one optimizer from its beginning to its end.
 On the wire: FedAvg's messages; then the target trains by itself (its model is shown each round to be judged).
 """
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average
 from fdamed.methods._shared.local_training import train_locally, train_on
 
@@ -24,14 +24,14 @@ class FinetuneOffline(OneModel):
     noised: ClassVar[bool] = True
     steps: ClassVar[tuple[Step, ...]] = (train_locally, train_on)
 
-    optimiser: Literal["kept", "fresh"] = option("kept", "one Adam for the whole phase, or a new one each round")
+    optimizer: Literal["kept", "fresh"] = option("kept", "one Adam for the whole phase, or a new one each round")
 
     def length(self, rounds: int) -> int:
         return 2 * rounds
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= net.rounds // 2:
-            return source_average(net, state)
-        h_t = net.ask(net.target, train_on if self.optimiser == "kept" else train_locally, state)
-        net.notes["train/loss"] = h_t.loss
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= server.rounds // 2:
+            return source_average(server, state)
+        h_t = server.ask(server.target, train_on if self.optimizer == "kept" else train_locally, state)
+        server.notes["train/loss"] = h_t.loss
         return Model(x=h_t.x)

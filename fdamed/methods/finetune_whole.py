@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.methods._shared.finetuning import Handover, Tuned, tune_whole
 
 
@@ -28,16 +28,16 @@ class FinetuneWhole(Method[Tuned]):
     state: ClassVar[type] = Tuned
 
     head: Literal["new", "kept"] = option("kept", "begin with a new head, or with the sources' own")
-    optimiser: Literal["kept", "fresh"] = option("kept", "one optimiser for the whole phase, or a new one each round")
+    optimizer: Literal["kept", "fresh"] = option("kept", "one optimizer for the whole phase, or a new one each round")
 
     def start(self, theta: Tensor) -> Tuned:
         return Tuned(x=theta, begun=0)
 
-    def round(self, state: Tuned, net: Network) -> Tuned:
+    def round(self, state: Tuned, server: Server) -> Tuned:
         fresh = self.head == "new" and not state.begun
-        ask = Handover(x=state.x, fresh=int(fresh), afresh=int(self.optimiser == "fresh"))
-        h_t = net.ask(net.target, tune_whole, ask)
-        net.notes["train/loss"] = h_t.loss
+        ask = Handover(x=state.x, fresh=int(fresh), afresh=int(self.optimizer == "fresh"))
+        h_t = server.ask(server.target, tune_whole, ask)
+        server.notes["train/loss"] = h_t.loss
         return Tuned(x=h_t.x, begun=1)
 
     def final(self, state: Tuned) -> Tensor:

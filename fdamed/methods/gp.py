@@ -14,7 +14,7 @@ import torch
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average, source_moves, tell_opponents
 from fdamed.methods._shared.local_training import move_locally, train_locally
 from fdamed.ops.aggregation import combine, cosines, gp_shares, inner_products, scaled, stacked
@@ -36,28 +36,28 @@ class GP(OneModel):
     buffers: Literal["target", "average"] = option("target", "BatchNorm buffers: the target's, or averaged by images")
     warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        t = net.ask(net.target, move_locally, state)
-        s = source_moves(net, state, t)
-        net.notes["train/loss"] = t.loss
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        t = server.ask(server.target, move_locally, state)
+        s = source_moves(server, state, t)
+        server.notes["train/loss"] = t.loss
         if not s:
-            return Model(x=scaled(t.g, net.layout, 1.0 - self.beta).add_(state.x))
+            return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
         n, names = [r.n for r in s.values()], list(s)
         align = [t.reach / r.reach for r in s.values()] if self.align else None
         g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
 
-        products = inner_products(t.g, g_s, net.layout, layered)
+        products = inner_products(t.g, g_s, server.layout, layered)
         cos = cosines(*products)
         g = combine(
-            t.g, g_s, net.layout, 1.0 - self.beta, gp_shares(cos, self.beta, n, align, self.keep_negative), layered
+            t.g, g_s, server.layout, 1.0 - self.beta, gp_shares(cos, self.beta, n, align, self.keep_negative), layered
         )
         if self.buffers == "average":
-            b = slice(net.layout.trainable, None)
+            b = slice(server.layout.trainable, None)
             w = torch.tensor([*n, t.n], dtype=torch.float32)
             g[b] = torch.mv(torch.vstack([g_s[:, b], t.g[b]]).t(), w / w.sum())
-        net.note_cosines(names, cos)
-        tell_opponents(net, names, *products)
+        server.note_cosines(names, cos)
+        tell_opponents(server, names, *products)
         return Model(x=g.add_(state.x))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.methods._shared.local_training import train_locally
 
 
@@ -24,7 +24,7 @@ class Oracle(OneModel):
     asks_sources: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
-    def round(self, state: Model, net: Network) -> Model:
-        h_t = net.ask(net.target, train_locally, state)
-        net.notes["train/loss"] = h_t.loss
+    def round(self, state: Model, server: Server) -> Model:
+        h_t = server.ask(server.target, train_locally, state)
+        server.notes["train/loss"] = h_t.loss
         return Model(x=h_t.x)

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
 from fdamed.methods._shared.local_training import train_from, train_locally
 from fdamed.ops.aggregation import mean, spans
@@ -68,39 +68,39 @@ class State:
 
 
 @step("scaffold.train", draws=train_locally)
-def train_corrected(site: Site, ask: Ask) -> Answer:
+def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
-    refuse_adam(site, ask.option)
-    shift = settled(site, ask)
-    if not len(site.data):
+    refuse_adam(client, ask.option)
+    shift = settled(client, ask)
+    if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
-    g = gradient_at(site, ask.x) if ask.option == 1 else None
-    outcome = train_from(site, ask.x, shift=shift.to(site.model.theta.device))
-    y = site.model.read()
+    g = gradient_at(client, ask.x) if ask.option == 1 else None
+    outcome = train_from(client, ask.x, shift=shift.to(client.model.theta.device))
+    y = client.model.read()
     if g is None:
         dc = torch.empty_like(shift)
         for at in spans(len(dc)):
-            torch.sub(ask.x[at], y[at], out=dc[at]).div_(outcome.steps * site.recipe.lr).sub_(ask.c[at])
+            torch.sub(ask.x[at], y[at], out=dc[at]).div_(outcome.steps * client.recipe.lr).sub_(ask.c[at])
     else:
-        dc = g.sub_(site.memory[VARIATE]) if VARIATE in site.memory else g
-    site.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
-    return Answer(x=y, dc=dc, n=len(site.data), loss=outcome.loss)
+        dc = g.sub_(client.memory[VARIATE]) if VARIATE in client.memory else g
+    client.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
+    return Answer(x=y, dc=dc, n=len(client.data), loss=outcome.loss)
 
 
-def refuse_adam(site: Site, option: int) -> None:
-    if option == 2 and site.recipe.optimiser != "sgd":
+def refuse_adam(client: Client, option: int) -> None:
+    if option == 2 and client.recipe.optimizer != "sgd":
         raise FdamedError(
             "option II takes (theta - y) / (steps x learning rate) for the mean gradient, which under "
-            f"{site.recipe.optimiser} it is not",
-            f"scaffold, hospital {site.name}",
-            "Train the sources of this run with plain SGD (train: {source: {optimiser: sgd, lr: 0.01}}), "
+            f"{client.recipe.optimizer} it is not",
+            f"scaffold, hospital {client.name}",
+            "Train the sources of this run with plain SGD (train: {source: {optimizer: sgd, lr: 0.01}}), "
             "or set `variate: I`, which costs a pass more.",
         )
 
 
-def settled(site: Site, ask: Ask) -> Tensor:
+def settled(client: Client, ask: Ask) -> Tensor:
     """c - c_k (P,); the last answer is in c_k if the server has taken it, and is forgotten if not."""
-    memory = site.memory
+    memory = client.memory
     known, sent_in = (int(memory[k]) if k in memory else 0 for k in (TAKEN, SENT_IN))
     taken = None
     if ask.taken == sent_in != known:
@@ -110,7 +110,7 @@ def settled(site: Site, ask: Ask) -> Tensor:
     elif ask.taken != known:
         raise FdamedError(
             f"the server counts on its variate of round {ask.taken}, and it remembers that of round {known}",
-            f"scaffold, hospital {site.name}",
+            f"scaffold, hospital {client.name}",
             "Give the hospital its memory of the last checkpoint back, or start the run again.",
         )
     memory.pop(SENT, None)
@@ -125,18 +125,18 @@ def settled(site: Site, ask: Ask) -> Tensor:
     return shift
 
 
-def gradient_at(site: Site, x: Tensor) -> Tensor:
+def gradient_at(client: Client, x: Tensor) -> Tensor:
     """The gradient of F_k at x over one epoch's batches, weight decay included, (P,) on the CPU."""
-    recipe = site.recipe.model_copy(update={"lr": 0.0, "epochs": 1, "optimiser": "sgd", "weight_decay": 0.0})
-    sizes = [len(rows) for rows in batches(len(site.data), recipe.batch, site.rng)]
+    recipe = client.recipe.model_copy(update={"lr": 0.0, "epochs": 1, "optimizer": "sgd", "weight_decay": 0.0})
+    sizes = [len(rows) for rows in batches(len(client.data), recipe.batch, client.rng)]
     shares = iter([size / sum(sizes) for size in sizes])
-    total = torch.zeros_like(site.model.grad)
+    total = torch.zeros_like(client.model.grad)
 
     def add(grad: Tensor) -> None:
         total.add_(grad, alpha=next(shares))
 
-    train_from(site, x, recipe, add)  # at a learning rate of 0 nothing moves, auxiliary heads neither
-    total.add_(site.model.trainable, alpha=site.recipe.weight_decay)
+    train_from(client, x, recipe, add)  # at a learning rate of 0 nothing moves, auxiliary heads neither
+    total.add_(client.model.trainable, alpha=client.recipe.weight_decay)
     return total.cpu()
 
 
@@ -162,29 +162,29 @@ class Scaffold(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
-        cut, sources = net.layout.trainable, net.sources
+    def round(self, state: State, server: Server) -> State:
+        cut, sources = server.layout.trainable, server.sources
         c = state.c.clone() if state.c.numel() else torch.zeros(cut, dtype=torch.float64)
         taken = state.taken.clone() if state.taken.numel() else torch.zeros(len(sources), dtype=torch.int64)
-        ask = partial(Ask, x=state.x, c=c.float(), option=1 if self.variate == "I" else 2, round=net.round)
+        ask = partial(Ask, x=state.x, c=c.float(), option=1 if self.variate == "I" else 2, round=server.round)
         h: dict[str, Answer] = {}
         for k, last in zip(sources, taken.tolist(), strict=True):
-            h |= net.ask_all((k,), train_corrected, ask(taken=max(0, last)))
+            h |= server.ask_all((k,), train_corrected, ask(taken=max(0, last)))
         # Never shortened: c is the mean of the c_k, and every hospital moves its own by the whole of what it sent.
         size = length(state.x[:cut])
-        h = sound_parts(net, train_corrected, h, "dc", like=torch.empty(cut), size=size, shorten=False)
-        h = sound_models(net, train_corrected, state.x, h)
+        h = sound_parts(server, train_corrected, h, "dc", like=torch.empty(cut), size=size, shorten=False)
+        h = sound_models(server, train_corrected, state.x, h)
         if not h:
             return state
-        note_loss(net, h)
+        note_loss(server, h)
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
         counted = int((taken != LEFT_OUT).sum())
         for i, k in enumerate(sources):
             if k in h:
-                taken[i] = net.round
-            elif taken[i] == 0 and k in net.left_out:
+                taken[i] = server.round
+            elif taken[i] == 0 and k in server.left_out:
                 taken[i] = LEFT_OUT
         members = int((taken != LEFT_OUT).sum())
         if members != counted:

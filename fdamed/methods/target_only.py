@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import source_average
 from fdamed.methods._shared.local_training import move_locally, train_locally
 from fdamed.ops.aggregation import scaled
@@ -29,9 +29,9 @@ class TargetOnly(OneModel):
     server_step: float = option(1.0, "share of the target's update that is taken", low=0.0, high=1.0)
     warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
 
-    def round(self, state: Model, net: Network) -> Model:
-        if net.round <= self.warmup:
-            return source_average(net, state)
-        t = net.ask(net.target, move_locally, state)
-        net.notes["train/loss"] = t.loss
-        return Model(x=scaled(t.g, net.layout, self.server_step).add_(state.x))
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return source_average(server, state)
+        t = server.ask(server.target, move_locally, state)
+        server.notes["train/loss"] = t.loss
+        return Model(x=scaled(t.g, server.layout, self.server_step).add_(state.x))

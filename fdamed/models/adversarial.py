@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
-from fdamed.models.backbone import initialise
+from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 
 
@@ -108,7 +108,7 @@ def shape_of(layout: Layout) -> Shape:
 
 def flat_part(module: nn.Module, vector: Tensor, start: Stream, device: torch.device) -> FlatModel:
     """A part with the weights in `vector`; an empty one means the common beginning, the same in every hospital."""
-    initialise(module, start.torch)
+    initialize(module, start.torch)
     part = FlatModel(module, device)
     if vector.numel():
         part.load(vector)

@@ -36,8 +36,8 @@ class Net(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """(B, 1 or 3, S, S) -> (B, hidden): what the main head and the auxiliary heads read."""
-        centred = (x - 0.5) / 0.5
-        return torch.relu(self.hidden(self.trunk(centred.expand(-1, 3, -1, -1))))
+        centered = (x - 0.5) / 0.5
+        return torch.relu(self.hidden(self.trunk(centered.expand(-1, 3, -1, -1))))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
@@ -64,7 +64,7 @@ class Mlp(nn.Module):
 
 
 def build(model: Model) -> nn.Module:
-    """The network of a configuration, weights not yet set (see `initialise`)."""
+    """The network of a configuration, weights not yet set (see `initialize`)."""
     if model.backbone == "cnn":
         return Cnn(model.channels, model.side, model.classes)
     if model.backbone == "mlp":
@@ -108,8 +108,8 @@ def _by_image(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def initialise(net: nn.Module, generator: torch.Generator) -> None:
-    """Seeded He initialisation of convolutions and linear layers, ones and zeros elsewhere; a Cnn as PyTorch does."""
+def initialize(net: nn.Module, generator: torch.Generator) -> None:
+    """Seeded He initialization of convolutions and linear layers, ones and zeros elsewhere; a Cnn as PyTorch does."""
     if isinstance(net, Cnn):
         default_init(net, generator)
         return
@@ -128,10 +128,10 @@ def initialise(net: nn.Module, generator: torch.Generator) -> None:
             bias.zero_()
 
 
-def initialise_head(net: nn.Module, generator: torch.Generator) -> None:
+def initialize_head(net: nn.Module, generator: torch.Generator) -> None:
     """A new last layer, drawn as the network's first one was."""
     head: nn.Module = net.head  # type: ignore[assignment]  # every network here has one
-    (default_init if isinstance(net, Cnn) else initialise)(head, generator)
+    (default_init if isinstance(net, Cnn) else initialize)(head, generator)
 
 
 def _draw(weight: Tensor, deviation: float, generator: torch.Generator) -> None:

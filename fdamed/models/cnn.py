@@ -19,7 +19,7 @@ WIDE, FEATURES = 120, 84
 class Cnn(nn.Module):
     """Images (B, channels, side, side) in [0, 1] -> logits (B, classes); 44,426 parameters for 1 x 28 x 28, 10 classes.
 
-    Conv(6, 5x5)-ReLU-MaxPool2, Conv(16, 5x5)-ReLU-MaxPool2, 120-ReLU, 84-ReLU, classes. No normalisation, no dropout.
+    Conv(6, 5x5)-ReLU-MaxPool2, Conv(16, 5x5)-ReLU-MaxPool2, 120-ReLU, 84-ReLU, classes. No normalization, no dropout.
     """
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:

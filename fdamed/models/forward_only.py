@@ -1,7 +1,7 @@
 """Convolutions with fewer multiplications, for a model that judges many images and does not learn from them.
 
 A 3 x 3 convolution by Winograd's F(4 x 4, 3 x 3) (Lavin and Gray, CVPR 2016) takes 36 products where the direct one
-takes 144; the transformed kernels are made once a model, and tiles.c moves images to points and back. A grey image that
+takes 144; the transformed kernels are made once a model, and tiles.c moves images to points and back. A gray image that
 stands for three channels is one channel under the sum of the three kernels. Results differ from torch's in the last
 bits: a few 1e-5 of a layer's spread.
 """
@@ -62,7 +62,7 @@ def forward_only(net: nn.Module) -> Iterator[None]:
     ]
     try:
         for parent, name, child in plain:
-            setattr(parent, name, Winograd(child) if _tiles_fit(child) else Grey(child))
+            setattr(parent, name, Winograd(child) if _tiles_fit(child) else Gray(child))
         yield
     finally:
         for parent, name, child in plain:
@@ -124,7 +124,7 @@ class Winograd(nn.Module):
         return y.permute(0, 3, 1, 2)
 
 
-class Grey(nn.Module):
+class Gray(nn.Module):
     """The first convolution (7 x 7, stride 2) of an image whose three channels are one and the same.
 
     Pairs of rows and fours of columns become eight channels, for which torch's convolution is at its best: a kernel

@@ -46,7 +46,7 @@ class Steepness:
     """The weights that a probe must come back to: one vector for all steps."""
 
     def __call__(self, objective: Objective) -> Tensor:
-        """The loss; its gradient, with the regulariser's, is added to the players' own."""
+        """The loss; its gradient, with the regularizer's, is added to the players' own."""
         if self.gamma is None or self.xi == 0.0:
             value = objective()
             value.backward()  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ BLOCK = 1 << 16
 def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | None = None) -> Tensor:
     """Weighted mean over the sources, (P,), summed in float64."""
     n, size = len(g_s), g_s[0].numel()
-    w = normalised(weights, n).tolist()
+    w = normalized(weights, n).tolist()
     out = torch.empty(size)
     for start in range(0, size, BLOCK):
         total = g_s[0][start : start + BLOCK].double().mul_(w[0])
@@ -44,7 +44,7 @@ def spans(size: int) -> Iterator[slice]:
 
 def fedda(g_t: Tensor, g_s: Tensor, beta: float, weights: Sequence[float] | Tensor | None = None) -> Tensor:
     """FedDA (FedGP paper, Def. 3.2): (1 - beta) g_T + beta * sum_i w_i g_i."""
-    return torch.addmv(g_t, g_s.t(), normalised(weights, len(g_s)).to(g_s), beta=1.0 - beta, alpha=beta)
+    return torch.addmv(g_t, g_s.t(), normalized(weights, len(g_s)).to(g_s), beta=1.0 - beta, alpha=beta)
 
 
 def fedgp(
@@ -60,7 +60,7 @@ def fedgp(
     dot, ss, _ = inner_products(g_t, g_s, layout, per_layer)
     kept = dot if keep_negative else dot.clamp(min=0.0)
     share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), torch.zeros_like(ss))
-    w = normalised(weights, len(g_s)).unsqueeze(1)
+    w = normalized(weights, len(g_s)).unsqueeze(1)
     return combine(g_t, g_s, layout, 1.0 - beta, beta * w * share, per_layer)
 
 
@@ -109,7 +109,7 @@ def gp_shares(
     n = len(cos)
     kept = cos if keep_negative else cos.clamp(min=0.0)
     scale = torch.ones(n, dtype=torch.float64) if align is None else torch.as_tensor(align, dtype=torch.float64)
-    return beta * kept * (normalised(weights, n) * scale).unsqueeze(1)
+    return beta * kept * (normalized(weights, n) * scale).unsqueeze(1)
 
 
 def cosines(dot: Tensor, ss: Tensor, tt: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def cosines(dot: Tensor, ss: Tensor, tt: Tensor) -> Tensor:
     return torch.where(length > 0, dot / length.where(length > 0, torch.ones_like(length)), torch.zeros_like(dot))
 
 
-def normalised(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
+def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
     """Weights that add up to 1, (N,) float64; None: all alike."""
     if weights is None:
         return torch.full((n,), 1.0 / n, dtype=torch.float64)

@@ -77,7 +77,7 @@ def estimates(sums: Sums, mean2: float, length: Tensor) -> Estimates:
 
 
 def fedda_betas(e: Estimates) -> Tensor:
-    """sigma^2 / (sigma^2 + d_i^2), (N,): minimises (1 - beta)^2 sigma^2 + beta^2 d^2 (Theorem 4.5)."""
+    """sigma^2 / (sigma^2 + d_i^2), (N,): minimizes (1 - beta)^2 sigma^2 + beta^2 d^2 (Theorem 4.5)."""
     return weight(e.sigma2, e.d2)
 
 

@@ -25,7 +25,7 @@ def frequencies(rng: Stream, count: int, width: int, sigma: float) -> Tensor:
 
 
 def checksum(omega: Tensor) -> int:
-    """A number below 10^9 by which parties see whether they drew the same Omega."""
+    """A number below 10^9 by which clients see whether they drew the same Omega."""
     return zlib.crc32(omega.contiguous().numpy().data) % LARGEST_CHECKSUM
 
 
@@ -41,11 +41,11 @@ def fourier_features(x: Tensor, omega: Tensor) -> Tensor:
     return torch.cat([angle.cos(), angle.sin()], dim=1) / math.sqrt(len(omega))
 
 
-def aligned_distance(w: Tensor, gaps: Tensor, normalise: bool) -> Tensor:
+def aligned_distance(w: Tensor, gaps: Tensor, normalize: bool) -> Tensor:
     """Mean over the rows d of (k, 2 N) of |W^T d|^2 (paper, Eq. 11) with W^T (m, 2 N).
 
-    `normalise`: with sqrt(m) W / |W|_F in W's place, so that the distance cannot be made small by a small W. A W of
+    `normalize`: with sqrt(m) W / |W|_F in W's place, so that the distance cannot be made small by a small W. A W of
     orthonormal columns, the identity among them, is the same in both.
     """
     seen = (gaps @ w.t()).square().sum(1).mean()
-    return seen * (len(w) / (w.square().sum() + GUARD**2)) if normalise else seen
+    return seen * (len(w) / (w.square().sum() + GUARD**2)) if normalize else seen

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.runs import Run
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.pipeline.paths import Places, needed
 
 if TYPE_CHECKING:
-    from fdamed.federation.client import Site
+    from fdamed.federation.client import Client
     from fdamed.federation.method import Method
     from fdamed.federation.runner import Judge
-    from fdamed.federation.server import Network
+    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
     from fdamed.pipeline.personalized_models import Own
     from fdamed.training.dp_sgd import Mechanism
@@ -45,7 +45,7 @@ def device(config: Config) -> str:
 def hospital(
     config: Config,
     spec: Run,
-    party: str,
+    client: str,
     target: str,
     seed: int,
     labels: bool,
@@ -53,21 +53,21 @@ def hospital(
     model: FlatModel | None = None,
     stream_seed: int | None = None,
     account: Path | None = None,
-) -> Site:
+) -> Client:
     """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all.
 
-    `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labelled goes by `seed`.
+    `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labeled goes by `seed`.
     `account`: where a source enters what secure noise has cost.
     """
     import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
     from fdamed.data.loader import load
-    from fdamed.federation.client import Site
+    from fdamed.federation.client import Client
     from fdamed.models import heads
     from fdamed.models.flat import FlatModel
 
-    folder = Places.of(config).party(party)
+    folder = Places.of(config).client(client)
     needed(folder / "order.parquet", "cache")
-    source = party != target
+    source = client != target
     auxiliary = spec.auxiliary if source else None
     train = config.train_of(spec)
     pixels = 0.0 if source else config.noise_of(spec)
@@ -75,15 +75,15 @@ def hospital(
     if source or every:
         data: Any = read(splits=("train", "adapt"))
     elif labels:
-        data = read(splits=("adapt",), limit=spec.labelled, seed=seed)
+        data = read(splits=("adapt",), limit=spec.labeled, seed=seed)
     else:
         data = read(splits=("train", "adapt")).without_labels()
-    if isinstance(config.cut, Cut) and data.images.shape[1] != config.image.size:
+    if isinstance(config.split, Split) and data.images.shape[1] != config.image.size:
         what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
         raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
     noise = _mechanism(config, spec, folder) if source else None
-    return Site(
-        name=party,
+    return Client(
+        name=client,
         data=data,
         model=model or resident(config),
         recipe=train.source if source or every else train.target,
@@ -122,7 +122,7 @@ def network(
     threads: int,
     aside: Callable[[str], Path],
     stream_seed: int | None = None,
-) -> Network:
+) -> Server:
     """All hospitals of the cohort, in this process or in one each, behind lines that fail where the study says so.
 
     `aside`: where a hospital's memory waits while it is not in this process.
@@ -141,26 +141,26 @@ def network(
         every=kind.every_target_label,
         stream_seed=own,
     )
-    net = _reliable(config, kind.name, target, model, threads, build, aside)
+    server = _reliable(config, kind.name, target, model, threads, build, aside)
     train = config.train_of(spec)
-    whole = Unreliable(net, train.unreliable, own) if train.unreliable else net
-    whole.guard = train.guard
+    whole = Unreliable(server, train.faults, own) if train.faults else server
+    whole.guard = train.validation
     whole.invite(train.participation, own)
     return whole
 
 
-def declare(config: Config, net: Network) -> None:
+def declare(config: Config, server: Server) -> None:
     """Tell the server what the hospitals' own manifests say: images to train on, which no answer may exceed, and rates.
 
     Rates are taken of patients' cohorts alone. A public set is cut up by one program, as unequally as its study wants:
     there every client counts, wherever it points.
     """
-    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
-    images = {p: _to_train_on(parties[p]["images"]) for p in config.cut.parties}
-    net.declared = images
-    if isinstance(config.cut, Cut):
-        rates = {p: _to_train_on(parties[p]["positives"]) / images[p] for p in images if images[p]}
-        net.shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
+    clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
+    images = {p: _to_train_on(clients[p]["images"]) for p in config.split.clients}
+    server.declared = images
+    if isinstance(config.split, Split):
+        rates = {p: _to_train_on(clients[p]["positives"]) / images[p] for p in images if images[p]}
+        server.shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
 
 
 def _to_train_on(by_split: dict[str, int]) -> int:
@@ -173,28 +173,28 @@ def _reliable(
     target: str,
     model: FlatModel,
     threads: int,
-    build: Callable[..., Site],
+    build: Callable[..., Client],
     aside: Callable[[str], Path],
-) -> Network:
+) -> Server:
     from fdamed.federation.transport.multiprocess import Processes
     from fdamed.federation.transport.on_demand import OnDemand
 
-    parties, release = list(config.cut.parties), frozenset(config.privacy.release)
-    if config.train.network == "in_process":
-        builders = {p: partial(build, party=p, model=model, account=account(aside, p)) for p in parties}
-        net: Network = OnDemand(builders, target, model.layout, method, release, aside)
+    clients, release = list(config.split.clients), frozenset(config.privacy.release)
+    if config.train.transport == "in_process":
+        builders = {p: partial(build, client=p, model=model, account=account(aside, p)) for p in clients}
+        server: Server = OnDemand(builders, target, model.layout, method, release, aside)
     else:
-        builders = {p: partial(build, party=p, account=account(aside, p)) for p in parties}
-        net = Processes(builders, target, model.layout, method, dict.fromkeys(parties, release), threads)
-    declare(config, net)
-    return net
+        builders = {p: partial(build, client=p, account=account(aside, p)) for p in clients}
+        server = Processes(builders, target, model.layout, method, dict.fromkeys(clients, release), threads)
+    declare(config, server)
+    return server
 
 
-def account(aside: Callable[[str], Path], party: str) -> Path:
+def account(aside: Callable[[str], Path], client: str) -> Path:
     """Where a hospital keeps the account of secure noise: beside its memory, and longer."""
     from fdamed.federation.privacy_budget import FILE
 
-    return aside(party).with_name(FILE)
+    return aside(client).with_name(FILE)
 
 
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
@@ -208,7 +208,7 @@ def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, o
     from fdamed.evaluation.metrics import scores as scores_of
     from fdamed.training.local import predict
 
-    folder, noise = Places.of(config).party(target), config.noise_of(spec)
+    folder, noise = Places.of(config).client(target), config.noise_of(spec)
     views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
 
     def scores(theta: Any) -> dict[str, float | None]:

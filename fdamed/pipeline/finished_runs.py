@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -43,7 +43,7 @@ def by_folder(folder: Path) -> Chosen:
     if not (folder / "run.json").is_file():
         raise FdamedError("this run is not finished", str(folder), "Run `snakemake --cores 2`, or `fdamed federate`.")
     root = folder.parents[3]
-    kept = sorted((root / "parties").glob("config.*.json"), key=lambda p: -p.stat().st_mtime)
+    kept = sorted((root / "clients").glob("config.*.json"), key=lambda p: -p.stat().st_mtime)
     facts = read_json(folder / "run.json")
     if "images" not in facts["digests"] and "settings" in facts["digests"]:
         what = "the run is of an older fdamed, and does not say how its images and labels were made"
@@ -53,7 +53,7 @@ def by_folder(folder: Path) -> Chosen:
         config = _moved(path, root)
         if config and facts["run"] in config.expanded_runs() and not _differs(config, facts):
             return of_study(config, facts["run"], facts["target"], int(facts["seed"]))
-    raise FdamedError("the configuration of this run is not in its study", str(root / "parties"), fix)
+    raise FdamedError("the configuration of this run is not in its study", str(root / "clients"), fix)
 
 
 def _moved(path: Path, root: Path) -> Config | None:
@@ -61,7 +61,7 @@ def _moved(path: Path, root: Path) -> Config | None:
     from fdamed.config.loader import parse
 
     try:
-        return parse(read_json(path) | {"results": str(root.parent), "cohort": root.name}, str(path))
+        return parse(read_json(path) | {"results": str(root.parent), "study": root.name}, str(path))
     except (FdamedError, ValueError):
         return None
 
@@ -71,7 +71,7 @@ def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
     from fdamed.pipeline.phases import phases
 
     spec = chosen(config, name, target, seed)
-    if catalogue()[spec.method].get("classical"):
+    if catalog()[spec.method].get("classical"):
         fix = "Export a run of hospitals that train; `fdamed methods` lists them."
         what = f"{spec.method} has no model: it aligns the features of this study's images and classifies those alone"
         raise FdamedError(what, f"runs.{name}", fix)

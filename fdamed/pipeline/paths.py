@@ -1,4 +1,4 @@
-"""Where everything lies below results/{cohort}/ (docs/artefacts.md)."""
+"""Where everything lies below results/{cohort}/ (docs/artifacts.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fdamed.config.datasets import Benchmark, DataSet
 from fdamed.config.loader import load
-from fdamed.config.split import Cut, Partition
+from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 
@@ -33,15 +33,15 @@ class Places:
 
     @classmethod
     def of(cls, config: Config) -> Places:
-        return cls(Path(config.results) / config.cohort)
+        return cls(Path(config.results) / config.study)
 
     @property
-    def parties(self) -> Path:
+    def clients(self) -> Path:
         """What stays in the hospitals."""
-        return self.root / "parties"
+        return self.root / "clients"
 
-    def party(self, name: str) -> Path:
-        return self.parties / name
+    def client(self, name: str) -> Path:
+        return self.clients / name
 
     def init(self, seed: int) -> Path:
         return self.root / "init" / str(seed)
@@ -49,20 +49,20 @@ class Places:
     def run(self, run: str, target: str, seed: int) -> Path:
         return self.root / "runs" / run / target / str(seed)
 
-    def features(self, party: str, backbone: str, target: str, seed: int) -> Path:
+    def features(self, client: str, backbone: str, target: str, seed: int) -> Path:
         """What a hospital's images become in a backbone: `init`, or the run whose weights it has."""
-        return self.party(party) / "features" / backbone / target / f"{seed}.safetensors"
+        return self.client(client) / "features" / backbone / target / f"{seed}.safetensors"
 
     def weights(self, backbone: str, target: str, seed: int) -> Path:
         """The weights of a backbone: `init`, or a run."""
         folder = self.init(seed) if backbone == FROZEN else self.run(backbone, target, seed)
         return folder / "theta.safetensors"
 
-    def memory(self, party: str, run: str, target: str, seed: int) -> Path:
-        return self.party(party) / "memory" / run / target / str(seed)
+    def memory(self, client: str, run: str, target: str, seed: int) -> Path:
+        return self.client(client) / "memory" / run / target / str(seed)
 
-    def predictions(self, party: str, run: str, target: str, seed: int) -> Path:
-        return self.party(party) / "predictions" / run / target / f"{seed}.parquet"
+    def predictions(self, client: str, run: str, target: str, seed: int) -> Path:
+        return self.client(client) / "predictions" / run / target / f"{seed}.parquet"
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -80,7 +80,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
 def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False, required: bool = True) -> None:
     """The options that name one run, or the same run with several seeds."""
     parser.add_argument("--run", dest="run_name", required=required, metavar="NAME", help="a key of `runs`")
-    parser.add_argument("--target", required=required, metavar="PARTY")
+    parser.add_argument("--target", required=required, metavar="CLIENT")
     if several_seeds:
         parser.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
     else:
@@ -91,12 +91,12 @@ def read_config(arguments: argparse.Namespace) -> Config:
     return load(*arguments.config)
 
 
-def clinical(config: Config) -> tuple[DataSet, Cut]:
+def clinical(config: Config) -> tuple[DataSet, Split]:
     """The data set and its cut, if the study is one of radiographs."""
-    if isinstance(config.data, Benchmark) or isinstance(config.cut, Partition):
+    if isinstance(config.data, Benchmark) or isinstance(config.split, Partition):
         fix = "Public sets become hospitals by `fdamed divide`."
         raise FdamedError("this stage is for radiographs, and the data is a benchmark set", "data.layout", fix)
-    return config.data, config.cut
+    return config.data, config.split
 
 
 def needed(path: Path, made_by: str) -> Path:

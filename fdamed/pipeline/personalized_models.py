@@ -13,35 +13,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fdamed.federation.method import Method
-    from fdamed.federation.server import Network
+    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
 
     Own = Callable[[Tensor], FlatModel | None]
     """What predicts at the moment, after a round that ended with this `final`; None: nothing yet."""
 
 
-def own_path(places: Places, party: str, run: str, target: str, seed: int) -> Path:
+def own_path(places: Places, client: str, run: str, target: str, seed: int) -> Path:
     """Where a hospital has its own model of a run."""
-    return places.party(party) / "models" / run / target / f"{seed}.safetensors"
+    return places.client(client) / "models" / run / target / f"{seed}.safetensors"
 
 
-def keep(method: Method[Any], net: Network, party: str, path: Path) -> None:
+def keep(method: Method[Any], server: Server, client: str, path: Path) -> None:
     """Let the hospital write what of its memory is its model to this file in its own folder."""
     from fdamed.federation.client_state import read_memory, write_memory
 
-    whole = read_memory(path) if net.save_memory(party, path) else {}
+    whole = read_memory(path) if server.save_memory(client, path) else {}
     write_memory({k: v for k, v in whole.items() if k in method.keeps}, path)
 
 
-def predicting(config: Config, method: Method[Any], net: Network, path: Path) -> Own | None:
+def predicting(config: Config, method: Method[Any], server: Server, path: Path) -> Own | None:
     """What predicts where it is not the bare network: the target's own model, or the shared one with its parts."""
 
     def own(final: Tensor) -> FlatModel | None:
-        keep(method, net, net.target, path)
+        keep(method, server, server.target, path)
         return kept_model(config, method, path)
 
     def shared(final: Tensor) -> FlatModel | None:
-        return whole_model(config, method, method.named(final, net.layout))
+        return whole_model(config, method, method.named(final, server.layout))
 
     return own if method.keeps else shared if method.parts else None
 

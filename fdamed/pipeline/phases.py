@@ -52,9 +52,9 @@ class Job:
     def places(self) -> Places:
         return Places.of(self.config)
 
-    def memory(self, phase: Phase, party: str, file: str) -> Path:
+    def memory(self, phase: Phase, client: str, file: str) -> Path:
         """A file of a hospital's memory in this phase."""
-        folder = self.places.memory(party, self.run, self.target, self.seed)
+        folder = self.places.memory(client, self.run, self.target, self.seed)
         return folder / phase.name / file
 
 
@@ -77,7 +77,7 @@ def check_policies(job: Job, plan: Iterable[Phase]) -> None:
     release = frozenset(job.config.privacy.release)
     for phase in plan:
         for step in phase.method.asks():
-            refused = refusal(step, release, next(iter(job.config.cut.parties)), phase.spec.method)
+            refused = refusal(step, release, next(iter(job.config.split.clients)), phase.spec.method)
             if refused:
                 raise refused
 
@@ -111,7 +111,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
     config, method, own_stream = job.config, phase.method, None
     if phase.name:
         own_stream = stream(job.seed, phase.name).key
-    net = network(
+    server = network(
         config,
         phase.spec,
         method,
@@ -119,16 +119,16 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
         job.seed,
         job.model,
         job.threads,
-        lambda party: job.memory(phase, party, "aside.safetensors"),
+        lambda client: job.memory(phase, client, "aside.safetensors"),
         own_stream,
     )
-    net.recall(earlier)
+    server.recall(earlier)
     kept = checkpoints(job, phase)
-    own = predicting(config, method, net, own_path(job.places, job.target, job.run, job.target, job.seed))
+    own = predicting(config, method, server, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
         final, record = run_rounds(
             method,
-            net,
+            server,
             theta,
             phase.train.rounds,
             judge(config, phase.spec, job.target, job.seed, job.model, own),
@@ -138,11 +138,11 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
             note_costs if config.differential_of(phase.spec) else None,
         )
         if method.keeps:
-            for party in config.cut.parties:
-                keep(method, net, party, own_path(job.places, party, job.run, job.target, job.seed))
-        costs = costs_of(config, phase.spec, net, lambda party, file: job.memory(phase, party, file), kept)
+            for client in config.split.clients:
+                keep(method, server, client, own_path(job.places, client, job.run, job.target, job.seed))
+        costs = costs_of(config, phase.spec, server, lambda client, file: job.memory(phase, client, file), kept)
     finally:
-        net.close()
+        server.close()
     return final, record, costs
 
 
@@ -153,7 +153,7 @@ def checkpoints(job: Job, phase: Phase) -> Checkpoints:
     folder = job.places.run(job.run, job.target, job.seed) / "state" / phase.name
     return Checkpoints(
         folder,
-        lambda party, round: job.memory(phase, party, f"{round:05d}.safetensors"),
+        lambda client, round: job.memory(phase, client, f"{round:05d}.safetensors"),
         job.fingerprint,
         phase.train.checkpoint_every,
     )

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fdamed.federation.checkpoint import Checkpoints
-    from fdamed.federation.server import Network
+    from fdamed.federation.server import Server
 
 
 def costs_of(
-    config: Config, spec: Run, net: Network, memory: Callable[[str, str], Path], checkpoints: Checkpoints
+    config: Config, spec: Run, server: Server, memory: Callable[[str, str], Path], checkpoints: Checkpoints
 ) -> dict[str, Any]:
     """`privacy` of run.json: settings and, for each source, epsilon, delta and the steps behind it; {} without noise.
 
@@ -34,15 +34,15 @@ def costs_of(
     from fdamed.training.dp_sgd import Mechanism, epsilon
 
     sources: dict[str, Any] = {}
-    for party in net.sources:
-        whose = patients(Places.of(config).party(party), ("train", "adapt"))
+    for client in server.sources:
+        whose = patients(Places.of(config).client(client), ("train", "adapt"))
         delta = Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta).allowance
         if wanted.secure:
-            spent = lines_in({}, memory(party, FILE))
+            spent = lines_in({}, memory(client, FILE))
         else:
-            spent = lines_in(_remembered(net, party, memory(party, "cost.safetensors"), checkpoints))
+            spent = lines_in(_remembered(server, client, memory(client, "cost.safetensors"), checkpoints))
         if spent:
-            sources[party] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
+            sources[client] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
     if not sources:
         return {}
     return {"unit": "patient", "mode": "secure" if wanted.secure else "reproducible"} | {
@@ -52,19 +52,19 @@ def costs_of(
     }
 
 
-def _remembered(net: Network, party: str, copy: Path, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
+def _remembered(server: Server, client: str, copy: Path, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
     """What a hospital remembers of all that it has answered, also when its process has ended since."""
     from fdamed.federation.client_state import read_memory
 
-    if party in checkpoints.behind:
+    if client in checkpoints.behind:
         raise FdamedError(
-            f"what noise has cost the patients of {party} is not known: its process ended after answers that are in "
+            f"what noise has cost the patients of {client} is not known: its process ended after answers that are in "
             "the model and in no account",
             str(checkpoints.folder),
             "Delete this folder and start the run again; `train.checkpoint_every: 1` leaves the least to be lost, and "
             "`secure: true` of the differential privacy keeps the account in a file.",
         )
-    remembered = read_memory(copy) if net.save_memory(party, copy) else {}
+    remembered = read_memory(copy) if server.save_memory(client, copy) else {}
     copy.unlink(missing_ok=True)
-    last = checkpoints.kept(party) if net.gone(party) else None
+    last = checkpoints.kept(client) if server.gone(client) else None
     return read_memory(last) if last else remembered

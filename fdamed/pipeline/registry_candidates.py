@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.study import Config
 from fdamed.core.run_record import Record
 from fdamed.tracking.models import Candidate
@@ -22,9 +22,9 @@ def offered(config: Config, records: list[Record]) -> list[Candidate]:
     Never by a test score. Rows that no real target could have (the oracle), that have no model of their own (classical
     rows) or whose model stays in the hospital do not stand for election.
     """
-    known = catalogue()
+    known = catalog()
     out = []
-    for target in config.cut.targets:
+    for target in config.split.targets:
         standing = defaultdict(list)
         for record in records:
             facts = [known[phase["method"]] for phase in record.phases]
@@ -58,7 +58,7 @@ def _last(record: Record, score: str) -> float | None:
 
 def _candidate(config: Config, record: Record, why: str) -> Candidate:
     return Candidate(
-        name=f"{config.cohort}-{record.target}",
+        name=f"{config.study}-{record.target}",
         key=record.key,
         digest=record.weights,
         why=f"{record.run}, seed {record.seed}: {why}, chosen on the validation split.",

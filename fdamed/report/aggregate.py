@@ -100,7 +100,7 @@ def known(
     """Work it out."""
     every, places = config.expanded_runs(), config.sweeps()
     order = [*(r for r in every if r not in places), *(r for r in every if r in places)]
-    targets = list(config.cut.targets)
+    targets = list(config.split.targets)
     megabytes = {
         (str(t), str(r)): float(v)
         for t, r, v in zip(frames.traffic["target"], frames.traffic["run"], frames.traffic["mb_out"], strict=True)
@@ -131,7 +131,7 @@ def known(
         for target, told in advice.items()
     }
     plain = {name: every[name] for name in order if name not in places} or every
-    cells = reproduction.cells(config.published, config.cut.targets, shown) if config.published else []
+    cells = reproduction.cells(config.published, config.split.targets, shown) if config.published else []
     fold = {name: f"{place.run} (swept)" for name, place in places.items()}
     return Known(
         runs=plain,
@@ -164,7 +164,7 @@ def steady(study: Known, sweep: sweeps.Sweep) -> list[str]:
 
 
 def _alike(run: Run, other: Run, swept_over: Sequence[str]) -> bool:
-    labels = run.labelled == other.labelled or "labelled" in swept_over or run.method in ("fedavg", "oracle")
+    labels = run.labeled == other.labeled or "labeled" in swept_over or run.method in ("fedavg", "oracle")
     return labels and (run.noise == other.noise or "noise" in swept_over)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.attribute_inference import UNTRAINED
-from fdamed.report.svg import colour, drawing, number, scale, ticks
+from fdamed.report.svg import color, drawing, number, scale, ticks
 
 
 def block(probe: Mapping[str, Any] | None, order: Sequence[str], index: Mapping[str, int]) -> dict[str, Any] | None:
@@ -81,7 +81,7 @@ def drawn(probe: Mapping[str, Any], names: Sequence[str], index: Mapping[str, in
 def _mark(
     told: Mapping[str, Any], attribute: str, name: str, x: Any, y: float, index: int | None, high: float
 ) -> list[str]:
-    paint = "var(--muted)" if index is None else colour(index)
+    paint = "var(--muted)" if index is None else color(index)
     words = f"{attribute} from {name}: {told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f}"
     out = []
     if told.get("shuffled") is not None:

@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.intervals import Interval
-from fdamed.report.svg import colour, drawing, number, room, scale, ticks
+from fdamed.report.svg import color, drawing, number, room, scale, ticks
 
 ROUNDS = 20
 LAYERS = 24
@@ -70,9 +70,9 @@ def gains(rows: Sequence[tuple[str, Interval]], title: str, name: str) -> Markup
         body.append(f'<text class="name" x="{left - 12}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
         if score.low is not None and score.high is not None:
             ends_x = f'x1="{x(score.low):.1f}" x2="{x(score.high):.1f}"'
-            body.append(f'<line class="span" style="stroke:{colour(0)}" {ends_x} y1="{y}" y2="{y}"/>')
+            body.append(f'<line class="span" style="stroke:{color(0)}" {ends_x} y1="{y}" y2="{y}"/>')
         body.append(
-            f'<circle style="fill:{colour(0)}" cx="{x(mean):.1f}" cy="{y}" r="5">'
+            f'<circle style="fill:{color(0)}" cx="{x(mean):.1f}" cy="{y}" r="5">'
             f"<title>{escape(label)}: {mean:+.3f}</title></circle>"
         )
     body.append(
@@ -89,7 +89,7 @@ def _layers(members: Sequence[str]) -> str:
 
 
 def heat(frame: pd.DataFrame, title: str) -> Markup:
-    """One panel a source: layers downwards, rounds to the right, the cosine as colour."""
+    """One panel a source: layers downwards, rounds to the right, the cosine as color."""
     sources, order = list(dict.fromkeys(frame["source"])), list(dict.fromkeys(frame["layer"]))
     rounds = sorted(frame["round"].unique())
     size = -(-len(order) // LAYERS)

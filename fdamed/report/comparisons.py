@@ -12,7 +12,7 @@ from fdamed.evaluation.ranking import Ranking, ranking
 from fdamed.report import attribute_inference as leaks
 from fdamed.report import subgroups
 from fdamed.report.summary import is_ceiling
-from fdamed.report.svg import colour, drawing, scale
+from fdamed.report.svg import color, drawing, scale
 
 RELIABILITY = 8
 """Diagrams on the page at most."""
@@ -170,7 +170,7 @@ def critical_difference(found: Ranking) -> Markup:
     for i, (first, last) in enumerate(found.cliques):
         y = top + 10 + 10 * i
         span = f'x1="{x(found.ranks[first]) - 4:.1f}" x2="{x(found.ranks[last]) + 4:.1f}" y1="{y}" y2="{y}"'
-        body.append(f'<line class="span" style="stroke:{colour(0)}" {span}/>')
+        body.append(f'<line class="span" style="stroke:{color(0)}" {span}/>')
     for i, (name, rank) in enumerate(zip(found.names, found.ranks, strict=True)):
         on_left = i < half
         y = top + 30 + 10 * len(found.cliques) + 20 * (i if on_left else k - 1 - i)

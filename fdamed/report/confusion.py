@@ -52,10 +52,10 @@ def confusion_svg(record: Record, smallest: int) -> str | None:
                 f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{SHADE}" fill-opacity="{share:.2f}" '
                 'stroke="#888888"/>'
             )
-            centre = f'x="{x + CELL / 2}" text-anchor="middle" fill="{ink}"'
-            parts.append(f'<text {centre} y="{middle}" font-size="20">{share:.0%}</text>')
+            center = f'x="{x + CELL / 2}" text-anchor="middle" fill="{ink}"'
+            parts.append(f'<text {center} y="{middle}" font-size="20">{share:.0%}</text>')
             parts.append(
-                f'<text {centre} y="{middle + 22}">{"few images" if count is None else f"n = {count:,}"}</text>'
+                f'<text {center} y="{middle + 22}">{"few images" if count is None else f"n = {count:,}"}</text>'
             )
     return "".join([*parts, "</svg>"])
 

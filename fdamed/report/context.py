@@ -17,7 +17,7 @@ from fdamed.report import advice as advised
 from fdamed.report import advice_evaluation as hindsight
 from fdamed.report import blocks, headline, hospitals, jacobians, reproduce
 from fdamed.report import comparisons as audited
-from fdamed.report import membership_inference as recognised
+from fdamed.report import membership_inference as recognized
 from fdamed.report import paper_tables as beside
 from fdamed.report import privacy as guarded
 from fdamed.report import protocol as words
@@ -47,7 +47,7 @@ def page(
     first = study.views[0].name
     shown = hospitals.columns(frames.sent, config)
     return {
-        "cohort": config.cohort,
+        "study": config.study,
         "version": __version__,
         "phantom": config.phantom is not None,
         "rule": cohort.get("rule", ""),
@@ -78,10 +78,10 @@ def page(
         "jacobians_left_out": steep_left_out,
         "absences": notes.left_out(frames.absences),
         "released": list(config.privacy.release),
-        "guards": guarded.block(config, guarded.costs(records)) + recognised.block(cohort.get("membership") or []),
+        "guards": guarded.block(config, guarded.costs(records)) + recognized.block(cohort.get("membership") or []),
         "kinds": list(study.by_kind.columns),
         "bars": blocks.bars(study.by_kind, [str(k) for k in study.by_kind.columns]),
-        "parties": list(shown.values()),
+        "clients": list(shown.values()),
         "sent": hospitals.sent_rows(frames.sent, frames.traffic, list(shown), list(found.runs)),
         "costs": beside.table3(study.costs),
         "costs_source": beside.printed()["costs"]["source"],

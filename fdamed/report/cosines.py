@@ -21,7 +21,7 @@ def heats(runs: Path, config: Config) -> tuple[list[dict[str, Any]], int]:
     pairs = [
         (run, target)
         for run in sorted(config.expanded_runs(), key=lambda name: name in places)
-        for target in config.cut.targets
+        for target in config.split.targets
         if any((runs / run / target / str(seed) / "layers.jsonl").is_file() for seed in config.seeds)
     ]
     out: list[dict[str, Any]] = []

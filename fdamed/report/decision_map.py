@@ -12,10 +12,10 @@ from markupsafe import Markup, escape
 from fdamed.report.score_against_cost import apart
 from fdamed.report.svg import drawing, number
 
-COLOUR = {"source_only": "#e69f00", "fedda": "#56b4e9", "fedgp": "#009e73", "target_only": "#cc79a7"}
+COLOR = {"source_only": "#e69f00", "fedda": "#56b4e9", "fedgp": "#009e73", "target_only": "#cc79a7"}
 """Okabe and Ito; the same for every map."""
 PALETTE = {"source_only": "--c4", "fedda": "--c5", "fedgp": "--c2", "target_only": "--c3"}
-"""The same colours in the page's stylesheet, where they follow light and dark."""
+"""The same colors in the page's stylesheet, where they follow light and dark."""
 TITLE = {"source_only": "source only", "fedda": "FedDA", "fedgp": "FedGP", "target_only": "target only"}
 SHORT = {"source_only": "source", "fedda": "DA", "fedgp": "GP", "target_only": "target"}
 SIDE, FINE = 360.0, 180
@@ -57,8 +57,8 @@ def landscape(win: Callable[[float, float], str], spots: Sequence[Spot], title: 
     def along(value: float) -> float:
         return min(max((math.log10(value) - low) / (high - low), 0.0), 1.0) * SIDE
 
-    centres = [10 ** (low + (i + 0.5) / FINE * (high - low)) for i in range(FINE)]
-    winners = [[win(sigma, d) for sigma in centres] for d in centres]
+    centers = [10 ** (low + (i + 0.5) / FINE * (high - low)) for i in range(FINE)]
+    winners = [[win(sigma, d) for sigma in centers] for d in centers]
     marks, taken = _spots(spots, lambda v: LEFT + along(v), lambda v: TOP + SIDE - along(v))
     body = _regions(winners)
     for value in _ticks(low, high):
@@ -86,14 +86,14 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _runs(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where equal neighbours begin and end."""
+    """Where equal neighbors begin and end."""
     cuts = [0, *(i for i in range(1, len(names)) if names[i] != names[i - 1]), len(names)]
     return list(itertools.pairwise(cuts))
 
 
 def _regions(winners: Sequence[Sequence[str]]) -> list[str]:
     """One shape a rule, row by row."""
-    cell, pieces = SIDE / FINE, dict.fromkeys(COLOUR, "")
+    cell, pieces = SIDE / FINE, dict.fromkeys(COLOR, "")
     for row, names in enumerate(winners):
         y = TOP + SIDE - (row + 1) * cell
         for a, b in _runs(names):
@@ -123,7 +123,7 @@ def _names(winners: Sequence[Sequence[str]], taken: Sequence[Box]) -> tuple[list
                 best[rule] = (room, x, y)
     there = {name for line in winners for name in line}
     drawn = [_text(x, y + 4, TITLE[rule], "name", "middle") for rule, (_, x, y) in best.items()]
-    return drawn, [rule for rule in COLOUR if rule in there and rule not in best]
+    return drawn, [rule for rule in COLOR if rule in there and rule not in best]
 
 
 def _spots(
@@ -181,12 +181,12 @@ def panels(maps: Mapping[str, Sequence[Sequence[str]]], columns: Sequence[str], 
             body.append(_text(left - 8, TOP + SIDE - (r + 0.5) * high + 4, label, "tick", "end"))
         body += _frame(left, TOP, name, ("target variance (σ)", "source-target distance (d)"))
     width = LEFT + len(maps) * (SIDE + gap) - gap + 14
-    body += _legend(list(COLOUR), LEFT, TOP + SIDE + 54)
+    body += _legend(list(COLOR), LEFT, TOP + SIDE + 54)
     return alone(drawing(width, TOP + SIDE + 76, title, body, "chart map"))
 
 
 def alone(picture: Markup) -> str:
-    """A drawing of the page as a file of its own, with the colours it needs."""
+    """A drawing of the page as a file of its own, with the colors it needs."""
     head, body = str(picture).split(">", 1)
     start = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return f'{start}><style>{STYLE}</style><rect class="back" width="100%" height="100%"/>{body}\n'
@@ -195,7 +195,7 @@ def alone(picture: Markup) -> str:
 def _paint(rule: str) -> str:
     """Fill of a rule's region; the attribute is for programs that know no variables."""
     fill = f"fill:var({PALETTE[rule]});fill-opacity:.5"
-    return f'fill="{COLOUR[rule]}" style="{fill}" shape-rendering="crispEdges"'
+    return f'fill="{COLOR[rule]}" style="{fill}" shape-rendering="crispEdges"'
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str) -> str:

@@ -19,13 +19,13 @@ from fdamed.report.svg import DASHES, Line, number
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8A1E")
 """Okabe and Ito, with olive for the yellow that vanishes on white; the order is that of the stylesheet."""
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "h")
-"""A mark for each colour, in the order of the page's."""
+"""A mark for each color, in the order of the page's."""
 MOST = 12
 """Runs in one drawing; with more, the best of them are drawn and the title says so."""
 
 
 def style(index: int) -> dict[str, Any]:
-    """Colour and dash of a run, as on the page."""
+    """Color and dash of a run, as on the page."""
     marks = DASHES[index // len(PALETTE) % len(DASHES)]
     pattern = tuple(float(m) / 2 for m in marks.split())
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": (0, pattern) if pattern else "-"}

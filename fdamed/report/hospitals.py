@@ -31,7 +31,7 @@ def by_kind(sent: pd.DataFrame, traffic: pd.DataFrame, runs: list[str], fold: Ma
     return table[order].groupby(lambda run: fold.get(run, run), sort=False).mean()
 
 
-def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], runs: list[str]) -> list[dict[str, Any]]:
+def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, clients: list[str], runs: list[str]) -> list[dict[str, Any]]:
     """One row a run and kind: bytes of each hospital in a run, what the server passed on of them, a round's of all."""
     targets = _targets(traffic)
     sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
@@ -41,7 +41,7 @@ def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], run
         {
             "run": run,
             "kind": kind,
-            "bytes": [round(float(sums.get((run, kind, party), 0.0)) / int(targets[run])) for party in parties],
+            "bytes": [round(float(sums.get((run, kind, client), 0.0)) / int(targets[run])) for client in clients],
             "passed": round(float(sums.get((run, kind, SERVER), 0.0)) / int(targets[run])),
             "mb": float(per_round[run, kind]) / int(targets[run]),
         }
@@ -51,17 +51,17 @@ def sent_rows(sent: pd.DataFrame, traffic: pd.DataFrame, parties: list[str], run
 
 def columns(sent: pd.DataFrame, config: Config) -> dict[str, str]:
     """Hospitals that the table of bytes shows -> what their columns are called."""
-    sources = [p for p in config.cut.parties if p not in config.cut.targets]
+    sources = [p for p in config.split.clients if p not in config.split.targets]
     if len(sources) <= SHOWN:
-        return {p: p for p in config.cut.parties}
+        return {p: p for p in config.split.clients}
     spent = sent.groupby("hospital")["bytes"].sum()
-    few = _few(sources, lambda party: float(spent.get(party, 0.0)))
-    return {t: t for t in config.cut.targets} | {p: f"{p}: {what}" for p, what in few.items()}
+    few = _few(sources, lambda client: float(spent.get(client, 0.0)))
+    return {t: t for t in config.split.targets} | {p: f"{p}: {what}" for p, what in few.items()}
 
 
 def _few(sources: Sequence[str], size: Callable[[str], float]) -> dict[str, str]:
     """The sources with least, median and most of something -> what they are among how many."""
-    ordered = sorted(sources, key=lambda party: (size(party), party))
+    ordered = sorted(sources, key=lambda client: (size(client), client))
     places = {"least": 0, "median": len(ordered) // 2, "most": len(ordered) - 1}
     return {ordered[i]: f"{what} of {len(ordered)} sources" for what, i in places.items()}
 
@@ -69,31 +69,31 @@ def _few(sources: Sequence[str], size: Callable[[str], float]) -> dict[str, str]
 def cohort_rows(sizes: pd.DataFrame, config: Config) -> list[dict[str, Any]]:
     """One row a hospital: images and rate by split, patients in all."""
     out = []
-    for party, group in sizes.groupby("hospital", sort=False):
+    for client, group in sizes.groupby("hospital", sort=False):
         cells = [
             (i, f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "")
             for i, r in zip(group["images"], group["rate"], strict=True)
         ]
-        meaning = config.cut.parties.get(str(party), "")
-        out.append({"hospital": party, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
-    sources = {str(row["hospital"]): row for row in out if row["hospital"] not in config.cut.targets}
+        meaning = config.split.clients.get(str(client), "")
+        out.append({"hospital": client, "meaning": meaning, "cells": cells, "patients": list(group["patients"])[-1]})
+    sources = {str(row["hospital"]): row for row in out if row["hospital"] not in config.split.targets}
     if len(sources) <= SHOWN:
         return out
 
-    def images(party: str) -> float:
-        total = sources[party]["cells"][-1][0]
+    def images(client: str) -> float:
+        total = sources[client]["cells"][-1][0]
         return float(total) if isinstance(total, int | float) else 0.0
 
     few = _few(list(sources), images)
-    kept = [row for row in out if row["hospital"] in config.cut.targets]
-    return kept + [sources[party] | {"meaning": what} for party, what in few.items()]
+    kept = [row for row in out if row["hospital"] in config.split.targets]
+    return kept + [sources[client] | {"meaning": what} for client, what in few.items()]
 
 
 def leakage(found: Mapping[str, Any], smallest: int) -> list[tuple[bool, str]]:
     """What the guard found, good or bad, in words."""
     words = {
         "patients_in_two_splits": "patients stand in two splits",
-        "patients_in_two_parties": "patients stand in two hospitals",
+        "patients_in_two_clients": "patients stand in two hospitals",
         "near_duplicates": "near-duplicate images across splits",
     }
     out = []

@@ -38,7 +38,7 @@ def frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def drawings(table: pd.DataFrame, index: Mapping[str, int]) -> Iterator[tuple[str, str, list[Line]]]:
-    """Target, statistic and a curve for each run, in its own colour."""
+    """Target, statistic and a curve for each run, in its own color."""
     for target, here in table.groupby("target", sort=False):
         for statistic in NAMES:
             part = here[here["statistic"] == statistic]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fdamed.evaluation.membership_inference import GATE, RATES
 
 Told = Sequence[Mapping[str, Any]]
-"""What each hospital's membership/{party}.json holds."""
+"""What each hospital's membership/{client}.json holds."""
 ATTACKS = ("loss", "calibrated")
 ENDS = ("value", "low", "high")
 SCORES = ("auc", *RATES)
@@ -27,7 +27,7 @@ def frame(told: Told) -> pd.DataFrame:
                 for attack in ATTACKS:
                     if attacks[attack]:
                         cells = [_ends(attacks[attack][s])[e] for s in SCORES for e in range(3)]
-                        rows.append((one["party"], target, run, attack, *cells))
+                        rows.append((one["client"], target, run, attack, *cells))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -61,7 +61,7 @@ def block(told: Told) -> Markup:
         "their images, within their class, under each model it had a part in; <i>calibrated</i>: less the loss under "
         "models of this study in which it had none. AUC 0.5: members cannot be told by this; above {}, and above the "
         "<i>untrained</i> network, which knows nobody: it should not leave like this. "
-        "Found: share of the members who are recognised where 1 or 0.1 % of the others are wrongly taken for members; "
+        "Found: share of the members who are recognized where 1 or 0.1 % of the others are wrongly taken for members; "
         "a dot: too few patients to see such a rate. 95 % intervals over patients and seeds. {} A stronger attack may "
         "find more; only noise gives a bound.</p>"
         '<div class="scroll"><table class="sortable"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
@@ -76,7 +76,7 @@ def block(told: Told) -> Markup:
 def _above(told: Told) -> list[str]:
     """Runs and hospitals beyond the gate by either attack."""
     return [
-        f"{run} at {one['party']}" + (f" (target {target})" if len(one["targets"]) > 1 else "")
+        f"{run} at {one['client']}" + (f" (target {target})" if len(one["targets"]) > 1 else "")
         for one in told
         for target, found in one["targets"].items()
         for run, attacks in found["runs"].items()
@@ -96,7 +96,7 @@ def _row(one: Mapping[str, Any], target: str, run: str, attacks: Mapping[str, An
     plain, calibrated = attacks["loss"] or {}, attacks["calibrated"] or {}
     strongest = calibrated or plain
     cells = [plain.get("auc"), calibrated.get("auc"), *(strongest.get(name) for name in RATES)]
-    names = Markup('<td>{}</td><td>{}</td><th scope="row">{}</th>').format(one["party"], target, run)
+    names = Markup('<td>{}</td><td>{}</td><th scope="row">{}</th>').format(one["client"], target, run)
     return Markup("<tr>") + names + Markup("").join(_cell(c) for c in cells) + Markup("</tr>")
 
 

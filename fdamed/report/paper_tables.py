@@ -38,7 +38,7 @@ def printed() -> dict[str, Any]:
 
 def paper_cohort(config: Config) -> str | None:
     """Which cohort of the paper the study's layout is, if any."""
-    return LAYOUTS.get((config.data.layout, config.cut.by))
+    return LAYOUTS.get((config.data.layout, config.split.by))
 
 
 def match(runs: Mapping[str, Run], method: str, auxiliary: bool) -> str | None:
@@ -82,9 +82,9 @@ def table3(rows: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[str, float]]]:
-    """The paper's AUC by number of labelled target images, for a sweep over them on its cohort."""
-    entry = printed()["labelled"]
-    if paper_cohort(config) != entry["cohort"] or list(options) != ["labelled"]:
+    """The paper's AUC by number of labeled target images, for a sweep over them on its cohort."""
+    entry = printed()["labeled"]
+    if paper_cohort(config) != entry["cohort"] or list(options) != ["labeled"]:
         return []
     return [(row["name"], row["auc"]) for row in entry["rows"]]
 

@@ -36,13 +36,13 @@ def costs(records: Sequence[Record]) -> pd.DataFrame:
     from fdamed.training.dp_sgd import epsilon
 
     together: dict[str, float] = {}
-    for party in {p for _, p, _, _ in found}:
-        spent = [(m, q, int(steps)) for _, p, _, cost in found if p == party for m, q, steps in cost["spent"]]
-        together[party] = epsilon(spent, min(cost["delta"] for _, p, _, cost in found if p == party))
+    for client in {p for _, p, _, _ in found}:
+        spent = [(m, q, int(steps)) for _, p, _, cost in found if p == client for m, q, steps in cost["spent"]]
+        together[client] = epsilon(spent, min(cost["delta"] for _, p, _, cost in found if p == client))
     rows: dict[tuple[str, str], tuple[Any, ...]] = {}
-    for run, party, settings, cost in found:
-        highest = max(cost["epsilon"], rows.get((run, party), (0.0,) * 4)[3])
-        rows[run, party] = (run, party, settings["mode"], highest, cost["delta"], together[party])
+    for run, client, settings, cost in found:
+        highest = max(cost["epsilon"], rows.get((run, client), (0.0,) * 4)[3])
+        rows[run, client] = (run, client, settings["mode"], highest, cost["delta"], together[client])
     return pd.DataFrame(list(rows.values()), columns=COLUMNS)
 
 
@@ -57,8 +57,8 @@ def block(config: Config, frame: pd.DataFrame) -> Markup:
         return text + Markup("<p>No noise was added at the sources: nothing here is differentially private.</p>")
     modes = "; ".join(MODES[m] for m in sorted(set(frame["mode"])))
     body = Markup("").join(
-        ROW.format(run, party, mode, spent, spent, delta, delta, together, together)
-        for run, party, mode, spent, delta, together in frame.itertuples(index=False, name=None)
+        ROW.format(run, client, mode, spent, spent, delta, delta, together, together)
+        for run, client, mode, spent, delta, together in frame.itertuples(index=False, name=None)
     )
     return text + Markup(
         "<p>Differential privacy at the sources, for each patient (one training: the largest over targets and seeds; "

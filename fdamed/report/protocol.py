@@ -16,7 +16,7 @@ FEW, MANY = 4, 20
 
 def sentences(config: Config, cohort: Mapping[str, Any], entries: Sequence[Budget], target: str) -> list[str]:
     """Seeds, rounds, recipes, validation images and local steps of the runs at `target`."""
-    targets = list(config.cut.targets) if target == ALL_TARGETS else [target]
+    targets = list(config.split.targets) if target == ALL_TARGETS else [target]
     here = [b for b in entries if b.target in targets]
     lengths = sorted({b.rounds for b in here})
     out = [
@@ -58,7 +58,7 @@ def _recipe(recipe: Recipe) -> str:
 
 
 def _validation(config: Config, cohort: Mapping[str, Any], targets: Sequence[str]) -> str:
-    sizes = [int(cohort["parties"][t]["images"].get("val", 0)) for t in targets]
+    sizes = [int(cohort["clients"][t]["images"].get("val", 0)) for t in targets]
     if not any(sizes):
         return "There is no validation split, so no round can be chosen; the test split never chooses one."
     smallest = config.privacy.smallest_cell
@@ -66,34 +66,34 @@ def _validation(config: Config, cohort: Mapping[str, Any], targets: Sequence[str
     images = " / ".join(shown) if len(shown) <= 6 else f"{vague(min(sizes), smallest)} to {vague(max(sizes), smallest)}"
     return (
         f"“Chosen round” is the first with the best validation AUC (accuracy where that is undefined): it costs the "
-        f"target {images} labelled validation images beside those it trains on. The test split never chooses a round."
+        f"target {images} labeled validation images beside those it trains on. The test split never chooses a round."
     )
 
 
 def _steps(here: Sequence[Budget], target: str) -> list[str]:
-    """How many optimiser steps a round has where, if all runs agree on it."""
+    """How many optimizer steps a round has where, if all runs agree on it."""
     if target == ALL_TARGETS:
         return ["The local steps of each run are with its target."]
     counts: dict[str, set[int]] = {}
     for budget in here:
-        for party, n in budget.sources.items():
-            counts.setdefault(party, set()).add(n)
+        for client, n in budget.sources.items():
+            counts.setdefault(client, set()).add(n)
     alike = all(len(n) == 1 for n in counts.values())
     if not counts:
         return []
     if not alike:
         return ["The runs do not have the same number of local steps at the sources: see the budget."]
-    listed = ", ".join(f"{min(n)} at {party}" for party, n in counts.items())
+    listed = ", ".join(f"{min(n)} at {client}" for client, n in counts.items())
     if len(counts) > MANY:
         each = [min(n) for n in counts.values()]
         listed = f"{min(each)} to {max(each)} at each of {len(each)} sources"
-    out = [f"Optimiser steps a round, the same for every run that trains there: {listed}."]
-    own = sorted({(b.own, b.labelled) for b in here if b.own is not None})
+    out = [f"Optimizer steps a round, the same for every run that trains there: {listed}."]
+    own = sorted({(b.own, b.labeled) for b in here if b.own is not None})
     if len(own) > FEW:
-        return [*out, f"At {target} they depend on the labelled images: see the budget."]
-    told = ", ".join(f"{n} on {_images(labelled)}" for n, labelled in own)
+        return [*out, f"At {target} they depend on the labeled images: see the budget."]
+    told = ", ".join(f"{n} on {_images(labeled)}" for n, labeled in own)
     return [*out, f"At {target}: {told}."] if told else out
 
 
-def _images(labelled: str) -> str:
-    return "its unlabelled images" if labelled == "0" else f"{labelled} labelled images"
+def _images(labeled: str) -> str:
+    return "its unlabeled images" if labeled == "0" else f"{labeled} labeled images"

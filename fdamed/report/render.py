@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 LATER = "policy-follows"
 """Stands for the policy until the rest of the page is known."""
 PAINT = re.compile(r' style="((?:(?:--)?[a-z-]+:[-\w#.,%() ]+;?)+)"')
-"""Style attributes of drawings: colours and widths, nothing that could fetch."""
+"""Style attributes of drawings: colors and widths, nothing that could fetch."""
 
 
 def render(content: Mapping[str, Any]) -> str:

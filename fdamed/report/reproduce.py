@@ -18,12 +18,12 @@ COMMANDS = (
 )
 
 
-def _manifests(parties: dict[str, Any]) -> list[tuple[str, str]]:
+def _manifests(clients: dict[str, Any]) -> list[tuple[str, str]]:
     """A line a hospital; one for all where they are many."""
-    hashes = {party: str(c.get("hash", "–")) for party, c in parties.items()}
+    hashes = {client: str(c.get("hash", "–")) for client, c in clients.items()}
     if len(hashes) > SHOWN:
         return [(f"manifests of {len(hashes)} hospitals", digest(hashes))]
-    return [(f"manifest {party}", known) for party, known in hashes.items()]
+    return [(f"manifest {client}", known) for client, known in hashes.items()]
 
 
 def provenance(
@@ -39,7 +39,7 @@ def provenance(
         ("configuration", configured),
         ("index", str(ingest.get("hash", "–"))),
         ("cohort", str(cohort.get("hash", "–"))),
-        *_manifests(cohort["parties"]),
+        *_manifests(cohort["clients"]),
         ("all final weights", weights),
         ("versions", "; ".join(versions) or "–"),
     ]

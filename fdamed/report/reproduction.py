@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.reproduction import CLOSE, Cell, within
-from fdamed.report.svg import Scale, colour, drawing, scale
+from fdamed.report.svg import Scale, color, drawing, scale
 
 if TYPE_CHECKING:
     from fdamed.config.runs import Swept
@@ -24,7 +24,7 @@ class Row:
 
     name: str
     cells: Sequence[tuple[str, Cell]]
-    """What tells a cell from its neighbours (a value, a target), and the cell."""
+    """What tells a cell from its neighbors (a value, a target), and the cell."""
 
 
 def rows(found: Sequence[Cell], swept: Mapping[str, Swept]) -> list[Row]:
@@ -77,10 +77,10 @@ def panel(label: str, cell: Cell, index: int, y: Scale) -> Markup:
         x = scale(min(cell.curve), max(cell.curve), LEFT, RIGHT)
         points = " ".join(f"{x(r):.1f},{y(v):.1f}" for r, v in cell.curve.items())
         last = max(cell.curve)
-        body.append(f'<polyline class="line" style="stroke:{colour(index)}" points="{points}"/>')
-        body.append(f'<circle style="fill:{colour(index)}" r="3" cx="{x(last):.1f}" cy="{y(cell.curve[last]):.1f}"/>')
+        body.append(f'<polyline class="line" style="stroke:{color(index)}" points="{points}"/>')
+        body.append(f'<circle style="fill:{color(index)}" r="3" cx="{x(last):.1f}" cy="{y(cell.curve[last]):.1f}"/>')
         if cell.crossed is not None:
             where = f'cx="{x(cell.crossed):.1f}" cy="{y(cell.curve[cell.crossed]):.1f}"'
-            body.append(f'<circle class="ring" style="stroke:{colour(index)}" r="4" {where}/>')
+            body.append(f'<circle class="ring" style="stroke:{color(index)}" r="4" {where}/>')
             body.append(f'<text class="tick" x="{RIGHT + 6}" y="{level + 4:.1f}">r{cell.crossed}</text>')
     return drawing(WIDTH, HEIGHT, f"{cell.run} at {cell.target}: ours {ours}, paper {cell.paper:.1f}", body, "cell")

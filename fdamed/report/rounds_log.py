@@ -36,7 +36,7 @@ def absences(runs: Path, records: Iterable[Record]) -> pd.DataFrame:
         try:
             for line in read_lines(path):
                 head = (record.run, record.target, record.seed, int(line["round"]))
-                rows.append((*head, str(line["party"]), str(line["step"]), str(line["why"])))
+                rows.append((*head, str(line["client"]), str(line["step"]), str(line["why"])))
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError):
             where = "/".join(path.parts[-5:])
             fix = "Delete the run's folder and start again; the run is trained anew."
@@ -68,7 +68,7 @@ def remarks(frame: pd.DataFrame, records: Sequence[Record]) -> dict[tuple[str, s
             lost[place, record.run] += sum(1 for row in record.rounds if row.get("lost"))
     out: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        if any(sent.kind == "features" and sent.party != SERVER for sent in record.sent):
+        if any(sent.kind == "features" and sent.client != SERVER for sent in record.sent):
             for place in (record.target, ALL_TARGETS):
                 out.setdefault((place, record.run), ["features of patients left their hospitals"])
     for counts, what, done in ((missed, "answer", "left out"), (lost, "round", "lost")):

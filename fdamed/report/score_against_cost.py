@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.intervals import Interval
-from fdamed.report.svg import Scale, around, colour, dash, drawing, frame, mark, number, scale, ticks
+from fdamed.report.svg import Scale, around, color, dash, drawing, frame, mark, number, scale, ticks
 
 ASIDE = 545.0
 """Where the names begin."""
@@ -50,7 +50,7 @@ def plane(points: Sequence[Point], title: str, names: tuple[str, str], unit: str
     labels = apart([(y(mean), i) for i, mean in enumerate(means)], box[2], box[3])
     for i, (point, mean) in enumerate(known):
         across, up, level = x(point.x), y(mean), labels[i]
-        line = f'style="stroke:{colour(point.index)}"'
+        line = f'style="stroke:{color(point.index)}"'
         told = f"{point.name}: {number(float(f'{point.x:.3g}'))} {unit}"
         body.append(f'<g data-run="{point.index}"><title>{escape(told)}</title>')
         if point.trail[0][0] < point.x:  # who sends nothing goes no way

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.intervals import SURE
-from fdamed.report.svg import colour, drawing, limits, number, room, scale, ticks
+from fdamed.report.svg import color, drawing, limits, number, room, scale, ticks
 
 Audit = Mapping[str, Any]
 Told = Mapping[str, Any]
@@ -144,8 +144,8 @@ def _span(x: Any, value: float, ends: tuple[float, float], y: float, index: int,
     line = f'x1="{x(ends[0]):.1f}" x2="{x(ends[1]):.1f}" y1="{y}" y2="{y}"'
     spot = f'cx="{x(value):.1f}" cy="{y}" r="4.5"'
     return [
-        f'<line class="span" style="stroke:{colour(index)}" {line}/>',
-        f'<circle style="fill:{colour(index)}" {spot}><title>{escape(words)}</title></circle>',
+        f'<line class="span" style="stroke:{color(index)}" {line}/>',
+        f'<circle style="fill:{color(index)}" {spot}><title>{escape(words)}</title></circle>',
     ]
 
 
@@ -164,12 +164,12 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> 
             f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>'
         )
     path = " ".join(f"{x(b['chance']):.1f},{y(b['rate']):.1f}" for b in bins)
-    body.append(f'<polyline class="line" style="stroke:{colour(index)}" points="{path}"/>')
+    body.append(f'<polyline class="line" style="stroke:{color(index)}" points="{path}"/>')
     most = max(b["n"] for b in bins)
     for b in bins:
         told = f"said {b['chance']:.2f}, true {b['rate']:.2f}, {b['n']} images"
         body.append(
-            f'<circle style="fill:{colour(index)}" cx="{x(b["chance"]):.1f}" cy="{y(b["rate"]):.1f}" '
+            f'<circle style="fill:{color(index)}" cx="{x(b["chance"]):.1f}" cy="{y(b["rate"]):.1f}" '
             f'r="{2 + 3 * (b["n"] / most) ** 0.5:.1f}"><title>{told}</title></circle>'
         )
     return drawing(214, 200, f"Calibration of {title}", body, "chart small")

@@ -12,8 +12,8 @@ from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import hidden
 
-COLOURS = 8
-"""Colours of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for yellow, lost on white."""
+COLORS = 8
+"""Colors of the palette, --c0 ... --c7 in the stylesheet: Okabe and Ito, with olive for yellow, lost on white."""
 MARKS = (
     "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0z",
     "M-.9-.9h1.8v1.8h-1.8z",
@@ -24,11 +24,11 @@ MARKS = (
     "M-1.2-1.2l1.2,.6 1.2-.6-.6,1.2 .6,1.2-1.2-.6-1.2,.6 .6-1.2z",
     "M-.6-1.1h1.2l.6,1.1-.6,1.1h-1.2l-.6-1.1z",
 )
-"""A shape for each colour, so that nobody has to tell colours apart: outlines around 0 with radius 1."""
+"""A shape for each color, so that nobody has to tell colors apart: outlines around 0 with radius 1."""
 MARKED = 6
 """Marks along a curve, about."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4")
-"""After the colours are used up, the next eight runs get the next dash."""
+"""After the colors are used up, the next eight runs get the next dash."""
 
 Scale = Callable[[float], float]
 
@@ -45,28 +45,28 @@ class Line:
     high: Sequence[float | None]
 
 
-def colour(index: int) -> str:
-    return f"var(--c{index % COLOURS})"
+def color(index: int) -> str:
+    return f"var(--c{index % COLORS})"
 
 
 def dash(index: int) -> str:
-    return DASHES[index // COLOURS % len(DASHES)]
+    return DASHES[index // COLORS % len(DASHES)]
 
 
 def shape(index: int) -> int:
-    """Which of the shapes a run has: another one when its colour comes again."""
-    return (index + index // COLOURS) % len(MARKS)
+    """Which of the shapes a run has: another one when its color comes again."""
+    return (index + index // COLORS) % len(MARKS)
 
 
 def mark(index: int, x: float, y: float, size: float = 3.5) -> str:
     """The shape of a run at a place."""
     place = f'transform="translate({x:.1f},{y:.1f}) scale({size:g})"'
-    return f'<path class="mark" style="fill:{colour(index)}" {place} d="{MARKS[shape(index)]}"/>'
+    return f'<path class="mark" style="fill:{color(index)}" {place} d="{MARKS[shape(index)]}"/>'
 
 
 def key(index: int) -> Markup:
     """Line and shape of a run, for a legend."""
-    line = f'<line x1="0" x2="30" y1="6" y2="6" style="stroke:{colour(index)}" stroke-dasharray="{dash(index)}"/>'
+    line = f'<line x1="0" x2="30" y1="6" y2="6" style="stroke:{color(index)}" stroke-dasharray="{dash(index)}"/>'
     return Markup(f'<svg class="key" viewBox="0 0 30 12" aria-hidden="true">{line}{mark(index, 15, 6)}</svg>')  # noqa: S704 - numbers alone
 
 
@@ -135,7 +135,7 @@ def dot(score: Interval, index: int, low: float, high: float, chance: float | No
     if score.low is not None and score.high is not None:
         ends = x(max(low, score.low)), x(min(high, score.high))
         body.append(
-            f'<line class="span" style="stroke:{colour(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>'
+            f'<line class="span" style="stroke:{color(index)}" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="10" y2="10"/>'
         )
     body.append(mark(index, x(score.mean), 10, 4.5))
     return drawing(width, 20, f"{score.mean:.3f}", body, "dot")
@@ -201,9 +201,9 @@ def stroke(line: Line, x: Scale, y: Scale, low: float, high: float) -> list[str]
         under = [f"{x(r):.1f},{y(max(w, low)):.1f}" for r, _, w, _ in part if w is not None]
         if len(top) > 1:
             points = " ".join(top + under[::-1])
-            out.append(f'<polygon class="band" style="fill:{colour(line.index)}" points="{points}"/>')
+            out.append(f'<polygon class="band" style="fill:{color(line.index)}" points="{points}"/>')
         path = " ".join(f"{x(r):.1f},{y(m):.1f}" for r, m, _, _ in part)
-        shape = f'style="stroke:{colour(line.index)}" stroke-dasharray="{dash(line.index)}"'
+        shape = f'style="stroke:{color(line.index)}" stroke-dasharray="{dash(line.index)}"'
         out.append(f'<polyline class="line" {shape} points="{path}"/>')
         # From the end, which is what counts; each run a little further along, so that shapes do not hide each other.
         every = max(1, round(len(part) / MARKED))

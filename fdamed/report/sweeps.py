@@ -12,7 +12,7 @@ from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import clipped
 from fdamed.evaluation.sweeps import Sweep, Value, number
 from fdamed.report.score_against_cost import apart
-from fdamed.report.svg import Line, around, colour, drawing, frame, mark, scale, stroke, ticks
+from fdamed.report.svg import Line, around, color, drawing, frame, mark, scale, stroke, ticks
 
 Summary = Mapping[tuple[str, str, str], Interval]
 NAMES = {"auc": "AUC", "acc": "accuracy"}
@@ -86,7 +86,7 @@ def chart(sweep: Sweep, lines: Sequence[Line], beyond: Mapping[str, float], titl
         body += [mark(line.index, x(a), y(m)) for a, m in shown]
         body.append("</g>")
         if shown:
-            wishes.append((y(shown[-1][1]), line.name, colour(line.index)))
+            wishes.append((y(shown[-1][1]), line.name, color(line.index)))
     heights = apart([(wish[0], i) for i, wish in enumerate(wishes)], box[2], box[3], gap=17.0)
     for i, (level, text, paint) in enumerate(wishes):
         short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

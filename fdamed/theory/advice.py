@@ -64,7 +64,7 @@ def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
         "runs": {row["name"]: row for row in ranked(drawn, runs)} if runs else {},
         "sources": [_source(drawn, i, name, chosen) for i, name in enumerate(findings.sources)],
         "target": {
-            "labelled": findings.labelled,
+            "labeled": findings.labeled,
             "sigma2": _interval(sigma2),
             "norm2": _interval(norm2),
             "m": float(np.mean([m.sigma2 / max(float(np.diag(m.cov).mean()), 1e-300) for m in drawn[0].points])),

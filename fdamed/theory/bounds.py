@@ -99,7 +99,7 @@ def fedgp_error_approximate(
 
 
 def best_beta(sigma2: float, bias2: float) -> float:
-    """The beta that minimises (1 - beta)^2 sigma^2 + beta^2 bias^2; 0 where there is neither."""
+    """The beta that minimizes (1 - beta)^2 sigma^2 + beta^2 bias^2; 0 where there is neither."""
     return sigma2 / (sigma2 + bias2) if sigma2 + bias2 > 0 else 0.0
 
 

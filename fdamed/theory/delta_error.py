@@ -1,6 +1,6 @@
 """The Delta error of every rule from a handful of inner products: no gradient is needed once these are known.
 
-v is the target's gradient, v^ what its labelled images give (E v^ = v, variance sigma^2), g_i = l_i u_i a source's
+v is the target's gradient, v^ what its labeled images give (E v^ = v, variance sigma^2), g_i = l_i u_i a source's
 gradient. Every rule is own v^ + (something in the span of the u_i), so its error is a quadratic form in
 |v|^2, sigma^2, t_i = <v, u_i>, C_ij = Cov(<v^, u_i>, <v^, u_j>), l_i and G_ij = <u_i, u_j>. For one source these are
 Theorem 4.5 and the mean-field form of Theorem 4.6; for several, delta_i and delta_j are taken as independent.

@@ -1,7 +1,7 @@
 """Figure 2 of the FedGP paper: which rule wins, by theory and by training, over pairs of synthetic data sets.
 
 D_1 ... D_9 share x (5,000 points in R^50 from a mixture of 10 Gaussians); y in R^10 mixes 100 radial basis functions
-whose centres and widths drift away from those of D_1, the target. The target has 9 labelled subsets of falling size.
+whose centers and widths drift away from those of D_1, the target. The target has 9 labeled subsets of falling size.
 One hidden layer of sigmoids, full-batch gradient descent with momentum.
 The paper gives the counts; what it leaves open (ranges, step size, steps) is in `Setting`.
 """
@@ -71,15 +71,15 @@ class Cell:
     """Mean squared error on the target's other points after training."""
 
 
-Network = tuple[Tensor, Tensor, Tensor, Tensor]
+Server = tuple[Tensor, Tensor, Tensor, Tensor]
 """W1 (h, d), b1 (h,), W2 (o, h), b2 (o,)."""
 
 
 def data_sets(s: Setting) -> tuple[Tensor, list[Tensor]]:
     """x (n, d), and y (n, o) for each shift; the first shift is the target's."""
     rng = stream(s.seed, "figure2", "data").numpy
-    centres = rng.uniform(-0.5, 0.5, (s.gaussians, s.dimension))
-    x = rng.normal(size=(s.points, s.dimension)) + centres[np.arange(s.points) % s.gaussians]
+    centers = rng.uniform(-0.5, 0.5, (s.gaussians, s.dimension))
+    x = rng.normal(size=(s.points, s.dimension)) + centers[np.arange(s.points) % s.gaussians]
     mix, offset = rng.uniform(-0.5, 0.5, (s.outputs, s.bases)), rng.uniform(-0.5, 0.5, s.outputs)
     mu, width = rng.uniform(-0.5, 0.5, (s.bases, s.dimension)), rng.uniform(0, 100, s.bases)
     drift, widening = rng.uniform(0, 1, mu.shape), rng.uniform(0, 100, s.bases)
@@ -98,7 +98,7 @@ def first_weights(s: Setting) -> Tensor:
     return torch.rand(count, generator=generator) - 0.5
 
 
-def _parts(theta: Tensor, s: Setting) -> Network:
+def _parts(theta: Tensor, s: Setting) -> Server:
     sizes = (s.hidden * s.dimension, s.hidden, s.outputs * s.hidden, s.outputs)
     w1, b1, w2, b2 = theta.split(sizes)  # type: ignore[no-untyped-call]
     return w1.view(s.hidden, s.dimension), b1, w2.view(s.outputs, s.hidden), b2
@@ -156,7 +156,7 @@ def project(s: Setting) -> Step:
 
 
 def trained(s: Setting, x: Tensor, target: tuple[Tensor, Tensor] | None, source: Tensor | None, rule: Step) -> Tensor:
-    """The weights after training on a labelled subset of the target, a source's y, or both."""
+    """The weights after training on a labeled subset of the target, a source's y, or both."""
     theta = first_weights(s)
     speed, nothing = torch.zeros_like(theta), torch.zeros(0)
     for _ in range(s.steps):

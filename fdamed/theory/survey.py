@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import mean
 from fdamed.theory.delta_error import Moments, estimated
@@ -65,20 +65,20 @@ class Findings:
 
     sources: tuple[str, ...]
     samples: tuple[int, ...]
-    labelled: int
+    labeled: int
     points: tuple[Point, ...]
     images: int
 
 
-def plan(run_images: int, samples: Sequence[int], labelled: int) -> Plan:
+def plan(run_images: int, samples: Sequence[int], labeled: int) -> Plan:
     """The most that fits into SHARE of a run of `run_images`, within what still tells something new; at least a little.
 
     `samples`: images of each source. Three points where each can have 64 images a source, otherwise fewer.
     """
-    if labelled < 4:
-        what = f"the target has {labelled} labelled images: no variance can be told from fewer than 4"
-        raise FdamedError(what, "advise", "Label a few more images, or raise cut.labelled.")
-    target = min(labelled, 256, max(16, int(SHARE * run_images / 2)))  # half of it is for the sources
+    if labeled < 4:
+        what = f"the target has {labeled} labeled images: no variance can be told from fewer than 4"
+        raise FdamedError(what, "advise", "Label a few more images, or raise cut.labeled.")
+    target = min(labeled, 256, max(16, int(SHARE * run_images / 2)))  # half of it is for the sources
     batch = max(2, min(BATCH, target // 4))
     left = {points: (SHARE * run_images / points - target) / len(samples) for points in (3, 2, 1)}
     points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)
@@ -89,26 +89,28 @@ def plan(run_images: int, samples: Sequence[int], labelled: int) -> Plan:
     return Plan(points, warm, images, target, batch)
 
 
-def survey(net: Network, theta: Tensor, plan: Plan) -> Findings:
-    """Ask the hospitals of `net`. If a source drops out, the points before are forgotten: they had another mean."""
+def survey(server: Server, theta: Tensor, plan: Plan) -> Findings:
+    """Ask the hospitals of `server`. If a source drops out, the points before are forgotten: they had another mean."""
     points: list[Point] = []
-    images, labelled, sources, samples = 0, 0, net.sources, tuple[int, ...]()
+    images, labeled, sources, samples = 0, 0, server.sources, tuple[int, ...]()
     for number in range(1, plan.points + 1):
-        net.begin(number, plan.points)
+        server.begin(number, plan.points)
         if plan.warm:
-            h = net.ask_all(sources, train_a_little, Part(x=theta, images=plan.warm, batch=plan.batch))
+            h = server.ask_all(sources, train_a_little, Part(x=theta, images=plan.warm, batch=plan.batch))
             images += sum(r.n for r in h.values())
             theta = mean([r.x for r in h.values()], [r.n for r in h.values()]) if h else theta
-        s: dict[str, Gradient] = net.ask_all(sources, gradient, Part(x=theta, images=plan.images, batch=plan.batch))
+        s: dict[str, Gradient] = server.ask_all(sources, gradient, Part(x=theta, images=plan.images, batch=plan.batch))
         if not s:
-            raise FdamedError("no source gave a usable gradient", f"target {net.target}", "Look into the log for why.")
+            raise FdamedError(
+                "no source gave a usable gradient", f"target {server.target}", "Look into the log for why."
+            )
         if tuple(s) != sources:
             points.clear()
-        point, answer = _point(net, theta, s, plan)
+        point, answer = _point(server, theta, s, plan)
         points.append(point)
         images += sum(r.used for r in s.values()) + answer.used
-        labelled, sources, samples = answer.n, tuple(s), tuple(r.n for r in s.values())
-    return Findings(sources, samples, labelled, tuple(points), images)
+        labeled, sources, samples = answer.n, tuple(s), tuple(r.n for r in s.values())
+    return Findings(sources, samples, labeled, tuple(points), images)
 
 
 def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
@@ -122,8 +124,8 @@ def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
     return (square.clamp(min=float(square.max()) * 1e-12 + 1e-300) * size.sum()).sqrt()  # a source's length is near 1
 
 
-def _point(net: Network, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Lie]:
-    layout, replies = net.layout, list(s.values())
+def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Lie]:
+    layout, replies = server.layout, list(s.values())
     unit = units([r.g for r in replies], layout)
     inverse = 1.0 / spread(unit, layout)
     u = torch.stack([r.g for r in replies])
@@ -132,7 +134,7 @@ def _point(net: Network, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> t
     u /= length.clamp(min=1e-30).float()[:, None]
     noise2 = torch.stack([(r.noise2 / unit.square()).sum() for r in replies])
     question = Question(x=theta, u=u, unit=unit, images=plan.target, batch=plan.batch, replicates=plan.replicates)
-    answer: Lie = net.ask(net.target, lie, question)
+    answer: Lie = server.ask(server.target, lie, question)
     true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
     # A noisy direction is too long and leans away from everything: its inner products grow by this factor.
     gain = torch.where(true > 0, length / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))

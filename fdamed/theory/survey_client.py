@@ -14,15 +14,15 @@ from torch import Tensor
 
 from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site, enough, step
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client, enough, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import Trained, train_locally
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import inner_products
 from fdamed.training.local import fit
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 FOLD = 1 << 15
 """Numbers of a folded gradient: inner products of folded vectors are off by about 1 / 180 of the lengths."""
@@ -76,7 +76,7 @@ class Lie:
     cov_again: Statistic
 
 
-class Still(Optimiser):
+class Still(Optimizer):
     """Takes no step: the gradients of all batches are taken at one theta."""
 
     def __init__(self) -> None: ...
@@ -85,23 +85,25 @@ class Still(Optimiser):
 
 
 @step("survey.train")
-def train_a_little(site: Site, ask: Part) -> Trained:
+def train_a_little(client: Client, ask: Part) -> Trained:
     """One pass over some of the images, as ever else."""
-    few = max(ask.images, site.floor.steps * site.recipe.batch)  # a model of fewer steps does not leave the hospital
-    part = _some(site, few, site.rng.child("part"))
-    enough(site, local_steps(len(part.data), site.recipe.batch, epochs=1))
-    part = replace(part, recipe=site.recipe.model_copy(update={"epochs": 1}))
+    few = max(
+        ask.images, client.floor.steps * client.recipe.batch
+    )  # a model of fewer steps does not leave the hospital
+    part = _some(client, few, client.rng.child("part"))
+    enough(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
+    part = replace(part, recipe=client.recipe.model_copy(update={"epochs": 1}))
     trained: Trained = train_locally.run(part, Model(x=ask.x))
     return trained
 
 
 @step("survey.gradient")
-def gradient(site: Site, ask: Part) -> Gradient:
+def gradient(client: Client, ask: Part) -> Gradient:
     """The mean gradient over some of the images, and how far chance may have moved it."""
-    site.model.load(ask.x)
-    part = _some(site, ask.images, site.rng.child("part"))
-    layout = site.model.layout
-    total, count = torch.zeros(layout.trainable, device=site.model.grad.device), 0
+    client.model.load(ask.x)
+    part = _some(client, ask.images, client.rng.child("part"))
+    layout = client.model.layout
+    total, count = torch.zeros(layout.trainable, device=client.model.grad.device), 0
     square = torch.zeros(len(layout.parameters), dtype=torch.float64)
 
     def add(g: Tensor) -> None:
@@ -110,20 +112,20 @@ def gradient(site: Site, ask: Part) -> Gradient:
         square.add_(by_tensor(g.cpu(), layout))
         count += 1
 
-    _visit(part, ask.batch, site.rng, add)
+    _visit(part, ask.batch, client.rng, add)
     g = torch.zeros(layout.size)
     g[: len(total)] = total.div_(count).cpu()
     noise2 = (square / count - by_tensor(g, layout)).clamp(min=0.0) / max(count - 1, 1)
-    return Gradient(g=g, n=len(site.data), used=len(part.data), noise2=noise2)
+    return Gradient(g=g, n=len(client.data), used=len(part.data), noise2=noise2)
 
 
 @step("survey.geometry")
-def lie(site: Site, ask: Question) -> Lie:
+def lie(client: Client, ask: Question) -> Lie:
     """How the target's gradient lies to the sources' directions, and how sure that is."""
-    site.model.load(ask.x)
-    rng = stream(site.seed, site.name, "advice")  # the same batches and resamples at every point
-    part = _some(site, ask.images, rng.child("part"))
-    layout = site.model.layout
+    client.model.load(ask.x)
+    rng = stream(client.seed, client.name, "advice")  # the same batches and resamples at every point
+    part = _some(client, ask.images, rng.child("part"))
+    layout = client.model.layout
     g, total = torch.zeros(layout.size), torch.zeros(layout.size)
     signs = torch.randint(0, 2, (layout.trainable,), dtype=torch.int8, generator=rng.child("signs").torch)
     signs.mul_(2).sub_(1)
@@ -140,7 +142,7 @@ def lie(site: Site, ask: Question) -> Lie:
 
     _visit(part, ask.batch, rng.child("order"), compare)
     b = len(dots)
-    scale = len(part.data) / len(site.data) / b  # variance of one batch -> of all labelled images
+    scale = len(part.data) / len(client.data) / b  # variance of one batch -> of all labeled images
     t, a, f = torch.stack(dots), torch.stack(squares), torch.stack(folded).double()
     gram = f @ f.t()
     gram.diagonal().copy_(a)
@@ -152,7 +154,7 @@ def lie(site: Site, ask: Question) -> Lie:
     sigma2, _, t_mean, cov = _moments(whole, t, a, gram, scale, torch.tensor([mean2], dtype=torch.float64))
     sigma2_again, mean2_again, t_again, cov_again = _moments(again, t, a, gram, scale)
     return Lie(
-        n=len(site.data),
+        n=len(client.data),
         used=len(part.data),
         batches=b,
         sigma2=float(sigma2[0]),
@@ -176,23 +178,23 @@ def spread(values: Tensor, layout: Layout) -> Tensor:
     return torch.repeat_interleave(values.float(), torch.tensor([s.stop - s.start for s in layout.parameters]))
 
 
-def _some(site: Site, images: int, rng: Stream) -> Site:
+def _some(client: Client, images: int, rng: Stream) -> Client:
     """The hospital with so many of its images, drawn at random; never fewer than its floor."""
-    data, images = site.data, max(images, site.floor.images)
+    data, images = client.data, max(images, client.floor.images)
     if images >= len(data):
-        return site
+        return client
     rows = rng.numpy.permutation(len(data))[:images]
     rows.sort()
-    if not isinstance(data, Labelled):
+    if not isinstance(data, Labeled):
         raise TypeError("a hospital without labels was asked for gradients")
     auxiliary = {k: v[rows] for k, v in data.auxiliary.items()}
-    return replace(site, data=replace(data, images=data.images[rows], y=data.y[rows], auxiliary=auxiliary))
+    return replace(client, data=replace(data, images=data.images[rows], y=data.y[rows], auxiliary=auxiliary))
 
 
-def _visit(site: Site, batch: int, rng: Stream, see: Callable[[Tensor], None]) -> None:
+def _visit(client: Client, batch: int, rng: Stream, see: Callable[[Tensor], None]) -> None:
     """Show `see` the flat gradient of each batch at the model as it stands."""
-    recipe = site.recipe.model_copy(update={"batch": batch, "epochs": 1})
-    fit(site.model, site.data, recipe, rng, correct=see, optimiser=Still(), precision=site.precision)
+    recipe = client.recipe.model_copy(update={"batch": batch, "epochs": 1})
+    fit(client.model, client.data, recipe, rng, correct=see, optimizer=Still(), precision=client.precision)
 
 
 def _folded(g: Tensor) -> Tensor:

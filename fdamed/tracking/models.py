@@ -47,8 +47,8 @@ def register(client: Any, experiment: str, candidate: Candidate, run: str, store
     with tempfile.TemporaryDirectory(prefix="fdamed-model-") as scratch:
         folder = Path(scratch) / "model"
         candidate.save(folder, model.model_id)
-        if store.artefacts:
-            place = store.artefacts / cohort / "models" / model.model_id / "artifacts"
+        if store.artifacts:
+            place = store.artifacts / cohort / "models" / model.model_id / "artifacts"
             shutil.copytree(folder, place)
         else:
             client.log_model_artifacts(model.model_id, str(folder))

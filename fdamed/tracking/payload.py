@@ -62,7 +62,7 @@ def study_entry(cohort: str, digest: str, span: tuple[int, int], files: Callable
         name=f"{cohort}: the report",
         span=span,
         tags={"level": STUDY, **OURS},
-        content=lambda: Content({"cohort": cohort}, (), files()),
+        content=lambda: Content({"study": cohort}, (), files()),
     )
 
 
@@ -86,9 +86,9 @@ def tags(record: Record) -> dict[str, str]:
 def params(record: Record) -> dict[str, str]:
     """What defines the run and is worth comparing, flat: the rest is in its config.json."""
     facts = record.facts
-    out: dict[str, object] = {"cohort": facts["cohort"], "run": record.run, "method": record.method}
+    out: dict[str, object] = {"study": facts["study"], "run": record.run, "method": record.method}
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
-    out |= {key: facts.get(key) for key in ("labelled", "parameters")}
+    out |= {key: facts.get(key) for key in ("labeled", "parameters")}
     sources: list[str] = list(facts.get("sources") or [])
     out["sources"] = ",".join(sources) if len(sources) <= NAMED else f"{len(sources)}: {sources[0]} to {sources[-1]}"
     for phase in record.phases[1:]:
@@ -99,7 +99,7 @@ def params(record: Record) -> dict[str, str]:
         out |= {"auxiliary": ",".join(auxiliary["heads"]), "alpha": auxiliary["alpha"]}
     for side in ("source", "target"):
         recipe = (facts.get("train") or {}).get(side) or {}
-        out |= {f"{key}_{side}": recipe[key] for key in ("lr", "batch", "epochs", "optimiser") if key in recipe}
+        out |= {f"{key}_{side}": recipe[key] for key in ("lr", "batch", "epochs", "optimizer") if key in recipe}
     out |= {str(key): value for key, value in (facts.get("options") or {}).items()}
     return {key: str(shareable(value, key))[:6000] for key, value in out.items() if value is not None}
 
@@ -133,11 +133,11 @@ def points(record: Record, smallest: int) -> list[Point]:
 
 
 def final_scores(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
-    """test/SCORE at the target, test/PARTY/SCORE elsewhere; nothing where it is undefined or may not be shown."""
-    for party, score in record.scores.items():
+    """test/SCORE at the target, test/CLIENT/SCORE elsewhere; nothing where it is undefined or may not be shown."""
+    for client, score in record.scores.items():
         if hides(score["n"], score["positives"], smallest):
             continue
-        where = "" if party == record.target else f"{party}/"
+        where = "" if client == record.target else f"{client}/"
         for key, value in score.items():
             if isinstance(value, int | float) and key not in {"n", "positives", "seed"}:
                 yield f"test/{where}{key}", float(value)

@@ -1,6 +1,6 @@
-"""Where runs are tracked: a server, or a SQLite file with a folder of artefacts beside it.
+"""Where runs are tracked: a server, or a SQLite file with a folder of artifacts beside it.
 
-Artefacts of a local store: MLflow would write the absolute path of this machine into the experiment. Instead the
+Artifacts of a local store: MLflow would write the absolute path of this machine into the experiment. Instead the
 experiment's location is `mlflow-artifacts:/COHORT` and the files are put where a server started with
 `--artifacts-destination {results}/mlflow/artifacts` looks for it, so results/ can be moved or copied as a whole.
 """
@@ -25,10 +25,10 @@ FIX = "The runs are safe in files; run the same command again when the tracking 
 
 @dataclass(frozen=True)
 class Store:
-    """Where to track: an MLflow URI, and for a local store the folder of its artefacts."""
+    """Where to track: an MLflow URI, and for a local store the folder of its artifacts."""
 
     uri: str
-    artefacts: Path | None = None
+    artifacts: Path | None = None
 
 
 def place(uri: str) -> str:

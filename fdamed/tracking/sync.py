@@ -57,7 +57,7 @@ def track(
 def _experiment(client: Any, store: Store, cohort: str, tags: Mapping[str, str]) -> str:
     found = client.get_experiment_by_name(cohort)
     if found is None:
-        location = f"mlflow-artifacts:/{cohort}" if store.artefacts else None
+        location = f"mlflow-artifacts:/{cohort}" if store.artifacts else None
         identity = str(client.create_experiment(cohort, artifact_location=location))
     else:
         identity = str(found.experiment_id)
@@ -90,8 +90,8 @@ def _bring(
     same = [r for r in old if r.data.tags.get("content_digest") == entry.digest and r.info.status == "FINISHED"]
     for run in [r for r in old if r not in same[:1]]:
         client.delete_run(run.info.run_id)
-        if store.artefacts:
-            shutil.rmtree(store.artefacts / cohort / run.info.run_id, ignore_errors=True)
+        if store.artifacts:
+            shutil.rmtree(store.artifacts / cohort / run.info.run_id, ignore_errors=True)
     if same:
         return "kept", same[0].info.run_id
     from mlflow.entities import Metric, Param
@@ -105,7 +105,7 @@ def _bring(
     for start in range(BATCH, len(metrics), BATCH):
         client.log_batch(identity, metrics[start : start + BATCH])
     for path, text in content.files.items():
-        _keep(client, identity, path, text, store.artefacts / cohort if store.artefacts else None)
+        _keep(client, identity, path, text, store.artifacts / cohort if store.artifacts else None)
     client.set_terminated(identity, "FINISHED", end_time=end)
     return ("replaced" if old else "new"), identity
 

@@ -14,7 +14,7 @@ from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel
 from fdamed.models.forward_only import forward_only
 from fdamed.training.local import as_input, batches, jitter, noisy, taken
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def distil(
 ) -> Distilled:
     """Train `model` in place on the lesson for `recipe.epochs` epochs; the loss is averaged over whole batches."""
     device, n = model.theta.device, len(lesson.images)
-    optimiser = Optimiser(model, recipe)
+    optimizer = Optimizer(model, recipe)
     model.module.train(n > 1)
     total, steps, skipped = torch.zeros((), device=device), 0, 0
     for epoch in range(recipe.epochs):
@@ -110,7 +110,7 @@ def distil(
                 losses = losses - torch.special.entr(y).sum(1)
             value = (lesson.weight[rows].to(device) * losses).mean()
             value.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             total += value.detach()
             steps += 1
     return Distilled(float(total) / max(1, steps), steps, skipped)

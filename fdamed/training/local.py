@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
-from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.models.flat import FlatModel
 from fdamed.models.heads import auxiliary_loss
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from fdamed.training.dp_sgd import Mechanism
@@ -54,7 +54,7 @@ class AuxiliaryTasks:
 
 def fit(
     model: FlatModel,
-    data: Labelled | Unlabelled,
+    data: Labeled | Unlabeled,
     recipe: Recipe,
     rng: Stream,
     *,
@@ -64,7 +64,7 @@ def fit(
     correct: Correct | None = None,
     shift: Tensor | None = None,
     auxiliary: AuxiliaryTasks | None = None,
-    optimiser: Optimiser | None = None,
+    optimizer: Optimizer | None = None,
     private: Mechanism | None = None,
     precision: str = "float32",
 ) -> Outcome:
@@ -77,14 +77,14 @@ def fit(
         raise TypeError("under noise a hospital trains the main task alone, in float32")
     if shift is not None and (private or descend):
         raise TypeError("a gradient that is not made by one backward pass cannot be shifted")
-    if not isinstance(data, Labelled):
+    if not isinstance(data, Labeled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
     images = held(data, device)
     labels = torch.from_numpy(data.y).to(device)
     side = _auxiliary_labels(auxiliary, data, device)
-    optimiser = optimiser or Optimiser(model, recipe)
-    head_optimiser = Optimiser(auxiliary.heads, recipe) if auxiliary else None
+    optimizer = optimizer or Optimizer(model, recipe)
+    head_optimizer = Optimizer(auxiliary.heads, recipe) if auxiliary else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
     total, steps = torch.zeros((), device=device), 0
     for epoch in range(recipe.epochs):
@@ -115,9 +115,9 @@ def fit(
                 value.backward()  # type: ignore[no-untyped-call]
             if correct:
                 correct(model.grad)
-            optimiser.step()
-            if head_optimiser:
-                head_optimiser.step()
+            optimizer.step()
+            if head_optimizer:
+                head_optimizer.step()
             total += value.detach()
             steps += 1
     if steps == 0:
@@ -135,7 +135,7 @@ def local_loss(
     task: Task | None = None,
     precision: str = "float32",
 ) -> Tensor:
-    """What a hospital minimises, on one batch; `side` has the batch's auxiliary labels."""
+    """What a hospital minimizes, on one batch; `side` has the batch's auxiliary labels."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         if not (auxiliary or task):
             return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
@@ -161,7 +161,7 @@ def in_order(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
-def held(data: Labelled | Unlabelled, device: torch.device) -> Tensor:
+def held(data: Labeled | Unlabeled, device: torch.device) -> Tensor:
     """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if half of its room will do."""
     here = torch.from_numpy(data.images)
     if device.type != "cuda":
@@ -205,19 +205,19 @@ def jitter(x: Tensor, rng: Stream) -> Tensor:
     return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
 
 
-def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labelled, device: torch.device) -> dict[str, Tensor]:
+def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labeled, device: torch.device) -> dict[str, Tensor]:
     if auxiliary is None:
         return {}
     return {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in auxiliary.names}
 
 
-def predict(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Floats:
+def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Floats:
     """Probabilities (n, C) in evaluation mode; where the data is noisy, with the noise of `rng`."""
     parts = _passed(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
     return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
 
 
-def embed(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: Stream | None = None) -> Tensor:
+def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Tensor:
     """What the heads read, (n, d) float32 in evaluation mode; where the data is noisy, with the noise of `rng`."""
     features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
     parts = _passed(model, data, lambda x: features(x).float(), batch, rng)
@@ -226,7 +226,7 @@ def embed(model: FlatModel, data: Labelled | Unlabelled, batch: int = 256, rng: 
 
 @torch.inference_mode()
 def _passed(
-    model: FlatModel, data: Labelled | Unlabelled, through: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
+    model: FlatModel, data: Labeled | Unlabeled, through: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
 ) -> list[Tensor]:
     if data.noise and rng is None:
         raise TypeError("noisy data needs a stream for its noise")

@@ -19,10 +19,10 @@ class Trainable(Protocol):
     def grad(self) -> Tensor: ...
 
 
-class Optimiser:
+class Optimizer:
     """Adam or plain SGD on the flat vector, one pass over memory.
 
-    `torch._fused_adam_` is what torch.optim.Adam(fused=True) calls; constructing an optimiser of torch.optim would
+    `torch._fused_adam_` is what torch.optim.Adam(fused=True) calls; constructing an optimizer of torch.optim would
     import the compiler (about 5 s of CPU) in every job (decision 0004).
     """
 
@@ -32,7 +32,7 @@ class Optimiser:
     def __init__(self, model: Trainable, recipe: Recipe) -> None:
         self._model = model
         self._recipe = recipe
-        adam = recipe.optimiser == "adam"
+        adam = recipe.optimizer == "adam"
         self.mean = torch.zeros_like(model.grad) if adam else None
         self.square = torch.zeros_like(model.grad) if adam else None
         self.count = torch.zeros((), device=model.grad.device)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fdamed.methods  # noqa: F401
-from fdamed.data.loader import Labelled, Unlabelled
+from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.federation.ledger import SERVER
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
@@ -142,25 +142,25 @@ def hospitals_of(name: str) -> InProcess:
 
 def doubled(net: InProcess) -> InProcess:
     """Twice as many patients in every hospital."""
-    for site in net._sites.values():
+    for site in net._clients.values():
         data = site.data
-        if isinstance(data, Labelled):
+        if isinstance(data, Labeled):
             twice = {k: np.concatenate([v, v]) for k, v in data.auxiliary.items()}
             y = np.concatenate([data.y, data.y])
-            site.data = Labelled(np.concatenate([data.images, data.images]), y, twice)
+            site.data = Labeled(np.concatenate([data.images, data.images]), y, twice)
         else:
-            site.data = Unlabelled(np.concatenate([data.images, data.images]))
+            site.data = Unlabeled(np.concatenate([data.images, data.images]))
     return net
 
 
 def four_each(net: InProcess) -> InProcess:
     """One whole batch of patients in every hospital."""
-    for site in net._sites.values():
+    for site in net._clients.values():
         data = site.data
-        if isinstance(data, Labelled):
-            site.data = Labelled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})
+        if isinstance(data, Labeled):
+            site.data = Labeled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})
         else:
-            site.data = Unlabelled(data.images[:4])
+            site.data = Unlabeled(data.images[:4])
     return net
 
 
@@ -173,8 +173,8 @@ def test_bytes_of_every_round_are_those_of_the_formula(name) -> None:
     expected = {}
     for number, sides in enumerate(FORMULAS[name], start=1):
         for side, (down, up) in sides.items():
-            for party in ("target",) if side == "target" else ("north", "east", "south"):
-                expected[number, SERVER, party], expected[number, party, SERVER] = down, up
+            for client in ("target",) if side == "target" else ("north", "east", "south"):
+                expected[number, SERVER, client], expected[number, client, SERVER] = down, up
     assert spent == expected
 
 

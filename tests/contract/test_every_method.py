@@ -30,9 +30,9 @@ def labels(name: str) -> dict[str, bool]:
     return {"labels": REGISTRY[name].target_labels}
 
 
-def outcome(name: str, net, rounds: int = ROUNDS, **options):
-    theta, record = run(made(name), net, hospitals.theta(), rounds, hospitals.no_judge, **options)
-    net.close()
+def outcome(name: str, server, rounds: int = ROUNDS, **options):
+    theta, record = run(made(name), server, hospitals.theta(), rounds, hospitals.no_judge, **options)
+    server.close()
     return theta, record
 
 
@@ -58,8 +58,8 @@ def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_l
     for name in METHODS:
         if REGISTRY[name].target_labels != target_labels:
             continue
-        for party in names:
-            apart.load_memory(party, tmp_path / "empty.safetensors")
+        for client in names:
+            apart.load_memory(client, tmp_path / "empty.safetensors")
         apart.ledger = Ledger()
         theta, record = run(made(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
         together = outcome(name, hospitals.in_process(names, labels=target_labels))
@@ -72,8 +72,8 @@ def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_l
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_hospitals_changes_nothing(name, expected) -> None:
-    net = hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name))
-    theta, record = outcome(name, net)
+    server = hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name))
+    theta, record = outcome(name, server)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
 
@@ -102,8 +102,8 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
         method = made(name)
         with pytest.raises(Stop):
             run(method, hospitals.in_process(**labels(name)), hospitals.theta(), ROUNDS, judge, keep)
-        net = hospitals.in_process(**labels(name))
-        theta, record = run(method, net, hospitals.theta(), ROUNDS, hospitals.no_judge, keep)
+        server = hospitals.in_process(**labels(name))
+        theta, record = run(method, server, hospitals.theta(), ROUNDS, hospitals.no_judge, keep)
         assert torch.equal(theta, expected[name][0])
         assert record.ledger == expected[name][1].ledger
         assert record.metrics == expected[name][1].metrics
@@ -112,38 +112,38 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("lost", ["east", "target"])
 def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
-    net = hospitals.in_process(**labels(name))
-    deliver = net._deliver
+    server = hospitals.in_process(**labels(name))
+    deliver = server._deliver
 
-    def unreliable(party, step, nth, msg):
-        if party == lost and net.round == 2:
-            raise DroppedOut(party, "gone for a round")
-        return deliver(party, step, nth, msg)
+    def unreliable(client, step, nth, msg):
+        if client == lost and server.round == 2:
+            raise DroppedOut(client, "gone for a round")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = unreliable
-    theta, record = outcome(name, net)
+    server._deliver = unreliable
+    theta, record = outcome(name, server)
     assert torch.isfinite(theta).all()
     assert len(record.metrics) == made(name).length(ROUNDS)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
-    net = hospitals.in_process(**labels(name))
-    deliver = net._deliver
+    server = hospitals.in_process(**labels(name))
+    deliver = server._deliver
 
-    def poisoned(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if party == "east":
+    def poisoned(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if client == "east":
             for part in ("x", "g"):
                 if getattr(reply, part, torch.empty(0)).numel():
                     getattr(reply, part)[3] = float("nan")
         return reply
 
-    net._deliver = poisoned
-    theta, record = outcome(name, net)
+    server._deliver = poisoned
+    theta, record = outcome(name, server)
     assert torch.isfinite(theta).all()
     asked = any(line["from"] == "east" for line in record.ledger)
-    assert {a["party"] for a in record.absences} == ({"east"} if asked else set())
+    assert {a["client"] for a in record.absences} == ({"east"} if asked else set())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -162,17 +162,17 @@ def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expe
 
 @pytest.mark.parametrize("name", METHODS)
 def test_questions_are_not_changed_by_those_who_answer(name) -> None:
-    net = hospitals.in_process(**labels(name))
-    deliver = net._deliver
+    server = hospitals.in_process(**labels(name))
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         before = encode(msg)
-        reply = deliver(party, step, nth, msg)
+        reply = deliver(client, step, nth, msg)
         assert encode(msg) == before
         return reply
 
-    net._deliver = watched
-    _, record = outcome(name, net)
+    server._deliver = watched
+    _, record = outcome(name, server)
     assert record.metrics
 
 
@@ -206,14 +206,14 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_source_that_takes_no_part_in_a_round_hears_nothing_in_it(name) -> None:
-    net = hospitals.in_process(**labels(name))
-    net.invite(0.4, 3)  # one of three sources a round
-    theta, record = run(made(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    server = hospitals.in_process(**labels(name))
+    server.invite(0.4, 3)  # one of three sources a round
+    theta, record = run(made(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.isfinite(theta).all()
     assert record.absences == []
     for round in range(1, made(name).length(ROUNDS) + 1):
         heard = {r["to"] for r in record.ledger if r["round"] == round} - {"server", "target"}
-        net.begin(round, ROUNDS)
-        assert len(net.participants) == 1
-        assert heard <= set(net.participants)
-    net.close()
+        server.begin(round, ROUNDS)
+        assert len(server.participants) == 1
+        assert heard <= set(server.participants)
+    server.close()

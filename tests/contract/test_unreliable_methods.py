@@ -48,8 +48,8 @@ GOES_ON_ALONE = {"fedda", "fedda_auto", "fedgp", "fedgp_auto", "finetune", "gp"}
 class AllLost(Schedule):
     """And in one round no message arrives."""
 
-    def lost(self, round, party, question, way, step):
-        return "every" if round == SILENT else super().lost(round, party, question, way, step)
+    def lost(self, round, client, question, way, step):
+        return "every" if round == SILENT else super().lost(round, client, question, way, step)
 
 
 def method(name: str):
@@ -61,18 +61,18 @@ def labels(name: str) -> dict[str, bool]:
 
 
 def harsh(name: str, inner=None) -> Unreliable:
-    net = Unreliable(inner or hospitals.in_process(**labels(name)), HARSH, SEED)
-    net.schedule = AllLost(HARSH, "target", SEED)
-    return net
+    server = Unreliable(inner or hospitals.in_process(**labels(name)), HARSH, SEED)
+    server.schedule = AllLost(HARSH, "target", SEED)
+    return server
 
 
 def failing(name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, **faults: object) -> Unreliable:
     return Unreliable(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed)
 
 
-def outcome(name: str, net, rounds: int = ROUNDS, judge=hospitals.no_judge, **options):
-    theta, record = run(method(name), net, hospitals.theta(), rounds, judge, **options)
-    net.close()
+def outcome(name: str, server, rounds: int = ROUNDS, judge=hospitals.no_judge, **options):
+    theta, record = run(method(name), server, hospitals.theta(), rounds, judge, **options)
+    server.close()
     return theta, record
 
 
@@ -97,8 +97,8 @@ def test_the_harsh_network_has_every_fault(expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_schedule_gives_the_same_bits_in_any_order_of_hospitals(name, expected) -> None:
-    net = harsh(name, hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name)))
-    theta, record = outcome(name, net)
+    server = harsh(name, hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name)))
+    theta, record = outcome(name, server)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
     assert record.absences == expected[name][1].absences
@@ -111,15 +111,15 @@ def test_a_run_stopped_among_the_faults_ends_with_the_same_bits(name, expected, 
         pass
 
     keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1})
-    net = harsh(name)
+    server = harsh(name)
 
     def judge(theta):
-        if net.round == SILENT:
+        if server.round == SILENT:
             raise Stop
         return {}
 
     with pytest.raises(Stop):
-        outcome(name, net, judge=judge, checkpoints=keep)
+        outcome(name, server, judge=judge, checkpoints=keep)
     theta, record = outcome(name, harsh(name), checkpoints=keep)
     assert torch.equal(theta, expected[name][0])
     for part in ("ledger", "absences", "metrics"):
@@ -157,7 +157,7 @@ def test_a_round_without_the_target_is_lost_where_the_method_needs_it_and_nothin
 @pytest.mark.parametrize(
     "faults", [{"away": {1: ["north"]}}, {"lost": {"every": {"down": 1.0}}, "spare": ["east", "south", "target"]}]
 )
-def test_a_round_without_a_source_is_the_round_of_the_others_with_weights_renormalised(name, faults) -> None:
+def test_a_round_without_a_source_is_the_round_of_the_others_with_weights_renormalized(name, faults) -> None:
     without, _ = outcome(name, failing(name, **faults), 1)
     never, _ = outcome(name, failing(name, ("east", "south", "target")), 1)
     assert torch.equal(without, never)
@@ -187,16 +187,16 @@ def test_answers_of_the_target_that_are_lost_after_its_work_leave_a_sound_state(
     again, _ = outcome(name, failing(name, seed=4, **faults))
     assert torch.equal(theta, again)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
-    lost = [a["why"].endswith(" up") and a["party"] == "target" for a in record.absences]
+    lost = [a["why"].endswith(" up") and a["client"] == "target" for a in record.absences]
     assert all(lost) and bool(lost) == (name not in NEEDS_NO_TARGET)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_who_was_away_and_comes_back_is_one_of_them_again(name) -> None:
-    net = failing(name, away={1: ["north"], 2: ["east"]})
-    _, record = outcome(name, net, 4)
-    for party in ("north", "east"):
-        asked = {line["round"] for line in record.ledger if line["to"] == party}
+    server = failing(name, away={1: ["north"], 2: ["east"]})
+    _, record = outcome(name, server, 4)
+    for client in ("north", "east"):
+        asked = {line["round"] for line in record.ledger if line["to"] == client}
         assert asked == set() or {3, 4} <= asked
 
 
@@ -206,8 +206,8 @@ def test_one_process_a_hospital_fails_just_the_same() -> None:
     faults = Faults.model_validate(given)
     apart = hospitals.processes(names)
     for name in ("gp", "fedavg"):
-        net = Unreliable(apart, faults, SEED)
-        theta, record = run(REGISTRY[name](), net, hospitals.theta(), 3, hospitals.no_judge)
+        server = Unreliable(apart, faults, SEED)
+        theta, record = run(REGISTRY[name](), server, hospitals.theta(), 3, hospitals.no_judge)
         together = Unreliable(hospitals.in_process(names), faults, SEED)
         other, told = run(REGISTRY[name](), together, hospitals.theta(), 3, hospitals.no_judge)
         assert torch.equal(theta, other)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.federation.client_state import write_memory
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import REGISTRY, Method
@@ -36,7 +36,7 @@ def variant(name: str) -> Method:
     return REGISTRY[name.partition("-")[0]](**VARIANTS[name])
 
 
-def hospital(name: str) -> Site:
+def hospital(name: str) -> Client:
     """One that releases features."""
     site = hospitals.hospital(name, labels=False)
     site.release = OPEN
@@ -44,10 +44,10 @@ def hospital(name: str) -> Site:
 
 
 def together(names: tuple[str, ...] = NAMES):
-    net = hospitals.in_process(names, labels=False)
-    for site in net._sites.values():
+    server = hospitals.in_process(names, labels=False)
+    for site in server._clients.values():
         site.release = OPEN
-    return net
+    return server
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected
     apart = Processes(builders, "target", layout, "test", dict.fromkeys(NAMES, OPEN))
     write_memory({}, tmp_path / "empty.safetensors")
     for name in VARIANTS:
-        for party in NAMES:
-            apart.load_memory(party, tmp_path / "empty.safetensors")
+        for client in NAMES:
+            apart.load_memory(client, tmp_path / "empty.safetensors")
         apart.ledger = Ledger()
         theta, record = run(variant(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
         assert torch.equal(theta, expected[name][0]), name
@@ -82,17 +82,17 @@ def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected) -> None:
-    net = together()
-    deliver = net._deliver
+    server = together()
+    deliver = server._deliver
 
-    def rebuilt(party, step, nth, msg):
-        memory = {k: v.clone() for k, v in net._sites[party].memory.items()}
-        net._sites[party] = hospital(party)
-        net._sites[party].memory = memory
-        return deliver(party, step, nth, msg)
+    def rebuilt(client, step, nth, msg):
+        memory = {k: v.clone() for k, v in server._clients[client].memory.items()}
+        server._clients[client] = hospital(client)
+        server._clients[client].memory = memory
+        return deliver(client, step, nth, msg)
 
-    net._deliver = rebuilt
-    theta, record = run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    server._deliver = rebuilt
+    theta, record = run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
 
@@ -100,16 +100,16 @@ def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected)
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("lost", ["east", "target"])
 def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
-    net = together()
-    deliver = net._deliver
+    server = together()
+    deliver = server._deliver
 
-    def unreliable(party, step, nth, msg):
-        if party == lost and net.round == 2:
-            raise DroppedOut(party, "gone for a round")
-        return deliver(party, step, nth, msg)
+    def unreliable(client, step, nth, msg):
+        if client == lost and server.round == 2:
+            raise DroppedOut(client, "gone for a round")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = unreliable
-    theta, record = run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+    server._deliver = unreliable
+    theta, record = run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.isfinite(theta).all()
     assert bool(record.metrics[1].get("lost")) == (lost == "target")
 
@@ -117,14 +117,14 @@ def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
 @pytest.mark.parametrize("shut", ["east", "target"])
 @pytest.mark.parametrize("name", SENDING)
 def test_one_hospital_that_keeps_its_features_stops_the_run_before_a_byte_leaves(name, shut) -> None:
-    net = together()
-    net.method = name
-    net._sites[shut].release = hospitals.RELEASE
+    server = together()
+    server.method = name
+    server._clients[shut].release = hospitals.RELEASE
     with pytest.raises(FdamedError) as refused:
-        run(variant(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)
+        run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     for part in (name, "feature_exchange.send_features", "features", shut):
         assert part in refused.value.what
-    assert net.ledger.lines() == []
+    assert server.ledger.lines() == []
     assert "privacy.release" in refused.value.fix
 
 
@@ -132,8 +132,8 @@ def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
     builders = {n: partial(hospitals.hospital, n, labels=False) for n in ("north", "target")}
     layout = hospitals.model().layout
     # The server believes that features are released: the hospital's own door holds.
-    net = Processes(builders, "target", layout, "fdann", dict.fromkeys(builders, OPEN))
+    server = Processes(builders, "target", layout, "fdann", dict.fromkeys(builders, OPEN))
     with pytest.raises(FdamedError, match=r"fdann asks \w+ in step feature_exchange.send_features for features"):
-        run(variant("fdann"), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert net.ledger.total(kind="features", sender="north") == 0
-    net.close()
+        run(variant("fdann"), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert server.ledger.total(kind="features", sender="north") == 0
+    server.close()

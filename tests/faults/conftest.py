@@ -26,7 +26,7 @@ def expected(prepared: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def third_round(prepared: Path) -> Path:
     """The study after round 3 of 5."""
-    folder = studies.copy(prepared, prepared.parent / "cut")
+    folder = studies.copy(prepared, prepared.parent / "split")
     cut_after(folder, 3, RUN)
     return folder
 

@@ -11,7 +11,7 @@ from fdamed.federation.checkpoint import Checkpoints
 from tests.faults import studies
 
 
-class Cut(BaseException):
+class Split(BaseException):
     """As sudden as a signal."""
 
 
@@ -22,11 +22,11 @@ def cut_after(folder: Path, round: int, run: str) -> None:
     def end(number: int, *rest: object) -> None:
         told(number, *rest)
         if number == round:
-            raise Cut
+            raise Split
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_tell", end)
-        with pytest.raises(Cut):
+        with pytest.raises(Split):
             studies.fdamed(folder, *single(run))
 
 

@@ -20,10 +20,10 @@ from tests.idx_files import write_idx
 
 TARGET = "C3"
 RUNS = {
-    "scaffold": {"train": {"source": {"optimiser": "sgd", "lr": 0.01}}},
+    "scaffold": {"train": {"source": {"optimizer": "sgd", "lr": 0.01}}},
     "transfer": {"method": "fedavg", "then": {"method": "finetune_head", "rounds": 2}},
 }
-"""SCAFFOLD's control variates are hospitals' memories; the new head goes on with its optimiser's moments."""
+"""SCAFFOLD's control variates are hospitals' memories; the new head goes on with its optimizer's moments."""
 COMPARED = ("run.json", "metrics.jsonl", "ledger.jsonl", "layers.jsonl", "absences.jsonl", "theta.safetensors", "done")
 """A run's files but its clock's."""
 CONFIG = "study.yaml"
@@ -32,9 +32,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def configuration(**changes: Any) -> dict[str, Any]:
     return {
-        "cohort": "small",
+        "study": "small",
         "data": {"layout": "benchmark", "domains": {"set": {"kind": "idx", "root": "idx"}}},
-        "cut": {"by": "iid", "clients": 4, "labelled": 20},
+        "split": {"by": "iid", "clients": 4, "labeled": 20},
         "image": {"size": 28},
         "model": {"backbone": "cnn", "side": 28, "classes": 10},
         "train": {

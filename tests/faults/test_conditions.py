@@ -60,7 +60,7 @@ def test_another_number_of_threads_is_refused(cut: Path, expected, capfd) -> Non
 
 def test_other_data_are_refused(cut: Path, capfd) -> None:
     raw = yaml.safe_load((cut / "study.yaml").read_text())
-    raw["cut"]["labelled"] = 10
+    raw["split"]["labeled"] = 10
     (cut / "study.yaml").write_text(yaml.safe_dump(raw))
     assert studies.fdamed(cut, "divide") == 0
     capfd.readouterr()

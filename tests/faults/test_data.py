@@ -12,7 +12,7 @@ from PIL import Image
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.data.table_reader import label_value
 from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
@@ -38,7 +38,7 @@ BATCH = 4
 @pytest.mark.parametrize("images", [1, 2, BATCH - 1, BATCH, BATCH + 1])
 def test_a_hospital_with_hardly_an_image_trains_to_finite_weights(images: int) -> None:
     whole = hospitals.images("north")
-    data = Labelled(whole.images[:images], whole.y[:images], {})
+    data = Labeled(whole.images[:images], whole.y[:images], {})
     model = hospitals.model()
     before = model.read()
     outcome = fit(model, data, Recipe(lr=0.01, batch=BATCH), stream(0, "few"))
@@ -50,13 +50,13 @@ def test_a_hospital_with_hardly_an_image_trains_to_finite_weights(images: int) -
 def test_a_hospital_without_an_image_says_so() -> None:
     whole = hospitals.images("north")
     with pytest.raises(FdamedError, match="nothing to train on"):
-        fit(hospitals.model(), Labelled(whole.images[:0], whole.y[:0], {}), Recipe(lr=0.01), stream(0, "none"))
+        fit(hospitals.model(), Labeled(whole.images[:0], whole.y[:0], {}), Recipe(lr=0.01), stream(0, "none"))
 
 
 def test_a_hospital_of_one_class_takes_part_and_leaves_a_finite_model() -> None:
     net = hospitals.in_process()
-    site = net._sites["east"]
-    site.data = Labelled(site.data.images, np.ones_like(site.data.y), {})
+    site = net._clients["east"]
+    site.data = Labeled(site.data.images, np.ones_like(site.data.y), {})
     theta, record = run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.isfinite(theta).all() and record.absences == []
 
@@ -69,7 +69,7 @@ def test_of_a_thousand_cached_images_the_hundred_damaged_ones_are_made_again(tmp
         Image.fromarray(picture(number)).save(root / "deep" / f"{number:02}.png")
     assert make(manifest(1000), root).decoded == 1000
     good = cached(root)
-    store = root.parent / "party" / ".cache" / "store.npy"
+    store = root.parent / "client" / ".cache" / "store.npy"
     raw = bytearray(store.read_bytes())
     rng = np.random.default_rng(5)
     for row in rng.choice(1000, 100, replace=False):

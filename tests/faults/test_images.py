@@ -87,10 +87,10 @@ def test_another_thousand_mutants_are_accepted_whole_or_refused_within_seconds(t
 
 @pytest.mark.faults
 def test_none_of_five_hundred_truncated_jpegs_is_accepted(tmp_path: Path) -> None:
-    grey = Image.fromarray(thorax(300, 260, bits=8).astype(np.uint8))
+    gray = Image.fromarray(thorax(300, 260, bits=8).astype(np.uint8))
     kinds = {
-        "baseline": (grey, {}), "progressive": (grey, {"progressive": True}), "rgb": (grey.convert("RGB"), {}),
-        "coarse": (grey, {"quality": 20}), "fine": (grey, {"quality": 98, "optimize": True}),
+        "baseline": (gray, {}), "progressive": (gray, {"progressive": True}), "rgb": (gray.convert("RGB"), {}),
+        "coarse": (gray, {"quality": 20}), "fine": (gray, {"quality": 98, "optimize": True}),
     }  # fmt: skip
     count = 0
     for name, (image, options) in kinds.items():
@@ -98,9 +98,9 @@ def test_none_of_five_hundred_truncated_jpegs_is_accepted(tmp_path: Path) -> Non
         whole = (tmp_path / name).read_bytes()
         read(tmp_path / name)
         for end in np.linspace(0, len(whole) - 3, CUTS // len(kinds)).astype(int):
-            (tmp_path / "cut").write_bytes(whole[:end])
+            (tmp_path / "split").write_bytes(whole[:end])
             with pytest.raises(Unreadable):
-                read(tmp_path / "cut")
+                read(tmp_path / "split")
             count += 1
     assert count == CUTS
 

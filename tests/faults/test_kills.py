@@ -1,4 +1,4 @@
-"""A training that is killed anywhere ends with the same bits: model, buffers, optimiser, metrics, ledger, MLflow."""
+"""A training that is killed anywhere ends with the same bits: model, buffers, optimizer, metrics, ledger, MLflow."""
 
 from __future__ import annotations
 

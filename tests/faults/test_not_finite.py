@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 from tests.faults import studies
 from tests.faults.interrupted import finish, single
 
@@ -47,16 +47,16 @@ def test_no_number_that_is_not_finite_is_saved_and_the_run_can_go_on(
     folder = studies.copy(prepared, tmp_path / "study")
     rng = np.random.default_rng(nth)
     at, bad = int(rng.integers(1, 45)), (float("nan"), float("inf"), -float("inf"))[nth % 3]
-    step, count = Optimiser.step, [0]
+    step, count = Optimizer.step, [0]
 
-    def poisoned(self: Optimiser) -> None:
+    def poisoned(self: Optimizer) -> None:
         count[0] += 1
         if count[0] == at:
             self._model.grad[int(rng.integers(len(self._model.grad)))] = bad
         step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Optimiser, "step", poisoned)
+        patch.setattr(Optimizer, "step", poisoned)
         code = studies.fdamed(folder, *single(RUN))
     told = capsys.readouterr().err
     assert count[0] >= at

@@ -126,20 +126,20 @@ def test_a_disk_that_is_full_from_the_start_is_told_before_training(tmp_path: Pa
 HUNGRY = """
 import resource, sys
 from fdamed.cli.main import main
-from fdamed.federation.server import Network
-begin = Network.begin
+from fdamed.federation.server import Server
+begin = Server.begin
 def limited(self, *numbers):
     begin(self, *numbers)
     size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
-Network.begin = limited
+Server.begin = limited
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.faults
 def test_out_of_memory_names_the_batch_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    train = studies.configuration()["train"] | {"source": {"lr": 0.003, "batch": 40, "optimiser": "sgd"}}
+    train = studies.configuration()["train"] | {"source": {"lr": 0.003, "batch": 40, "optimizer": "sgd"}}
     folder = studies.prepare(tmp_path / "study", train=train, runs={RUN: {}})
     cut_after(folder, 1, RUN)
     before = kept(folder)

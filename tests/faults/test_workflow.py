@@ -52,13 +52,13 @@ def write_data(folder: Path) -> Path:
 
 def configuration(raw: Path) -> dict[str, Any]:
     return {
-        "cohort": "small",
+        "study": "small",
         "data": {
             "layout": "table", "root": str(raw), "table": "export.csv", "labels": {"Edema": "Edema"},
             "columns": {"image": "file", "patient": "id", "site": "house"}, "salt": "for tests", "reject_share": 0.1,
         },
-        "cut": {
-            "by": "site", "label": "Edema", "parties": SITES, "target": "North", "labelled": 4, "val": 0.2, "test": 0.3,
+        "split": {
+            "by": "site", "label": "Edema", "clients": SITES, "target": "North", "labeled": 4, "val": 0.2, "test": 0.3,
         },
         "image": {"size": 32},
         "privacy": {"smallest_cell": 1, "smallest_images": 1, "smallest_steps": 1},
@@ -141,7 +141,7 @@ def test_the_outputs_are_those_of_a_single_run_stage_by_stage(made: Made, tmp_pa
     folder = tmp_path / "single"
     folder.mkdir()
     shutil.copyfile(made.folder / "study.yaml", folder / "study.yaml")
-    for stage in (["ingest"], ["split"], ["cache", "--party", "North"], ["cache", "--party", "East"], ["guard"]):
+    for stage in (["ingest"], ["split"], ["cache", "--client", "North"], ["cache", "--client", "East"], ["validation"]):
         assert studies.fdamed(folder, *stage) == 0, stage
     assert studies.fdamed(folder, "init", "--seed", "0") == 0
     for run in ("fedavg", "gp"):
@@ -156,12 +156,12 @@ def test_odd_names_go_through_and_what_cannot_be_read_is_listed(made: Made) -> N
     for name in ("tracked.json", "report/index.html", "ingest.json"):
         assert (root / name).stat().st_size > 0
     assert yaml.safe_load((root / "ingest.json").read_text())["rows"] == 60 - len(LISTED)
-    with open(root / "parties" / "rejects.csv", newline="", encoding="utf-8") as file:
+    with open(root / "clients" / "rejects.csv", newline="", encoding="utf-8") as file:
         refused = {row["reason"] for row in csv.DictReader(file)}
     assert "MISSING" in refused and len(refused) <= 2
     import pandas as pd
 
-    cached = [pd.read_parquet(root / "parties" / party / "order.parquet")["image"] for party in SITES]
+    cached = [pd.read_parquet(root / "clients" / client / "order.parquet")["image"] for client in SITES]
     assert {name.removesuffix(".png") for names in cached for name in names} >= set(ODD) - LISTED
 
 
@@ -178,7 +178,7 @@ CHANGES: list[tuple[str, Any, set[str], set[str]]] = [
     ("train.target.lr", 0.002, TRAINING | VIEWS, DATA | {"init"}),
     ("model.width", 0.125, TRAINING | VIEWS | {"init"}, DATA),
     ("image.size", 40, TRAINING | VIEWS | {"cache", "guard"}, {"ingest", "split", "init"}),
-    ("cut.test", 0.25, TRAINING | VIEWS | {"split", "cache", "guard"}, {"ingest", "init"}),
+    ("split.test", 0.25, TRAINING | VIEWS | {"split", "cache", "guard"}, {"ingest", "init"}),
     ("data.reject_share", 0.2, TRAINING | VIEWS | DATA, {"init"}),
     ("tracking.uri", "sqlite:///other.db", {"track"}, DATA | TRAINING | {"init", "report_page"}),
     ("seeds", [0, 1], TRAINING | VIEWS | {"init"}, DATA),

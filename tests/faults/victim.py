@@ -1,6 +1,6 @@
 """`fdamed` that gets a signal from itself: `python -m tests.faults.victim WHAT NUMBER SIGNAL -- ARGUMENTS`.
 
-WHAT is `step` (before the optimiser's NUMBER-th step) or `file` (before the NUMBER-th file is opened for writing,
+WHAT is `step` (before the optimizer's NUMBER-th step) or `file` (before the NUMBER-th file is opened for writing,
 renamed, linked or removed below the working directory), or `never`: then the last line tells how many of each there
 were. Checkpoints stay when a run is finished, so that a test can compare them.
 """
@@ -40,16 +40,16 @@ class Counter:
 
 
 def counted(counter: Counter) -> None:
-    """Let every step of the optimiser be counted."""
-    from fdamed.training.optimizer import Optimiser
+    """Let every step of the optimizer be counted."""
+    from fdamed.training.optimizer import Optimizer
 
-    step = Optimiser.step
+    step = Optimizer.step
 
-    def noted(self: Optimiser) -> None:
+    def noted(self: Optimizer) -> None:
         counter.note("step")
         step(self)
 
-    Optimiser.step = noted
+    Optimizer.step = noted
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from fdamed.cli.main import main
 from fdamed.theory.advice import score
 
 SIDE = 32
-PARTIES = {"twin": "a", "opposite": "b", "target": "c"}
+CLIENTS = {"twin": "a", "opposite": "b", "target": "c"}
 
 
-def write_party(folder: Path, seed: int, flipped: bool) -> None:
+def write_client(folder: Path, seed: int, flipped: bool) -> None:
     """Positives have a bright left half; in a flipped hospital they are called negatives."""
     rng = np.random.default_rng(seed)
     splits = ["adapt"] * 48 + ["test"] * 8 + ["train"] * 80 + ["val"] * 8
@@ -33,10 +33,10 @@ def write_party(folder: Path, seed: int, flipped: bool) -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("advise")
     config = {
-        "cohort": "small",
+        "study": "small",
         "results": str(folder / "results"),
         "data": {"layout": "chexpert", "root": str(folder)},
-        "cut": {"by": "race", "label": "Edema", "parties": PARTIES, "target": "target", "labelled": 48},
+        "split": {"by": "race", "label": "Edema", "clients": CLIENTS, "target": "target", "labeled": 48},
         "image": {"size": SIDE},
         "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625},
@@ -51,10 +51,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "config.json").write_text(json.dumps(config))
     root = folder / "results" / "small"
-    for seed, party in enumerate(PARTIES):
-        write_party(root / "parties" / party, seed, party == "opposite")
+    for seed, client in enumerate(CLIENTS):
+        write_client(root / "clients" / client, seed, client == "opposite")
     images = {"train": 80, "adapt": 48, "val": 8, "test": 8}
-    (root / "cohort.json").write_text(json.dumps({"parties": {p: {"images": images} for p in PARTIES}}))
+    (root / "cohort.json").write_text(json.dumps({"clients": {p: {"images": images} for p in CLIENTS}}))
     assert main(["init", "--config", str(folder / "config.json"), "--seed", "0"]) == 0
     return folder
 
@@ -79,8 +79,8 @@ def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(
 def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_target(study: Path) -> None:
     lines = (study / "results" / "small" / "advice" / "target.ledger.jsonl").read_text().splitlines()
     out = {(line["from"], line["kind"]) for line in map(json.loads, lines) if line["from"] != "server"}
-    assert {kind for party, kind in out if party == "target"} == {"count", "scalar", "statistic"}
-    assert {kind for party, kind in out if party == "twin"} == {"weights", "update", "count", "scalar", "statistic"}
+    assert {kind for client, kind in out if client == "target"} == {"count", "scalar", "statistic"}
+    assert {kind for client, kind in out if client == "twin"} == {"weights", "update", "count", "scalar", "statistic"}
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_the_advice_can_be_scored(study: Path) -> None:
 
 def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:
     assert main(["advise", "--config", str(study / "config.json"), "--target", "nobody"]) == 2
-    assert "no party 'nobody'" in capfd.readouterr().err
+    assert "no client 'nobody'" in capfd.readouterr().err
 
 
 def test_figure_2_small_writes_theory_beside_training(tmp_path: Path, capfd) -> None:

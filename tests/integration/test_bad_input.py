@@ -28,7 +28,7 @@ def rows_of(patients: int = 60) -> Rows:
 
 def configure(folder: Path, raw: Path, **changes: dict[str, Any]) -> Path:
     content: dict[str, Any] = {
-        "cohort": "small",
+        "study": "small",
         "results": str(folder / "results"),
         "data": {
             "layout": "table",
@@ -38,12 +38,12 @@ def configure(folder: Path, raw: Path, **changes: dict[str, Any]) -> Path:
             "labels": {"Edema": "Edema"},
             "salt": "a salt for tests",
         },
-        "cut": {
+        "split": {
             "by": "site",
             "label": "Edema",
-            "parties": {"North": "north", "East": "east"},
+            "clients": {"North": "north", "East": "east"},
             "target": "North",
-            "labelled": 4,
+            "labeled": 4,
             "val": 0.2,
             "test": 0.3,
         },
@@ -75,8 +75,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder, folder / "raw")
     assert stage(config, "ingest") == 0
     assert stage(config, "split") == 0
-    for party in ("North", "East"):
-        assert stage(config, "cache", "--party", party, "--workers", "1") == 0
+    for client in ("North", "East"):
+        assert stage(config, "cache", "--client", client, "--workers", "1") == 0
     assert stage(config, "init", "--seed", "0") == 0
     return folder
 
@@ -122,19 +122,19 @@ def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path,
     assert stage(configure(tmp_path, tmp_path / "raw", data={"table": "exports.csv"}), "ingest") == 2
     what, where, fix = told()
     assert what == "there is no such table" and where.endswith("exports.csv") and "export.csv" in fix
-    assert files(tmp_path / "results") == {"small/parties/rejects.csv": b"file,row,reason,detail\n"}
+    assert files(tmp_path / "results") == {"small/clients/rejects.csv": b"file,row,reason,detail\n"}
 
 
 # --- hospitals ---
 
 
 @pytest.mark.parametrize(
-    ("cut", "message"),
+    ("split", "message"),
     [
-        ({"parties": {"North": "north", "West": "west"}}, "no row has site = 'west'"),
-        ({"by": "expression", "parties": {"North": "site == 'north'", "Young": "age < 1"}}, "Young is empty"),
+        ({"clients": {"North": "north", "West": "west"}}, "no row has site = 'west'"),
+        ({"by": "expression", "clients": {"North": "site == 'north'", "Young": "age < 1"}}, "Young is empty"),
         ({"where": "label['Edema'] == 1"}, "North has no negative row for Edema"),
-        ({"labelled": 29}, "too few for 29 labelled ones"),
+        ({"labeled": 29}, "too few for 29 labeled ones"),
     ],
 )
 def test_an_empty_domain_or_an_absent_class_leaves_the_earlier_cohort_as_it_was(
@@ -151,12 +151,12 @@ def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
     study: Path, told, capfd: pytest.CaptureFixture[str]
 ) -> None:
     results = study.parent / "results"
-    path = results / "small/parties/North/manifest.parquet"
+    path = results / "small/clients/North/manifest.parquet"
     manifest = pd.read_parquet(path)
     trained, tested = (manifest.index[manifest["split"] == s][0] for s in ("train", "test"))
     manifest.loc[tested, "patient"] = manifest.loc[trained, "patient"]
     manifest.to_parquet(path, index=False)
-    assert stage(study, "cache", "--party", "North", "--workers", "1") == 0
+    assert stage(study, "cache", "--client", "North", "--workers", "1") == 0
     before = files(results)
     capfd.readouterr()
     assert stage(study, "guard") == 2
@@ -181,14 +181,14 @@ def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path
 @pytest.mark.parametrize(
     ("absent", "command", "maker"),
     [
-        ("parties/North/manifest.parquet", ["cache", "--party", "North"], "fdamed split"),
-        ("parties/East/order.parquet", ["guard"], "fdamed cache"),
-        ("parties/East/images.npy", ["guard"], "fdamed cache"),
-        ("parties/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
-        ("parties/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
+        ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
+        ("clients/East/order.parquet", ["validation"], "fdamed cache"),
+        ("clients/East/images.npy", ["validation"], "fdamed cache"),
+        ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
+        ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),
         ("cohort.json", ["federate", *FEDERATE], "fdamed split"),
-        ("", ["evaluate", *FEDERATE[:-2], "--seeds", "0", "--party", "North"], "fdamed federate"),
+        ("", ["evaluate", *FEDERATE[:-2], "--seeds", "0", "--client", "North"], "fdamed federate"),
         ("", ["track"], "snakemake"),
         ("", ["report"], "snakemake"),
     ],
@@ -209,12 +209,12 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
 @pytest.mark.parametrize(
     ("damaged", "command", "maker"),
     [
-        ("parties/index.parquet", ["split"], "fdamed ingest"),
-        ("parties/North/manifest.parquet", ["cache", "--party", "North"], "fdamed split"),
-        ("parties/East/order.parquet", ["guard"], "fdamed cache"),
-        ("parties/East/images.npy", ["guard"], "fdamed cache"),
-        ("parties/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
-        ("parties/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
+        ("clients/index.parquet", ["split"], "fdamed ingest"),
+        ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
+        ("clients/East/order.parquet", ["validation"], "fdamed cache"),
+        ("clients/East/images.npy", ["validation"], "fdamed cache"),
+        ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
+        ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),
     ],
 )
@@ -256,8 +256,8 @@ def test_what_was_made_with_other_settings_is_not_trained_on(
 @pytest.mark.parametrize(
     ("folder", "command"),
     [
-        ("parties", ["ingest"]),
-        ("parties/North/.cache", ["cache", "--party", "North", "--workers", "1"]),
+        ("clients", ["ingest"]),
+        ("clients/North/.cache", ["cache", "--client", "North", "--workers", "1"]),
         ("runs/fedavg/North/0", ["federate", *FEDERATE]),
     ],
 )
@@ -281,9 +281,9 @@ def test_a_folder_that_another_run_holds_is_left_alone(study: Path, told, folder
         (["federate", "--run", "fedavgg", "--target", "North", "--seed", "0"], "no run 'fedavgg'", "fedavg"),
         (["federate", "--run", "fedavg", "--target", "East", "--seed", "0"], "no target 'East'", "North"),
         (["federate", "--run", "fedavg", "--target", "North", "--seed", "1"], "no seed 1", "0"),
-        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "7", "--party", "North"], "no seed 7", "0"),
-        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "--party", "../North"], "no hospital '../North'", "North, East"),
-        (["cache", "--party", "../North"], "no hospital '../North'", "North, East"),
+        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "7", "--client", "North"], "no seed 7", "0"),
+        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "--client", "../North"], "no hospital '../North'", "North, East"),
+        (["cache", "--client", "../North"], "no hospital '../North'", "North, East"),
     ],
 )
 def test_what_the_study_does_not_have_is_named_with_what_it_has(

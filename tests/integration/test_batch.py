@@ -18,7 +18,7 @@ TINY = Path(__file__).resolve().parents[1] / "workflow" / "tiny.yaml"
 SAME = [f for f in FILES if f != "timing.jsonl"]
 RUNS = {
     "fedavg": {},
-    "wild": {"method": "fedavg", "train": {"source": {"lr": 1e30, "optimiser": "sgd"}}},
+    "wild": {"method": "fedavg", "train": {"source": {"lr": 1e30, "optimizer": "sgd"}}},
     "gp": {"beta": 0.5},
 }
 
@@ -32,8 +32,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw["results"] = str(folder / "results")
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(raw))
-    caches = [["cache", "--party", party] for party in raw["cut"]["parties"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
+    caches = [["cache", "--client", client] for client in raw["split"]["clients"]]
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["validation"], ["init", "--seed", "0"]):
         assert main([*stage, "--config", str(path)]) == 0, stage
     return path
 

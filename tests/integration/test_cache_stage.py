@@ -21,11 +21,11 @@ def study(tmp_path: Path) -> Path:
     """A configuration and one hospital's manifest over DICOM, JPEG and PNG files."""
     data = tmp_path / "data"
     data.mkdir()
-    grey = thorax(120, 100, bits=8).astype(np.uint8)
+    gray = thorax(120, 100, bits=8).astype(np.uint8)
     names = []
     for number in range(16):
         name = f"CANARY-{number:02}"
-        image = np.roll(grey, number, axis=1)
+        image = np.roll(gray, number, axis=1)
         if number % 4 == 0:
             write(data / name, dataset(image.astype(np.uint16) * 8, PhotometricInterpretation="MONOCHROME1"))
         elif number % 4 == 1:
@@ -34,15 +34,15 @@ def study(tmp_path: Path) -> Path:
             Image.fromarray(image).save(data / name, format=("JPEG", "PNG")[number % 2])
         names.append(name)
     content = {
-        "cohort": "demo",
+        "study": "demo",
         "results": str(tmp_path / "results"),
         "data": {"layout": "nih", "root": str(data), "reject_share": 0.1},
-        "cut": {"by": "view", "label": "Edema", "parties": {"A": "frontal", "B": "lateral"}, "target": "A"},
+        "split": {"by": "view", "label": "Edema", "clients": {"A": "frontal", "B": "lateral"}, "target": "A"},
         "image": {"size": 64},
         "runs": {"fedavg": {}},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
-    folder = tmp_path / "results" / "demo" / "parties" / "A"
+    folder = tmp_path / "results" / "demo" / "clients" / "A"
     folder.mkdir(parents=True)
     rows = pd.DataFrame(
         {
@@ -57,12 +57,12 @@ def study(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(study: Path, *more: str, party: str = "A") -> int:
-    return main(["cache", "--config", str(study / "config.yaml"), "--party", party, "--workers", "2", *more])
+def command(study: Path, *more: str, client: str = "A") -> int:
+    return main(["cache", "--config", str(study / "config.yaml"), "--client", client, "--workers", "2", *more])
 
 
 def test_a_manifest_of_mixed_formats_becomes_a_cache(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = study / "results" / "demo" / "parties" / "A"
+    folder = study / "results" / "demo" / "clients" / "A"
     assert command(study) == 0
     data = load(folder, ("train", "adapt", "val", "test"), heads=("sex",))
     assert data.images.shape == (16, 64, 64)
@@ -90,9 +90,9 @@ def test_refusals_are_counted_on_screen_and_named_only_in_the_hospital(
 
 
 def test_mistakes_of_the_user_are_three_lines_and_exit_code_2(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert command(study, party="C") == 2
+    assert command(study, client="C") == 2
     assert "Choose one of A, B" in capfd.readouterr().err
-    assert command(study, party="B") == 2
+    assert command(study, client="B") == 2
     assert "Run `fdamed split` first" in capfd.readouterr().err
     assert command(study, "--workers", "0") == 2
     assert "at least 1" in capfd.readouterr().err

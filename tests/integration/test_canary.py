@@ -122,14 +122,14 @@ def planted_midrc(folder: Path) -> Tree:
 
 def configure(folder: Path, tree: Tree, **data: Any) -> Path:
     content = {
-        "cohort": "canary",
+        "study": "canary",
         "data": {**tree.data, "reject_share": 0.2, "salt": tree.plant("salt"), **data},
-        "cut": {
+        "split": {
             "by": "site",
             "label": "COVID-19" if tree.data["layout"] == "midrc" else "Disease",
-            "parties": {"IL": "IL", "NC": "NC"},
+            "clients": {"IL": "IL", "NC": "NC"},
             "target": "NC",
-            "labelled": 6,
+            "labeled": 6,
             "val": 0.2,
             "test": 0.3,
             "balanced": False,
@@ -150,11 +150,11 @@ STAGES = [
     ["doctor"],
     ["ingest"],
     ["split"],
-    *(["cache", "--party", party, "--workers", "1"] for party in ("IL", "NC")),
-    ["guard"],
+    *(["cache", "--client", client, "--workers", "1"] for client in ("IL", "NC")),
+    ["validation"],
     ["init", "--seed", "0"],
     *(["federate", "--run", run, "--target", "NC", "--seed", "0"] for run in ("fedavg", "gp")),
-    *(["evaluate", "--run", run, "--target", "NC", "--seeds", "0", "--party", "NC"] for run in ("fedavg", "gp")),
+    *(["evaluate", "--run", run, "--target", "NC", "--seeds", "0", "--client", "NC"] for run in ("fedavg", "gp")),
     ["track"],
     ["report"],
 ]
@@ -183,7 +183,7 @@ def test_planted_identifiers_stay_in_the_hospitals(
         assert main([name, "--config", str(config), *options]) == 0, (name, capfd.readouterr().err)
     said = capfd.readouterr()
 
-    home = work / "results" / "canary" / "parties"
+    home = work / "results" / "canary" / "clients"
     index = pd.read_parquet(home / "index.parquet")
     secrets = tree.planted | DATES | set(index["patient"]) | set(index["study"])
     assert len(index) == PATIENTS - 4 and len(secrets) > 8 * PATIENTS

@@ -22,13 +22,13 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_lines
 
 SIDE, HIDDEN, CLASSES = 32, 128, 2
-PARTIES = {"north": "a", "south": "b", "target": "c"}
+CLIENTS = {"north": "a", "south": "b", "target": "c"}
 SPLITS = ["adapt"] * 12 + ["test"] * 20 + ["train"] * 28 + ["val"] * 6
 LEARNED, JUDGED = 40, 26
 RELEASE = ["weights", "update", "statistic", "features", "scalar", "count"]
 
 
-def write_party(folder: Path, seed: int, flipped: bool = False) -> None:
+def write_client(folder: Path, seed: int, flipped: bool = False) -> None:
     """Positives have a bright left half; every hospital has a brightness of its own."""
     rng = np.random.default_rng(seed)
     bright = np.arange(len(SPLITS)) % 2
@@ -48,10 +48,10 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
     """Three hospitals and a configuration with every classical row; the path of the configuration."""
     recipe = {"lr": 0.001, "batch": 8}
     config = {
-        "cohort": "small",
+        "study": "small",
         "results": str(folder / "results"),
         "data": {"layout": "chexpert", "root": str(folder)},
-        "cut": {"by": "race", "label": "Edema", "parties": PARTIES, "target": "target", "labelled": 12},
+        "split": {"by": "race", "label": "Edema", "clients": CLIENTS, "target": "target", "labeled": 12},
         "image": {"size": SIDE},
         "privacy": {"release": release, "smallest_images": 1, "smallest_steps": 1},
         "model": {"width": 0.0625, "hidden": HIDDEN},
@@ -73,13 +73,13 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     root = folder / "results" / "small"
-    for seed, party in enumerate(PARTIES):
-        write_party(root / "parties" / party, seed, flipped and party == "target")
-    parties = {
-        party: {"images": {"train": 1000, "adapt": 1000}, "positives": {"train": 500, "adapt": 500}}
-        for party in PARTIES
+    for seed, client in enumerate(CLIENTS):
+        write_client(root / "clients" / client, seed, flipped and client == "target")
+    clients = {
+        client: {"images": {"train": 1000, "adapt": 1000}, "positives": {"train": 500, "adapt": 500}}
+        for client in CLIENTS
     }
-    (root / "cohort.json").write_text(json.dumps({"hash": "h", "parties": parties}))
+    (root / "cohort.json").write_text(json.dumps({"hash": "h", "clients": clients}))
     (root / "leakage.json").write_text("{}")
     return path
 
@@ -89,8 +89,8 @@ def stage(command: str, config: Path, *more: str) -> int:
 
 
 def features(config: Path, backbone: str = "init") -> None:
-    for party in PARTIES:
-        assert stage("features", config, "--party", party, "--target", "target", "--backbone", backbone) == 0
+    for client in CLIENTS:
+        assert stage("features", config, "--client", client, "--target", "target", "--backbone", backbone) == 0
 
 
 def align(config: Path, run: str) -> Path:
@@ -106,13 +106,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return config
 
 
-def kept(config: Path, party: str, backbone: str = "init") -> Path:
-    return config.parent / f"results/small/parties/{party}/features/{backbone}/target/0.safetensors"
+def kept(config: Path, client: str, backbone: str = "init") -> Path:
+    return config.parent / f"results/small/clients/{client}/features/{backbone}/target/0.safetensors"
 
 
 def test_features_stay_in_the_hospitals_folder_and_say_where_they_come_from(study: Path) -> None:
     found = sorted(p for p in (study.parent / "results").rglob("*.safetensors") if "features" in p.parts)
-    assert found == sorted(kept(study, party) for party in PARTIES)
+    assert found == sorted(kept(study, client) for client in CLIENTS)
     assert not list(kept(study, "north").parent.glob(".*")), "nothing half-written is left"
     with safe_open(kept(study, "north"), framework="pt") as file:
         assert set(file.metadata()) == {"theta", "order", "backbone", "fdamed"}
@@ -121,7 +121,7 @@ def test_features_stay_in_the_hospitals_folder_and_say_where_they_come_from(stud
     model = resident(load(study))
     weights = load_file(study.parent / "results" / "small" / "init" / "0" / "theta.safetensors")
     model.module.load_state_dict(weights, strict=False)
-    image = np.load(study.parent / "results/small/parties/north/images.npy")[3]
+    image = np.load(study.parent / "results/small/clients/north/images.npy")[3]
     with torch.no_grad():
         by_hand = model.module.eval().features(torch.from_numpy(image)[None, None].float() / 255)
     assert torch.allclose(z[3], by_hand[0], atol=1e-5)
@@ -136,7 +136,7 @@ def test_a_row_has_the_files_of_a_run_and_both_scores(study: Path, run: str) -> 
     (line,) = read_lines(folder / "metrics.jsonl")
     assert score["n"] == 20 and score["acc"] == line["test/acc"] and score["auc"] == line["test/auc"]
     assert line["val/auc"] is not None
-    rows = pd.read_parquet(study.parent / f"results/small/parties/target/predictions/{run}/target/0.parquet")
+    rows = pd.read_parquet(study.parent / f"results/small/clients/target/predictions/{run}/target/0.parquet")
     assert len(rows) == 20 and ((rows["score"] >= 0) & (rows["score"] <= 1)).all()
     assert float(((rows["score"] >= 0.5) == (rows["y"] == 1)).mean()) == pytest.approx(score["acc"])
 
@@ -149,8 +149,8 @@ def test_the_ledger_has_every_byte_of_every_patient_that_left(study: Path) -> No
     expected = {("server", p, "send_rows", "weights"): size for p in ("north", "south")}
     expected |= {(p, "server", "send_rows", "features"): LEARNED * (4 * HIDDEN + 8) for p in ("north", "south")}
     expected |= {
-        ("server", "target", "send_unlabelled", "weights"): size,
-        ("target", "server", "send_unlabelled", "features"): LEARNED * 4 * HIDDEN,
+        ("server", "target", "send_unlabeled", "weights"): size,
+        ("target", "server", "send_unlabeled", "features"): LEARNED * 4 * HIDDEN,
         ("server", "target", "send_questions", "count"): 8,
         ("target", "server", "send_questions", "features"): JUDGED * 4 * HIDDEN,
         ("server", "target", "take_answers", "features"): JUDGED * 4 * CLASSES,
@@ -214,7 +214,7 @@ def test_features_of_other_weights_or_other_images_are_refused(study: Path, tmp_
     save_file({k: v + 0.5 for k, v in load_file(theta).items()}, theta)
     assert stage("align", config, "--run", "tca", "--target", "target") == 2
     assert "its features were made with other weights" in capsys.readouterr().err
-    write_party(tmp_path / "results/small/parties/north", 0, flipped=True)
+    write_client(tmp_path / "results/small/clients/north", 0, flipped=True)
     assert stage("align", config, "--run", "tca", "--target", "target") == 2
     assert "the features are of other images" in capsys.readouterr().err
 
@@ -224,7 +224,7 @@ def test_features_of_other_weights_or_other_images_are_refused(study: Path, tmp_
     [
         ({"features": "fedagv"}, "did you mean `fedavg`"),
         ({"features": "tca2"}, "allowed: init, fedavg"),
-        ({"labelled": 3}, "runs.tca.labelled"),
+        ({"labeled": 3}, "runs.tca.labeled"),
         ({"gama": 1.0}, "did you mean `gamma`"),
     ],
 )

@@ -46,8 +46,8 @@ def test_a_healthy_study_is_told_with_balance_overlap_and_costs(
     assert code == 0
     assert report["ok"]
     assert report["patients_shared"] == {"Edema & Lesion": "90"}
-    assert report["parties"]["Edema"]["positive"] == 0.5
-    assert report["cache_bytes"] == sum(p["images"] for p in report["parties"].values()) * 224**2
+    assert report["clients"]["Edema"]["positive"] == 0.5
+    assert report["cache_bytes"] == sum(p["images"] for p in report["clients"].values()) * 224**2
     assert report["machine"]["cores"] >= 1
     assert not (tmp_path / "results").exists()
 
@@ -76,10 +76,10 @@ def test_a_missing_column_unreadable_files_and_an_impossible_cut_give_exit_2(
     assert code == 2
     assert "33.3% of a sample of 180 files" in fail(report)
 
-    tree(tmp_path / "cut")
-    code, report = told(configure(tmp_path / "cut", cut={"labelled": 4000}), capfd)
+    tree(tmp_path / "split")
+    code, report = told(configure(tmp_path / "split", cut={"labeled": 4000}), capfd)
     assert code == 2
-    assert "too few for 4000 labelled" in fail(report)
+    assert "too few for 4000 labeled" in fail(report)
 
     code, report = told(configure(tmp_path, data={"root": str(tmp_path / "nowhere")}), capfd)
     assert code == 2

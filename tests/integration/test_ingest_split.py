@@ -45,15 +45,15 @@ def study(tmp_path: Path) -> Path:
 
 def configure(folder: Path, **keys: Any) -> Path:
     content: dict[str, Any] = {
-        "cohort": "small",
+        "study": "small",
         "results": str(folder / "results"),
         "data": {"layout": "chexpert", "root": str(folder / "raw"), **keys.pop("data", {})},
-        "cut": {
+        "split": {
             "by": "condition",
-            "parties": {"Lesion": "Lung Lesion", "Edema": "Edema"},
+            "clients": {"Lesion": "Lung Lesion", "Edema": "Edema"},
             "target": "Edema",
-            "labelled": 8,
-            **keys.pop("cut", {}),
+            "labeled": 8,
+            **keys.pop("split", {}),
         },
         "privacy": {"smallest_images": 1, "smallest_steps": 1},
         "runs": {"fedavg": {}},
@@ -71,15 +71,15 @@ def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capf
     told = json.loads((root / "ingest.json").read_text())
     assert (told["rows"], told["patients"], told["rejected"]) == (180, 90, {})
     cohort = json.loads((root / "cohort.json").read_text())
-    manifests = {p: pd.read_parquet(root / f"parties/{p}/manifest.parquet") for p in CONDITIONS}
+    manifests = {p: pd.read_parquet(root / f"clients/{p}/manifest.parquet") for p in CONDITIONS}
     check_manifests(manifests)
-    for party, frame in manifests.items():
-        entry = cohort["parties"][party]
+    for client, frame in manifests.items():
+        entry = cohort["clients"][client]
         assert entry["hash"] == content_hash(frame)
         assert sum(entry["images"].values()) == len(frame)
         assert sum(entry["positives"].values()) == int(frame["y"].sum())
         assert entry["images"]["adapt"] == 8
-    assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_parties"] == 0
+    assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_clients"] == 0
     assert "drawn by a hash" in cohort["notes"][0]
     shared = capfd.readouterr().err + (root / "cohort.json").read_text() + (root / "ingest.json").read_text()
     assert CANARY not in shared
@@ -90,18 +90,18 @@ def test_the_salt_is_made_once_for_its_owner_only_and_the_cohort_does_not_depend
     hashes = []
     for _ in range(2):
         assert main(["ingest", "--config", str(study), "--tables-only"]) == 0
-        salt = (root / "parties/salt").read_text()
+        salt = (root / "clients/salt").read_text()
         assert main(["split", "--config", str(study)]) == 0
         hashes.append(json.loads((root / "cohort.json").read_text()))
-    assert stat.S_IMODE((root / "parties/salt").stat().st_mode) == 0o600
+    assert stat.S_IMODE((root / "clients/salt").stat().st_mode) == 0o600
     assert hashes[0] == hashes[1]
-    (root / "parties/salt").unlink()
+    (root / "clients/salt").unlink()
     main(["ingest", "--config", str(study), "--tables-only"])
     main(["split", "--config", str(study)])
     other = json.loads((root / "cohort.json").read_text())
-    assert (root / "parties/salt").read_text() != salt
+    assert (root / "clients/salt").read_text() != salt
     assert other["hash"] == hashes[0]["hash"]
-    assert other["parties"]["Edema"]["hash"] != hashes[0]["parties"]["Edema"]["hash"]
+    assert other["clients"]["Edema"]["hash"] != hashes[0]["clients"]["Edema"]["hash"]
 
 
 def test_refused_rows_and_files_are_listed_and_good_ones_stay(study: Path) -> None:
@@ -112,7 +112,7 @@ def test_refused_rows_and_files_are_listed_and_good_ones_stay(study: Path) -> No
     write_table(folder / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, [*rows, rows[5]])
     (folder / "raw" / rows[2][0]).unlink()
     assert main(["ingest", "--config", str(study)]) == 0
-    listed = list(csv.DictReader((folder / "results/small/parties/rejects.csv").open()))
+    listed = list(csv.DictReader((folder / "results/small/clients/rejects.csv").open()))
     assert [(r["row"], r["reason"]) for r in listed] == [
         ("2", "PATH_OUTSIDE_ROOT"),
         ("182", "DUPLICATE_ROW"),
@@ -133,8 +133,8 @@ def test_too_many_refusals_stop_with_exit_2_after_they_were_listed(
     assert "16.7% of the rows and files were refused" in error
     assert CANARY not in error
     root = folder / "results/small"
-    assert len((root / "parties/rejects.csv").read_text().splitlines()) == 31
-    assert not (root / "parties/index.parquet").exists()
+    assert len((root / "clients/rejects.csv").read_text().splitlines()) == 31
+    assert not (root / "clients/index.parquet").exists()
     assert not (root / "ingest.json").exists()
 
 
@@ -145,11 +145,11 @@ def test_split_without_an_index_names_the_stage_that_makes_it(study: Path, capfd
 
 def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
     main(["ingest", "--config", str(study), "--tables-only"])
-    path = configure(study.parent, cut={"labelled": 5000})
+    path = configure(study.parent, cut={"labeled": 5000})
     assert main(["split", "--config", str(path)]) == 2
     root = study.parent / "results/small"
     assert not (root / "cohort.json").exists()
-    assert not list(root.glob("parties/*/manifest.parquet"))
+    assert not list(root.glob("clients/*/manifest.parquet"))
 
 
 def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFix
 def test_the_shipped_configurations_are_valid_and_have_the_paper_s_figures(name: str) -> None:
     path = Path(__file__).parents[2] / f"config/{name}.yaml"
     config = Config.model_validate(yaml.safe_load(path.read_text()))
-    figures = (config.cut.per_class, config.cut.labelled, config.train.rounds, config.image.size)
+    figures = (config.split.per_class, config.split.labeled, config.train.rounds, config.image.size)
     published = {"chexpert": (2000, 1000, 50, 224), "mimic": (250, 100, 80, 224), "midrc": ("all", 2000, 50, 224)}
     if name in published:
         assert figures == published[name]

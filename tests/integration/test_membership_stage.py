@@ -17,7 +17,7 @@ from fdamed.data.loader import load
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import tensors_in
-from fdamed.report import membership_inference as recognised
+from fdamed.report import membership_inference as recognized
 from fdamed.training.local import fit
 
 N = 160
@@ -36,10 +36,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """80 members, 80 others, one image each; a source `A` of which `known` was trained and `target_only` was not."""
     root = tmp_path_factory.mktemp("membership")
     config = {
-        "cohort": "c",
+        "study": "c",
         "results": str(root),
         "data": {"layout": "chexpert", "root": "nowhere"},
-        "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
         "image": {"size": 28},
         "model": {"backbone": "cnn", "side": 28},
         "train": {"device": "cpu"},
@@ -49,18 +49,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (root / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)
-    for party in ("A", "B"):
-        folder = root / "c" / "parties" / party
+    for client in ("A", "B"):
+        folder = root / "c" / "clients" / client
         folder.mkdir(parents=True)
         np.save(folder / "images.npy", rng.integers(0, 256, (N, 28, 28)).astype(np.uint8))
-        rows = {"patient": [f"{party}{i:04d}" for i in range(N)], "y": rng.integers(0, 2, N)}
+        rows = {"patient": [f"{client}{i:04d}" for i in range(N)], "y": rng.integers(0, 2, N)}
         split = np.repeat(["adapt", "test", "train"], [N // 4, N // 2, N // 4])
         pd.DataFrame(rows).assign(split=split).to_parquet(folder / "order.parquet")
     assert main(["init", "--config", str(root / "config.json"), "--seed", "0"]) == 0
     from safetensors.torch import save_file
 
     start = root / "c" / "init" / "0" / "theta.safetensors"
-    model = by_heart(root / "c" / "parties" / "A", start, ("adapt", "train"))
+    model = by_heart(root / "c" / "clients" / "A", start, ("adapt", "train"))
     for run, sender in (("known", "A"), ("target_only", "B")):
         place = root / "c" / "runs" / run / "B" / "0"
         place.mkdir(parents=True)
@@ -78,9 +78,9 @@ def study(made: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(study: Path, party: str = "A") -> dict:
-    assert main(["membership", "--config", str(study / "config.json"), "--party", party]) == 0
-    return json.loads((study / "c" / "membership" / f"{party}.json").read_text())
+def asked(study: Path, client: str = "A") -> dict:
+    assert main(["membership", "--config", str(study / "config.json"), "--client", client]) == 0
+    return json.loads((study / "c" / "membership" / f"{client}.json").read_text())
 
 
 def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_weights_are_not(study: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_
         assert known[attack]["tpr_at_1"] is None, "80 others cannot show a rate of one in a hundred"
     assert told["untrained"]["auc"]["low"] < 0.5 < told["untrained"]["auc"]["high"]
     assert "A0001" not in (study / "c" / "membership" / "A.json").read_text()
-    page = str(recognised.block([told]))
+    page = str(recognized.block([told]))
     assert "whole interval above the untrained network’s AUC: known at A." in page and ">untrained</th>" in page
-    assert recognised.frame([told])["attack"].tolist() == ["loss", "calibrated"]
+    assert recognized.frame([told])["attack"].tolist() == ["loss", "calibrated"]
 
 
 def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
     told = asked(study, "B")["targets"]["B"]
     assert set(told["runs"]) == {"target_only"} and told["references"] == 1
     config = json.loads((study / "config.json").read_text())
-    config["runs"]["target_only"] = {"labelled": 10}
+    config["runs"]["target_only"] = {"labeled": 10}
     (study / "config.json").write_text(json.dumps(config))
     told = asked(study, "B")["targets"]["B"]
     assert told["runs"] == {} and told["suppressed"] == ["target_only"]
@@ -110,18 +110,18 @@ def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
 
 def test_who_is_on_both_sides_of_a_leaking_split_is_no_proof_of_innocence(study: Path) -> None:
     """All others become images of members: nobody is left to compare with, so nothing is told."""
-    path = study / "c" / "parties" / "A" / "order.parquet"
+    path = study / "c" / "clients" / "A" / "order.parquet"
     frame = pd.read_parquet(path)
     frame["patient"] = [f"A{i % (N // 4):04d}" for i in range(N)]
     frame.to_parquet(path)
     told = asked(study)
     assert told["targets"]["B"] == {"runs": {}, "suppressed": ["known"], "references": 1}
-    assert str(recognised.block([told])) == "" and recognised.frame([told]).empty
+    assert str(recognized.block([told])) == "" and recognized.frame([told]).empty
 
 
 def test_bad_requests_are_one_clear_error(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["membership", "--config", str(study / "config.json"), "--party", "C"]) == 2
+    assert main(["membership", "--config", str(study / "config.json"), "--client", "C"]) == 2
     assert "Choose one of: A, B" in capsys.readouterr().err
     (study / "c" / "runs" / "known" / "B" / "0" / "ledger.jsonl").unlink()
-    assert main(["membership", "--config", str(study / "config.json"), "--party", "A"]) == 2
+    assert main(["membership", "--config", str(study / "config.json"), "--client", "A"]) == 2
     assert "fdamed federate" in capsys.readouterr().err

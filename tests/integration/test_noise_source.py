@@ -18,14 +18,14 @@ from fdamed.config.datasets import Phantom, Shift
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.data.phantom import findings
 from fdamed.data.phantom.population import draw_cohort
 from fdamed.data.phantom.render import render
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.federation.server import InProcess
 from fdamed.methods.kd3a.method import KD3A
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import predict
 
@@ -46,7 +46,7 @@ def one_finding(rng, domain, positive, names) -> NDArray[np.bool_]:
     return shows
 
 
-def phantoms(seed: int) -> dict[str, Labelled]:
+def phantoms(seed: int) -> dict[str, Labeled]:
     """Frontal images of each hospital, half of them positive."""
     asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, domains=SHIFTS)
     cohort = draw_cohort(asked, "mimic", one_finding)
@@ -56,24 +56,24 @@ def phantoms(seed: int) -> dict[str, Labelled]:
         halves = [np.flatnonzero(frontal & (cohort.positive == y))[: IMAGES // 2] for y in (True, False)]
         rows = np.sort(np.concatenate(halves))
         pixels = [Image.fromarray((p >> 4).astype(np.uint8)).resize((SIDE, SIDE)) for _, p in render(cohort, rows)]
-        out[name] = Labelled(np.stack([np.asarray(p) for p in pixels]), cohort.positive[rows].astype(np.int64), {})
+        out[name] = Labeled(np.stack([np.asarray(p) for p in pixels]), cohort.positive[rows].astype(np.int64), {})
     return out
 
 
-def noise(seed: int) -> Labelled:
+def noise(seed: int) -> Labeled:
     rng = stream(seed, "noise").numpy
     images = rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8)
-    return Labelled(images, rng.integers(0, 2, IMAGES), {})
+    return Labeled(images, rng.integers(0, 2, IMAGES), {})
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> None:
     net = build(Model(width=0.25))
-    initialise(net, stream(seed, "init").torch)
+    initialize(net, stream(seed, "init").torch)
     model, data = FlatModel(net), phantoms(seed) | {NOISE: noise(seed)}
     truth = data[TARGET].y
     sites = {
-        name: Site(
+        name: Client(
             name,
             own.without_labels() if name == TARGET else own,
             model,

@@ -314,10 +314,10 @@ def test_an_interrupted_phantom_leaves_nothing_under_its_name_and_the_next_one_s
 # --- the command ------------------------------------------------------------------------------------------------------
 
 CONFIG = """
-cohort: tiny
+study: tiny
 data: {{layout: {layout}, root: {root}}}
 {phantom}
-cut: {{by: condition, parties: {{A: Edema, B: Pneumonia}}, target: A}}
+split: {{by: condition, clients: {{A: Edema, B: Pneumonia}}, target: A}}
 runs: {{fedavg: {{}}}}
 """
 

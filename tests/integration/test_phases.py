@@ -35,14 +35,14 @@ RUNS = {
 def raw(folder: Path, **changes: object) -> dict:
     base = {"kind": "idx", "root": str(folder / "idx")}
     return {
-        "cohort": "two",
+        "study": "two",
         "results": str(folder / "results"),
         "data": {
             "layout": "benchmark",
             "domains": {"plain": base, "dark": base | {"shift": {"invert": True, "rotate": 20}}},
         },
-        "cut": {
-            "by": "classes", "clients": 4, "classes_each": 3, "sources": "plain", "target": "dark", "labelled": 30,
+        "split": {
+            "by": "classes", "clients": 4, "classes_each": 3, "sources": "plain", "target": "dark", "labeled": 30,
         },
         "image": {"size": 28},
         "model": {"backbone": "resnet18", "width": 0.125, "hidden": 16, "classes": 10},
@@ -62,7 +62,7 @@ def study(tmp_path_factory) -> tuple[Config, list[str]]:
     assert main(["divide", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
     for run in RUNS:
         assert main(["federate", *given, "--run", run, "--target", "dark", "--seed", "0"]) == 0
-        assert main(["evaluate", *given, "--run", run, "--target", "dark", "--party", "dark", "--seeds", "0"]) == 0
+        assert main(["evaluate", *given, "--run", run, "--target", "dark", "--client", "dark", "--seeds", "0"]) == 0
     return config, given
 
 
@@ -98,7 +98,7 @@ def test_run_json_says_what_the_phases_were(study) -> None:
     facts = json.loads((folder(config, "short") / "run.json").read_text())
     assert facts["rounds"] == 5 and facts["method"] == "fedavg" and facts["title"] == "FedAvg, then fine-tuned head"
     assert [(p["method"], p["rounds"]) for p in facts["phases"]] == [("fedavg", 3), ("finetune_head", 2)]
-    assert facts["phases"][1]["options"] == {"head": "kept", "optimiser": "kept"}
+    assert facts["phases"][1]["options"] == {"head": "kept", "optimizer": "kept"}
     assert "phases" not in json.loads((folder(config, "plain") / "run.json").read_text())
 
 
@@ -156,7 +156,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
     assert (place / "done").read_text() == digest
     assert (place / "metrics.jsonl").read_text() == metrics and (place / "ledger.jsonl").read_text() == ledger
     assert not [p for p in (place / "state").rglob("*") if p.is_file()], "a finished run keeps no state"
-    assert not list(Places.of(config).parties.rglob("memory/**/*.safetensors"))
+    assert not list(Places.of(config).clients.rglob("memory/**/*.safetensors"))
 
 
 @pytest.mark.parametrize(

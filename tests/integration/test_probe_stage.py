@@ -17,10 +17,10 @@ from fdamed.cli.main import main
 def study(tmp_path: Path) -> Path:
     """120 patients with an image each, those of men brighter, so that any network sees it; weights as they start."""
     config = {
-        "cohort": "c",
+        "study": "c",
         "results": str(tmp_path),
         "data": {"layout": "chexpert", "root": "nowhere"},
-        "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
         "image": {"size": 32},
         "model": {"width": 0.0625, "heads": ["sex"]},
         "train": {"device": "cpu"},
@@ -32,7 +32,7 @@ def study(tmp_path: Path) -> Path:
     n = 120
     sex = np.where(rng.random(n) < 0.5, "F", "M")
     images = rng.integers(60, 120, (n, 32, 32)) + np.where(sex == "M", 60, 0)[:, None, None]
-    folder = tmp_path / "c" / "parties" / "B"
+    folder = tmp_path / "c" / "clients" / "B"
     folder.mkdir(parents=True)
     np.save(folder / "images.npy", images.astype(np.uint8))
     rows = {"patient": [f"p{i:04d}" for i in range(n)], "sex": sex, "age": rng.uniform(20, 90, n), "view": "frontal"}
@@ -63,12 +63,12 @@ def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> N
     assert (heads["run"], heads["base"], heads["heads"], heads["value"]) == ("aux", "fedavg", ["sex"], 0.0)
     assert "p0001" not in (study / "c" / "probe" / "B.json").read_text()
     outside = {p.relative_to(study / "c").parts[0] for p in study.rglob("*.safetensors")}
-    assert outside == {"parties", "init", "runs"} and not list((study / "c" / "probe").glob("*.safetensors"))
+    assert outside == {"clients", "init", "runs"} and not list((study / "c" / "probe").glob("*.safetensors"))
 
 
 def test_only_what_has_new_weights_is_read_again(study: Path) -> None:
     first = probe(study)
-    kept = sorted((study / "c" / "parties" / "B" / "probes").rglob("*.safetensors"))
+    kept = sorted((study / "c" / "clients" / "B" / "probes").rglob("*.safetensors"))
     assert len(kept) == 6
     stamps = [p.stat().st_mtime_ns for p in kept]
     assert probe(study) == first and [p.stat().st_mtime_ns for p in kept] == stamps
@@ -83,7 +83,7 @@ def test_only_what_has_new_weights_is_read_again(study: Path) -> None:
 def test_what_was_read_under_other_rules_for_small_groups_or_by_other_code_is_read_again(
     study: Path, monkeypatch
 ) -> None:
-    path = study / "c" / "parties" / "B" / "order.parquet"
+    path = study / "c" / "clients" / "B" / "order.parquet"
     frame = pd.read_parquet(path)
     frame.loc[:14, "sex"] = "O"  # 15 of a third class
     frame.to_parquet(path)
@@ -92,17 +92,17 @@ def test_what_was_read_under_other_rules_for_small_groups_or_by_other_code_is_re
     (study / "config.json").write_text(json.dumps(config | {"privacy": {"smallest_cell": 20}}))
     told = probe(study)
     assert told["attributes"]["sex"]["classes"] == ["F", "M"]
-    kept = sorted((study / "c" / "parties" / "B" / "probes").rglob("*.safetensors"))
+    kept = sorted((study / "c" / "clients" / "B" / "probes").rglob("*.safetensors"))
     stamps = [p.stat().st_mtime_ns for p in kept]
     monkeypatch.setattr("fdamed.core.provenance.digest_code", lambda *parts: "other")
     assert probe(study) == told and all(p.stat().st_mtime_ns != s for p, s in zip(kept, stamps, strict=True))
 
 
 def test_where_nothing_is_known_of_the_patients_no_model_is_asked(study: Path) -> None:
-    path = study / "c" / "parties" / "B" / "order.parquet"
+    path = study / "c" / "clients" / "B" / "order.parquet"
     pd.read_parquet(path).drop(columns=["sex", "age", "view", "race"]).to_parquet(path)
     told = probe(study)
-    assert told["attributes"] == {} and not (study / "c" / "parties" / "B" / "probes").exists()
+    assert told["attributes"] == {} and not (study / "c" / "clients" / "B" / "probes").exists()
 
 
 def test_a_study_without_finished_runs_is_one_clear_error(study: Path, capsys) -> None:

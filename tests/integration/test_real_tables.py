@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 from fdamed.config.datasets import Chexpert, Nih
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.data.cohort import build
 from fdamed.data.datasets import chexpert
 from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
 from fdamed.data.leakage import Leakage, check_manifests
 
-PARTIES = {
+CLIENTS = {
     "Lung_Lesion": "Lung Lesion",
     "Pneumonia": "Pneumonia",
     "Atelectasis": "Atelectasis",
@@ -53,7 +53,7 @@ def test_the_real_table_has_its_known_counts(index: pd.DataFrame) -> None:
 
 
 def test_the_reference_rule_gives_the_published_domains_and_their_leaks(index: pd.DataFrame) -> None:
-    cut = Cut(by="condition", parties=PARTIES, target="Edema", rule="reference", labelled=1000)
+    cut = Split(by="condition", clients=CLIENTS, target="Edema", rule="reference", labeled=1000)
     cohort = build(index, cut)
     sizes = {
         p: (len(f), int((f["split"] != "test").sum()), f["patient"].nunique()) for p, f in cohort.manifests.items()
@@ -66,17 +66,17 @@ def test_the_reference_rule_gives_the_published_domains_and_their_leaks(index: p
         "Edema": (104_492, 83_593, 32_121),
     }
     assert cohort.shared == {"1": 20_358, "2": 13_730, "3": 6_219, "4": 2_195, "5": 1_316}
-    assert check_manifests(cohort.manifests, "reference").patients_in_two_parties == 23_460
+    assert check_manifests(cohort.manifests, "reference").patients_in_two_clients == 23_460
     shared = {
         (a, b): int(cohort.manifests[a]["image"].isin(cohort.manifests[b]["image"]).sum())
-        for a, b in itertools.combinations(PARTIES, 2)
+        for a, b in itertools.combinations(CLIENTS, 2)
     }
     assert shared["Lung_Lesion", "Pneumonia"] == 6_641
     assert shared["Atelectasis", "Edema"] == 43_762
 
 
 def test_the_default_rule_leaks_nothing_on_the_real_table(index: pd.DataFrame) -> None:
-    cut = Cut(by="condition", parties=PARTIES, target="Edema", per_class=500, labelled=200)
+    cut = Split(by="condition", clients=CLIENTS, target="Edema", per_class=500, labeled=200)
     cohort = build(index, cut)
     assert check_manifests(cohort.manifests) == Leakage(0, 0, 0)
     for frame in cohort.manifests.values():
@@ -95,13 +95,13 @@ def test_the_real_radiographs_of_the_nih_are_read_and_cut(real_data: Path) -> No
     either = index[["label.Nodule", "label.Mass"]].max(axis=1) == 1
     assert (int(either.sum()), index.loc[either, "patient"].nunique()) == (363, 187)
     assert index["projection"].value_counts().to_dict() == {"PA": 3_290, "AP": 1_709}
-    by_condition = Cut(
+    by_condition = Split(
         by="condition",
-        parties={"Lesion": "Nodule|Mass", "Effusion": "Effusion", "Atelectasis": "Atelectasis"},
+        clients={"Lesion": "Nodule|Mass", "Effusion": "Effusion", "Atelectasis": "Atelectasis"},
         target="Atelectasis",
         negatives="no_finding",
     )
-    by_view = Cut(by="projection", parties={"PA": "PA", "AP": "AP"}, target="AP", label="No Finding", positive_is=0)
+    by_view = Split(by="projection", clients={"PA": "PA", "AP": "AP"}, target="AP", label="No Finding", positive_is=0)
     for cut in (by_condition, by_view):
         assert check_manifests(build(index, cut).manifests) == Leakage(0, 0, 0)
 

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from browser import CHROMIUM, Page, browser
-from run_folders import PARTIES, note_by_round, write_absences, write_predictions, write_study
+from run_folders import CLIENTS, note_by_round, write_absences, write_predictions, write_study
 
 from fdamed.cli.main import main
 
@@ -41,7 +41,7 @@ def without_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve runs at three targets."""
-    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     runs = {f"run{i:02}": {"method": "fedavg"} for i in range(12)}
     config = write_study(tmp_path_factory.mktemp("study"), runs=runs, cut=cut, train={"rounds": 4}, seeds=[0, 1])
     assert main(["report", "--config", str(config)]) == 0
@@ -58,7 +58,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "gp": {},
         "oracle": {},
         "a_run_with_quite_a_long_name_for_a_phone": {"method": "gp", "sweep": {"beta": [0, 0.2, 0.4, 0.6, 0.8, 1]}},
-        "two": {"method": "gp", "sweep": {"beta": [0.2, 0.5, 0.8], "labelled": [10, 20, 50, 100]}},
+        "two": {"method": "gp", "sweep": {"beta": [0.2, 0.5, 0.8], "labeled": [10, 20, 50, 100]}},
     }
     settings = {"model": {"heads": ["sex", "age"]}, "train": {"rounds": 4}, "seeds": [0, 1]}
     config = write_study(tmp_path_factory.mktemp("rich"), runs=runs | heads, **settings)
@@ -107,8 +107,8 @@ def test_the_policy_lets_drawings_have_their_paint_and_nothing_foreign_in(page: 
         "document.body.insertAdjacentHTML('beforeend', '<p id=foreign style=\"color:red\">x</p><img src=\"x.png\">');"
         "[window.ran ?? 0, getComputedStyle(document.getElementById('foreign')).color]"
     )
-    ran, colour = tab.see(inserted)
-    assert ran == 0 and colour != "rgb(255, 0, 0)"
+    ran, color = tab.see(inserted)
+    assert ran == 0 and color != "rgb(255, 0, 0)"
     tab.see("new Promise((done) => setTimeout(done, 50))")
     assert sum("Content Security Policy" in text for text in tab.complaints) >= 2
 

@@ -39,7 +39,7 @@ def test_the_four_domains_have_their_known_sizes(features: FeatureSet) -> None:
     assert all(sorted(set(y)) == list(range(1, 11)) for _, y in features.domains.values())
 
 
-def test_the_nearest_neighbour_baselines_are_the_published_ones(features: FeatureSet) -> None:
+def test_the_nearest_neighbor_baselines_are_the_published_ones(features: FeatureSet) -> None:
     got = table(features, ["not aligned"])["default"].xs("not aligned")
     assert got.to_dict() == PUBLISHED["not aligned"]
     assert got["C->A"] == 23.70

@@ -44,14 +44,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(raw))
     given = ["--config", str(path)]
-    caches = [["cache", "--party", party, "--workers", "1"] for party in raw["cut"]["parties"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
+    caches = [["cache", "--client", client, "--workers", "1"] for client in raw["split"]["clients"]]
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["validation"], ["init", "--seed", "0"]):
         assert main([*stage, *given]) == 0, stage
     assert main(["federate", *given, "--runs", *(f"{run}/edema/0" for run in TRAINED)]) == 0
     for run in TRAINED:
-        assert main(["evaluate", *given, "--run", run, "--target", "edema", "--party", "edema", "--seeds", "0"]) == 0
+        assert main(["evaluate", *given, "--run", run, "--target", "edema", "--client", "edema", "--seeds", "0"]) == 0
     assert main(["audit", *given, "--target", "edema"]) == 0
-    write_json(root(path) / "parties" / "config.kept.json", configfile.load(path).model_dump(mode="json"))
+    write_json(root(path) / "clients" / "config.kept.json", configfile.load(path).model_dump(mode="json"))
     return path
 
 
@@ -75,7 +75,7 @@ def export(study: Path, run: str, out: Path, *more: str) -> int:
 
 def originals(study: Path) -> list[str]:
     """The files of the target's test split, in the order of its predictions."""
-    rows = pd.read_parquet(root(study) / "parties" / "edema" / "order.parquet")
+    rows = pd.read_parquet(root(study) / "clients" / "edema" / "order.parquet")
     return [str(study.parent / "raw" / name) for name in rows[rows["split"] == "test"]["image"]]
 
 
@@ -86,7 +86,7 @@ def test_original_files_score_as_in_the_study(study: Path, models, run: str, run
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     found = np.array([image["probability"][1] for image in told["images"]])
-    kept = pd.read_parquet(root(study) / "parties" / "edema" / "predictions" / run / "edema" / "0.parquet")
+    kept = pd.read_parquet(root(study) / "clients" / "edema" / "predictions" / run / "edema" / "0.parquet")
     assert told["runtime"] == runtime and [i["file"] for i in told["images"]] == originals(study)
     assert len(found) == len(kept) > 5
     assert np.abs(found - kept["score"].to_numpy()).max() < 1e-5
@@ -108,9 +108,9 @@ def test_the_forms_of_the_model_agree_and_the_folder_says_how_well(models) -> No
 
 
 def test_nothing_of_a_patient_or_of_the_machine_is_in_the_folder(study: Path, models) -> None:
-    rows = pd.concat([pd.read_parquet(p) for p in root(study).glob("parties/*/order.parquet")])
+    rows = pd.concat([pd.read_parquet(p) for p in root(study).glob("clients/*/order.parquet")])
     words = {*rows["patient"], *rows["image"], "SALT-of-the-test", str(study.parent), "site-packages"}
-    images = np.load(root(study) / "parties" / "edema" / "images.npy")
+    images = np.load(root(study) / "clients" / "edema" / "images.npy")
     for folder in models.values():
         for path in folder.iterdir():
             content = path.read_bytes()
@@ -146,7 +146,7 @@ def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -
 
 
 @pytest.mark.parametrize(
-    "change", [{"image": {"equalise": True}}, {"cut": {"uncertain": "ones"}}, {"cut": {"positive_is": 0}}]
+    "change", [{"image": {"equalize": True}}, {"split": {"uncertain": "ones"}}, {"split": {"positive_is": 0}}]
 )
 def test_a_model_is_never_exported_with_images_or_labels_of_another_configuration(
     study: Path, models, change: dict, tmp_path: Path, capsys
@@ -158,7 +158,7 @@ def test_a_model_is_never_exported_with_images_or_labels_of_another_configuratio
     changed.write_text(yaml.safe_dump(raw))
     assert export(changed, "fedavg", tmp_path / "out") == 2
     assert "other images or labels" in capsys.readouterr().err
-    newest = root(study) / "parties" / "config.newest.json"  # as the workflow keeps it, also for a dry run
+    newest = root(study) / "clients" / "config.newest.json"  # as the workflow keeps it, also for a dry run
     write_json(newest, configfile.load(changed).model_dump(mode="json"))
     try:
         folder = root(study) / "runs" / "fedavg" / "edema" / "0"
@@ -190,7 +190,7 @@ def test_paths_and_the_salt_do_not_decide_images_and_labels(study: Path, tmp_pat
 
     config = configfile.load(study)
     moved = config.model_copy(update={"data": config.data.model_copy(update={"root": "/else", "salt": "other"})})
-    other = config.model_copy(update={"image": config.image.model_copy(update={"equalise": not config.image.equalise})})
+    other = config.model_copy(update={"image": config.image.model_copy(update={"equalize": not config.image.equalize})})
     assert digest_images(moved) == digest_images(config) != digest_images(other)
 
 

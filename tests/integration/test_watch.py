@@ -31,8 +31,8 @@ class Stage:
         (self.folder / name).write_text(text + "\n")
         (self.folder / name).chmod(0o755)
 
-    def snakemake(self, behaviour: str) -> None:
-        self.play("snakemake", SNAKEMAKE + behaviour)
+    def snakemake(self, behavior: str) -> None:
+        self.play("snakemake", SNAKEMAKE + behavior)
 
     def watch(self, *options: str) -> int:
         with pytest.raises(SystemExit) as ended:
@@ -78,7 +78,7 @@ def test_one_that_was_killed_leaves_no_jobs_behind_before_the_next(stage: Stage,
     stage.snakemake("[ $n = 1 ] && kill -9 $$; exit 0")
     assert stage.watch() == 0
     assert stage.calls == ["start", "scancel --name=abc", "unlock", "start"]
-    assert "2 jobs of the dead Snakemake are cancelled" in capfd.readouterr().err
+    assert "2 jobs of the dead Snakemake are canceled" in capfd.readouterr().err
 
 
 def test_after_an_outage_a_failure_is_tried_again_when_slurm_answers(stage: Stage, capfd) -> None:

@@ -80,7 +80,7 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
         before = {number for number, _ in cluster.jobs()}
         os.kill(child(watch.pid), signal.SIGKILL)
         until(lambda: "Snakemake is started again (1" in said.read_text(), "a second Snakemake")
-        assert "jobs of the dead Snakemake are cancelled" in said.read_text()
+        assert "jobs of the dead Snakemake are canceled" in said.read_text()
         until(lambda: set(running(cluster, "fedavg")) - before, "the same run in a third job")
 
         cluster.stop_controller()

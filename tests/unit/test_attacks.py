@@ -54,7 +54,7 @@ def hold(name: str, attack: str, seed: int, rounds: int = ROUNDS) -> None:
     if attacked.theta.numel() == attackers.model().layout.size:
         assert all((attacked.theta[s] > 0).all() for s in variances(attackers.model().layout))
     assert attacked.auc >= expected.auc - WITHIN, f"{name}, {attack}: {attacked.auc:.3f} and {expected.auc:.3f} without"
-    assert {a["party"] for a in attacked.record.absences} <= {ATTACKER}
+    assert {a["client"] for a in attacked.record.absences} <= {ATTACKER}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -103,7 +103,7 @@ def test_what_looks_ordinary_does_not_spoil_the_rules_that_it_would_harm_most(na
 
 def test_who_points_the_other_way_is_left_aside_and_asked_again() -> None:
     found = federate("fedavg", 0, "sign flip").record.absences
-    assert {(a["party"], a["why"]) for a in found} == {
+    assert {(a["client"], a["why"]) for a in found} == {
         (ATTACKER, "update left aside: it points against those with label rates like its own")
     }
     assert len(found) > 3  # three rounds of another offence would have been the last questions
@@ -119,35 +119,35 @@ def test_who_sends_an_old_answer_again_is_named_and_soon_in_quarantine() -> None
 @pytest.mark.parametrize("attack", ORDINARY)
 def test_a_run_under_attack_that_is_taken_up_again_ends_with_the_same_bits(attack: str, tmp_path: Path) -> None:
     whole = federate("fedavg", 0, attack)
-    net = honest(0)
-    net.attack = attack
-    attackers.run(attackers.made("fedavg"), net, attackers.model().read(), 3, attackers.no_judge, kept(tmp_path))
+    server = honest(0)
+    server.attack = attack
+    attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge, kept(tmp_path))
     again = honest(0)
-    again.attack, again.first = attack, net.first
+    again.attack, again.first = attack, server.first
     method = attackers.made("fedavg")
     theta, record = attackers.run(method, again, attackers.model().read(), ROUNDS, attackers.no_judge, kept(tmp_path))
     assert torch.equal(theta, whole.theta) and record.absences == whole.record.absences
 
 
 def kept(folder: Path) -> Checkpoints:
-    return Checkpoints(folder, lambda party, round: folder / party / f"{round:05d}.safetensors", {})
+    return Checkpoints(folder, lambda client, round: folder / client / f"{round:05d}.safetensors", {})
 
 
 @pytest.mark.parametrize("attack", NAMED)
 def test_an_offender_is_named_three_times_and_then_not_asked_again(attack: str) -> None:
     found = federate("fedavg", 0, attack).record.absences
-    assert [a["party"] for a in found] == [ATTACKER] * ROUNDS
+    assert [a["client"] for a in found] == [ATTACKER] * ROUNDS
     for absence in found[:3]:
         assert any(word in absence["why"] for word in NAMED[attack].split("|")), absence["why"]
     assert {a["why"] for a in found[3:]} == {"in quarantine, after rejected answers in 3 rounds"}
 
 
 def test_a_run_that_is_taken_up_again_remembers_who_is_in_quarantine() -> None:
-    net = honest(0)
-    net.recall([{"round": r, "party": "lyon", "step": "s", "why": "update rejected: n"} for r in (1, 2, 2, 4)])
-    net.recall([{"round": r, "party": "bern", "step": "s", "why": "late"} for r in (1, 2, 3)])
-    net.begin(5, 9)
-    assert net.quarantined == ("lyon",) and net.participants == ("bern", "genoa", "mallory")
+    server = honest(0)
+    server.recall([{"round": r, "client": "lyon", "step": "s", "why": "update rejected: n"} for r in (1, 2, 2, 4)])
+    server.recall([{"round": r, "client": "bern", "step": "s", "why": "late"} for r in (1, 2, 3)])
+    server.begin(5, 9)
+    assert server.quarantined == ("lyon",) and server.participants == ("bern", "genoa", "mallory")
 
 
 RATES = [(0.1, 0.1, 0.1, 0.9), (0.02, 0.5, 0.5, 0.5), (0.0, 1.0, 0.0, 1.0), (0.3, 0.3, 0.3, 0.5), (0.5, 0.5, 0.5, 0.6)]
@@ -155,19 +155,19 @@ RATES = [(0.1, 0.1, 0.1, 0.9), (0.02, 0.5, 0.5, 0.5), (0.0, 1.0, 0.0, 1.0), (0.3
 
 @pytest.mark.parametrize("rates", RATES)
 def test_honest_hospitals_with_the_most_different_label_rates_are_all_let_in(rates: tuple[float, ...]) -> None:
-    net = honest(0, rates)
+    server = honest(0, rates)
     method = attackers.made("fedavg")
-    _, record = attackers.run(method, net, attackers.model().read(), ROUNDS, attackers.no_judge)
+    _, record = attackers.run(method, server, attackers.model().read(), ROUNDS, attackers.no_judge)
     assert record.absences == []
     assert not any(name.startswith("shortened/") for line in record.metrics for name in line)
 
 
 def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> None:
     """Why the direction is held against hospitals of like rates alone."""
-    net = honest(0, RATES[0])
-    net.guard = Guard(alike=None)
-    _, record = attackers.run(attackers.made("fedavg"), net, attackers.model().read(), 3, attackers.no_judge)
-    assert {(a["party"], a["why"]) for a in record.absences} == {
+    server = honest(0, RATES[0])
+    server.guard = Guard(alike=None)
+    _, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
+    assert {(a["client"], a["why"]) for a in record.absences} == {
         (ATTACKER, "update left aside: it points against the others")
     }
 
@@ -177,9 +177,9 @@ def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
     shares: dict[str, tuple[float, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The price: a liar who lies in the manifest too is let in, and the model is finite."""
-    net = honest(0)
-    net.attack, net.shares = "sign flip", (net.shares | shares if shares else {})
-    theta, record = attackers.run(attackers.made("fedavg"), net, attackers.model().read(), 3, attackers.no_judge)
+    server = honest(0)
+    server.attack, server.shares = "sign flip", (server.shares | shares if shares else {})
+    theta, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
     assert record.absences == [] and torch.isfinite(theta).all()
     assert capsys.readouterr().err.count("no label rates are declared") == (0 if shares else 1)
 

@@ -97,11 +97,11 @@ def test_standings_are_the_groups_own_scores(frame) -> None:
 
 def test_gains_and_changed_gaps_are_of_the_seeds_that_both_runs_have(study: Path, frame) -> None:
     for run, seed in (("fedavg", 0), ("gp", 2)):
-        (study / f"c/parties/B/predictions/{run}/B/{seed}.parquet").unlink()
+        (study / f"c/clients/B/predictions/{run}/B/{seed}.parquet").unlink()
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     told = json.loads((study / "c/audit/B.json").read_text())
     assert told["runs"] == {"fedavg": [1, 2], "gp": [0, 1]}
-    a, b = (pd.read_parquet(study / f"c/parties/B/predictions/{run}/B/1.parquet") for run in ("fedavg", "gp"))
+    a, b = (pd.read_parquet(study / f"c/clients/B/predictions/{run}/B/1.parquet") for run in ("fedavg", "gp"))
     area = {
         sex: [roc_auc_score(f["y"][f["sex"] == sex], f["score"][f["sex"] == sex]) for f in (a, b)]
         for sex in ("Female", "Male")
@@ -116,7 +116,7 @@ def test_gains_and_changed_gaps_are_of_the_seeds_that_both_runs_have(study: Path
 
 def test_runs_without_a_common_seed_have_no_gain(study: Path) -> None:
     for run, seed in (("fedavg", 0), ("gp", 1), ("gp", 2)):
-        (study / f"c/parties/B/predictions/{run}/B/{seed}.parquet").unlink()
+        (study / f"c/clients/B/predictions/{run}/B/{seed}.parquet").unlink()
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     told = json.loads((study / "c/audit/B.json").read_text())
     assert all(g["runs"]["gp"]["gains"] == {} and g["runs"]["gp"]["gain"] is None for g in told["groups"])
@@ -164,10 +164,10 @@ def test_a_patient_in_both_groups_moves_both_and_a_gap_says_how_it_changed() -> 
 def study(tmp_path: Path, frame) -> Path:
     """The predictions of two methods and three seeds, as evaluate leaves them."""
     config = {
-        "cohort": "c",
+        "study": "c",
         "results": str(tmp_path),
         "data": {"layout": "chexpert", "root": "nowhere"},
-        "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
         "privacy": {"smallest_steps": 7},
         "runs": {"fedavg": {}, "gp": {}},
         "seeds": [0, 1, 2],
@@ -175,7 +175,7 @@ def study(tmp_path: Path, frame) -> Path:
     (tmp_path / "config.json").write_text(json.dumps(config))
     for i, run in enumerate(("fedavg", "gp")):
         for seed in range(3):
-            path = tmp_path / "c/parties/B/predictions" / run / "B" / f"{seed}.parquet"
+            path = tmp_path / "c/clients/B/predictions" / run / "B" / f"{seed}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             score = judged(frame, (0.2, 2.0)[i], 10 * i + seed)
             frame.assign(score=score.astype(np.float32)).to_parquet(path, index=False)
@@ -208,7 +208,7 @@ def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> Non
             values = [
                 scores(f["y"], f["score"])[metric]
                 for seed in range(3)
-                if (f := pd.read_parquet(study / f"c/parties/B/predictions/{run}/B/{seed}.parquet")) is not None
+                if (f := pd.read_parquet(study / f"c/clients/B/predictions/{run}/B/{seed}.parquet")) is not None
             ]
             assert score["value"] == pytest.approx(np.mean(values), abs=1e-6), (metric, run)
             assert score["low"] < score["value"] < score["high"] and "p" not in score
@@ -225,14 +225,14 @@ def test_the_audit_says_how_often_it_drew_patients(study: Path, monkeypatch) -> 
 
 
 def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -> None:
-    for path in (study / "c/parties/B/predictions").rglob("*.parquet"):
+    for path in (study / "c/clients/B/predictions").rglob("*.parquet"):
         pd.read_parquet(path).drop_duplicates("patient").to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     told = json.loads((study / "c/audit/B.json").read_text())
     acc = next(p for p in told["pairs"] if p["metric"] == "acc")
     by_seed = []
     for seed in range(3):
-        a, b = (pd.read_parquet(study / f"c/parties/B/predictions/{r}/B/{seed}.parquet") for r in ("fedavg", "gp"))
+        a, b = (pd.read_parquet(study / f"c/clients/B/predictions/{r}/B/{seed}.parquet") for r in ("fedavg", "gp"))
         first, second = ((f["score"] >= 0.5) == (f["y"] == 1) for f in (a, b))
         only = int((first & ~second).sum()), int((second & ~first).sum())
         by_seed.append(binomtest(min(only), sum(only)).pvalue - binom.pmf(min(only), sum(only), 0.5))
@@ -276,7 +276,7 @@ def test_an_attribute_that_all_share_makes_no_groups(frame) -> None:
 def test_several_classes_are_compared_by_accuracy_and_calibrated_by_the_class_that_was_named(study: Path) -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
-    for i, path in enumerate(sorted((study / "c/parties/B/predictions").rglob("*.parquet"))):
+    for i, path in enumerate(sorted((study / "c/clients/B/predictions").rglob("*.parquet"))):
         p = rng.dirichlet([1, 1, 1], 200) + 0.5 * (i % 2) * np.eye(3)[y]
         p /= p.sum(axis=1, keepdims=True)
         frame = pd.DataFrame({"patient": np.arange(200).astype(str), "y": y})
@@ -288,14 +288,14 @@ def test_several_classes_are_compared_by_accuracy_and_calibrated_by_the_class_th
 
 
 def test_runs_that_were_judged_on_other_images_are_not_compared(study: Path, capsys) -> None:
-    path = study / "c/parties/B/predictions/gp/B/1.parquet"
+    path = study / "c/clients/B/predictions/gp/B/1.parquet"
     pd.read_parquet(path).iloc[1:].to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 2
     assert "judged on other images" in capsys.readouterr().err
 
 
 def test_a_target_with_few_images_of_a_class_lets_nothing_out(study: Path) -> None:
-    for path in (study / "c/parties/B/predictions").rglob("*.parquet"):
+    for path in (study / "c/clients/B/predictions").rglob("*.parquet"):
         few = pd.read_parquet(path)
         pd.concat([few[few["y"] == 1].head(4), few[few["y"] == 0]]).to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
@@ -305,7 +305,7 @@ def test_a_target_with_few_images_of_a_class_lets_nothing_out(study: Path) -> No
 
 
 def test_nothing_to_compare_is_one_clear_error(study: Path, tmp_path: Path, capsys) -> None:
-    for path in (study / "c/parties/B/predictions").rglob("*.parquet"):
+    for path in (study / "c/clients/B/predictions").rglob("*.parquet"):
         path.unlink()
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 2
     assert "fdamed evaluate" in capsys.readouterr().err

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.method import Model
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.methods._shared.auto_weighting import Compared, Directions, compare_steps, move_paced
 from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.fedda_auto import FedDAAuto
@@ -19,7 +19,7 @@ from fdamed.methods.fedgp_auto import FedGPAuto
 from fdamed.models.flat import layout_of
 from fdamed.ops.auto_weights import fedda_betas, fedgp_betas
 from fdamed.training.local import fit
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 from tests import hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
 from tests.unit.test_vector import TwoLayers
@@ -30,7 +30,7 @@ D2 = {"S1": 4.0, "S2": 2.0 / 3.0}
 """With sigma^2 = 1: beta = 0.2 and 0.6."""
 
 
-class Answers(Network):
+class Answers(Server):
     """Hospitals with prepared answers; the target's estimates are those of the sources it is asked about."""
 
     def __init__(self, moves: dict[str, Tensor], steps: int = 5, buffers: bool = False) -> None:
@@ -38,16 +38,16 @@ class Answers(Network):
         self.moves, self.count = moves, steps
         self.begin(1, 2)
 
-    def check_release(self, party, step) -> None: ...
-    def save_memory(self, party, path) -> None: ...
-    def load_memory(self, party, path) -> None: ...
+    def check_release(self, client, step) -> None: ...
+    def save_memory(self, client, path) -> None: ...
+    def load_memory(self, client, path) -> None: ...
     def close(self) -> None: ...
 
-    def _deliver(self, party, step, nth, msg):
-        g = self.moves[party]
+    def _deliver(self, client, step, nth, msg):
+        g = self.moves[client]
         if step is move_paced:
-            return Moved(g=g.clone(), n=SAMPLES[party], reach=REACH[party], loss=0.5)
-        assert step is compare_steps and party == "T"
+            return Moved(g=g.clone(), n=SAMPLES[client], reach=REACH[client], loss=0.5)
+        assert step is compare_steps and client == "T"
         asked = []
         for u in msg.u[:, :4]:
             asked.append(next((s for s in D2 if torch.allclose(u, MOVES[s] / MOVES[s].norm())), "S1"))  # none: no way
@@ -67,15 +67,15 @@ class Answers(Network):
         )
 
 
-def after(method, net: Network) -> list[float]:
-    return (method.round(Model(x=X), net).x - X).tolist()
+def after(method, server: Server) -> list[float]:
+    return (method.round(Model(x=X), server).x - X).tolist()
 
 
 def test_fedgp_auto_with_the_cosine_is_the_published_update() -> None:
-    net = Answers(MOVES)
-    found = after(FedGPAuto(projection="cosine", weighting="samples"), net)
+    server = Answers(MOVES)
+    found = after(FedGPAuto(projection="cosine", weighting="samples"), server)
     assert found == pytest.approx([2.10302419, 2.8, 0.7, -0.73207642], abs=4e-6)
-    assert (net.notes["beta/S1"], net.notes["beta/S2"]) == pytest.approx((0.2, 0.6))
+    assert (server.notes["beta/S1"], server.notes["beta/S2"]) == pytest.approx((0.2, 0.6))
 
 
 def test_fedda_auto_unaligned_is_the_published_update() -> None:
@@ -95,9 +95,9 @@ def test_fedgp_auto_projects_as_definition_3_1_says() -> None:
 
 
 def test_with_one_step_beta_is_what_the_option_says_and_the_log_tells(capsys) -> None:
-    net = Answers(MOVES, steps=1)
-    after(FedGPAuto(unestimated=0.25), net)
-    assert (net.notes["beta/S1"], net.notes["beta/S2"]) == (0.25, 0.25)
+    server = Answers(MOVES, steps=1)
+    after(FedGPAuto(unestimated=0.25), server)
+    assert (server.notes["beta/S1"], server.notes["beta/S2"]) == (0.25, 0.25)
     assert "one step at T, beta is 0.25" in capsys.readouterr().err
 
 
@@ -116,41 +116,41 @@ def test_the_round_is_the_one_without_the_offender_who_is_named(method, bad, why
     with_offender = Answers(MOVES | {"S2": bad})
     without = Answers({p: g for p, g in MOVES.items() if p != "S2"})
     assert after(method, with_offender) == after(method, without)
-    assert [(a["party"], why in a["why"]) for a in with_offender.absences] == [("S2", True)]
+    assert [(a["client"], why in a["why"]) for a in with_offender.absences] == [("S2", True)]
     assert with_offender.absences[0]["why"].startswith("update rejected: ")
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
 def test_without_a_sound_source_the_target_goes_its_own_way(method) -> None:
     nothing = torch.full((4,), float("nan"))
-    net = Answers(MOVES | {"S1": nothing, "S2": nothing})
-    assert after(method, net) == [3.0, 4.0, 1.0, -1.0]
+    server = Answers(MOVES | {"S1": nothing, "S2": nothing})
+    assert after(method, server) == [3.0, 4.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
 def test_a_source_that_has_not_moved_is_no_offender_and_adds_nothing_to_the_targets_share(method) -> None:
-    net = Answers(MOVES | {"S1": torch.zeros(4), "S2": torch.zeros(4)})
-    moved = torch.tensor(after(method, net))
+    server = Answers(MOVES | {"S1": torch.zeros(4), "S2": torch.zeros(4)})
+    moved = torch.tensor(after(method, server))
     share = float(moved @ MOVES["T"] / MOVES["T"].square().sum())
-    assert net.absences == [] and 0.0 < share <= 1.0
+    assert server.absences == [] and 0.0 < share <= 1.0
     assert moved.tolist() == pytest.approx((share * MOVES["T"]).tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
 def test_buffers_are_the_targets_and_never_travel_as_directions(method) -> None:
     moves = {p: torch.cat([g, torch.full((2,), 0.5 if p == "T" else -90.0)]) for p, g in MOVES.items()}
-    net = Answers(moves, buffers=True)
+    server = Answers(moves, buffers=True)
     seen = []
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         if step is compare_steps:
             seen.append(msg.u[:, 4:].abs().sum())
-        return deliver(party, step, nth, msg)
+        return deliver(client, step, nth, msg)
 
-    net._deliver = watched
+    server._deliver = watched
     x = torch.cat([X, torch.ones(2)])
-    out = method.round(Model(x=x), net).x
+    out = method.round(Model(x=x), server).x
     assert out[4:].tolist() == [1.5, 1.5]
     assert [float(s) for s in seen] == [0.0]
 
@@ -159,15 +159,15 @@ def watched_steps(site) -> list[Tensor]:
     """Each of the target's steps, kept whole: what the hospital itself never does."""
     site.model.load(hospitals.theta())
     kept = [hospitals.theta()]
-    optimiser = Optimiser(site.model, site.recipe)
-    take = optimiser.step
+    optimizer = Optimizer(site.model, site.recipe)
+    take = optimizer.step
 
     def step() -> None:
         take()
         kept.append(site.model.read())
 
-    optimiser.step = step
-    fit(site.model, site.data, site.recipe, site.rng, optimiser=optimiser)
+    optimizer.step = step
+    fit(site.model, site.data, site.recipe, site.rng, optimizer=optimizer)
     cut = site.model.layout.trainable
     return [(b - a)[:cut].double() for a, b in itertools.pairwise(kept)]
 
@@ -196,59 +196,59 @@ def test_the_targets_estimates_are_those_of_all_its_steps_side_by_side() -> None
 
 
 def test_the_pace_slows_every_hospital_down_and_is_forgotten_afterwards() -> None:
-    net = hospitals.in_process()
+    server = hospitals.in_process()
     fast, slow = FedDAAuto(), FedDAAuto(pace=0.1)
     moved = []
     for method in (fast, slow):
-        net.begin(1, 1)
+        server.begin(1, 1)
         x = hospitals.theta()
-        moved.append(float((method.round(Model(x=x), net).x - x)[: net.layout.trainable].norm()))
+        moved.append(float((method.round(Model(x=x), server).x - x)[: server.layout.trainable].norm()))
     assert moved[1] < 0.3 * moved[0]
-    assert net._sites["north"].recipe.lr == 0.02
+    assert server._clients["north"].recipe.lr == 0.02
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["fedda", "fedgp", "cosine"])
-def test_one_labelled_sample_leaves_a_finite_model_with_positive_variances(method) -> None:
-    net = hospitals.in_process()
-    data = net._sites["target"].data
-    net._sites["target"].data = Labelled(data.images[:1], data.y[:1], {})
+def test_one_labeled_sample_leaves_a_finite_model_with_positive_variances(method) -> None:
+    server = hospitals.in_process()
+    data = server._clients["target"].data
+    server._clients["target"].data = Labeled(data.images[:1], data.y[:1], {})
     state = Model(x=hospitals.theta())
     for r in (1, 2, 3):
-        net.begin(r, 3)
-        state = method.round(state, net)
-    variances = next(s for s in net.layout if s.name == "norm.running_var")
+        server.begin(r, 3)
+        state = method.round(state, server)
+    variances = next(s for s in server.layout if s.name == "norm.running_var")
     assert torch.isfinite(state.x).all()
     assert (state.x[variances.start : variances.stop] > 0).all()
-    assert net.notes["beta/north"] == 0.5
+    assert server.notes["beta/north"] == 0.5
 
 
 def test_betas_are_noted_by_source_and_lie_between_0_and_1() -> None:
     for method in METHODS:
-        net = hospitals.in_process()
-        net.begin(1, 1)
-        method.round(Model(x=hospitals.theta()), net)
-        betas = {k: v for k, v in net.notes.items() if k.startswith("beta/")}
+        server = hospitals.in_process()
+        server.begin(1, 1)
+        method.round(Model(x=hospitals.theta()), server)
+        betas = {k: v for k, v in server.notes.items() if k.startswith("beta/")}
         assert set(betas) == {"beta/north", "beta/east", "beta/south"}
         assert all(0.0 <= b <= 1.0 for b in betas.values())
 
 
 def test_the_server_computes_beta_from_the_targets_numbers_alone() -> None:
-    net = hospitals.in_process()
+    server = hospitals.in_process()
     replies: list[Compared] = []
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if party == "target":
+    def watched(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if client == "target":
             replies.append(reply)
         return reply
 
-    net._deliver = watched
+    server._deliver = watched
     for method, betas in (
         (FedDAAuto(), fedda_betas),
         (FedGPAuto(estimator="threshold"), lambda e: fedgp_betas(e, True)),
     ):
-        net.begin(1, 1)
-        method.round(Model(x=hospitals.theta()), net)
-        found = [net.notes[f"beta/{s}"] for s in net.sources]
+        server.begin(1, 1)
+        method.round(Model(x=hospitals.theta()), server)
+        found = [server.notes[f"beta/{s}"] for s in server.sources]
         assert found == pytest.approx(betas(replies[-1]).tolist())

@@ -9,16 +9,16 @@ import torch
 from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import InProcess
 from fdamed.federation.transport.faulty import Unreliable
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from tests import hospitals
 
-SGD, ADAM = (Recipe(lr=0.02, batch=4, optimiser=o) for o in ("sgd", "adam"))
+SGD, ADAM = (Recipe(lr=0.02, batch=4, optimizer=o) for o in ("sgd", "adam"))
 METHODS = {
     "fedprox": ("fedprox", {"mu": 0.1, "stragglers": 0.5}, ADAM),
     "scaffold-I": ("scaffold", {"variate": "I"}, ADAM),
@@ -28,20 +28,20 @@ METHODS = {
 }
 
 
-def learned(name: str, net, rounds: int = 3):
+def learned(name: str, server, rounds: int = 3):
     kind, options, _ = METHODS[name]
-    return run(REGISTRY[kind](**options), net, hospitals.theta(), rounds, hospitals.no_judge)
+    return run(REGISTRY[kind](**options), server, hospitals.theta(), rounds, hospitals.no_judge)
 
 
 def federation(name: str, names: tuple[str, ...] = hospitals.NAMES, auxiliary: bool = False) -> InProcess:
-    net = hospitals.in_process(names, auxiliary=auxiliary)
-    for site in net._sites.values():
+    server = hospitals.in_process(names, auxiliary=auxiliary)
+    for site in server._clients.values():
         site.recipe = METHODS[name][2]
-    return net
+    return server
 
 
-def first(data: Labelled, rows: slice) -> Labelled:
-    return Labelled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
+def first(data: Labeled, rows: slice) -> Labeled:
+    return Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
 
 
 @pytest.mark.parametrize("auxiliary", [False, True])
@@ -49,9 +49,9 @@ def first(data: Labelled, rows: slice) -> Labelled:
 @pytest.mark.parametrize("name", METHODS)
 def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxiliary) -> None:
     for rows in (slice(0, 1), slice(0, None, 2)):  # a single image; all of class 0
-        net = federation(name, names, auxiliary)
-        net._sites["north"].data = first(net._sites["north"].data, rows)
-        theta, record = learned(name, net)
+        server = federation(name, names, auxiliary)
+        server._clients["north"].data = first(server._clients["north"].data, rows)
+        theta, record = learned(name, server)
         assert torch.isfinite(theta).all() and not torch.equal(theta[: len(hospitals.theta())], hospitals.theta())
         assert record.absences == []
 
@@ -60,13 +60,13 @@ def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxi
 def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
     from fdamed.config.study import Model
 
-    net = build(Model(width=0.125))
-    initialise(net, stream(0, "one").torch)
-    resident = FlatModel(net)
+    server = build(Model(width=0.125))
+    initialize(server, stream(0, "one").torch)
+    resident = FlatModel(server)
     sites = {n: hospitals.hospital(n, resident=resident) for n in ("north", "east", "target")}
     for site in sites.values():
         site.recipe = METHODS[name][2]
-        site.data = Labelled(np.full((1, 32, 32), 99, np.uint8), site.data.y[:1], {})
+        site.data = Labeled(np.full((1, 32, 32), 99, np.uint8), site.data.y[:1], {})
     kind, options, _ = METHODS[name]
     method = REGISTRY[kind](**options)
     theta, _ = run(method, InProcess(sites, "target", "test"), resident.read(), 1, hospitals.no_judge)
@@ -79,9 +79,9 @@ def test_a_share_of_the_sources_on_bad_lines_learns_the_same_twice(name, auxilia
     faults = Faults.model_validate({"absent": 0.2, "lost": {"every": {"up": 0.2, "down": 0.1}}, "quorum": 1})
     found = []
     for _ in range(2):
-        net = Unreliable(federation(name, auxiliary=auxiliary), faults, 3)
-        net.invite(0.7, 1)
-        found.append(learned(name, net, 8))
+        server = Unreliable(federation(name, auxiliary=auxiliary), faults, 3)
+        server.invite(0.7, 1)
+        found.append(learned(name, server, 8))
     (theta, record), (again, other) = found
     assert torch.equal(theta, again) and record.ledger == other.ledger
     assert torch.isfinite(theta).all() and record.absences
@@ -90,12 +90,12 @@ def test_a_share_of_the_sources_on_bad_lines_learns_the_same_twice(name, auxilia
 
 @pytest.mark.parametrize("name", METHODS)
 def test_auxiliary_heads_train_and_are_remembered_at_the_sources_alone(name) -> None:
-    net = federation(name, auxiliary=True)
-    theta, _ = learned(name, net)
+    server = federation(name, auxiliary=True)
+    theta, _ = learned(name, server)
     plain, _ = learned(name, federation(name))
     assert not torch.equal(theta, plain)
     before = FlatModel(torch.nn.ModuleDict({"sex": torch.nn.Linear(4, 2)}))
-    for party in net.sources:
-        initialise(before.module, stream(5, party, "heads").torch)
-        assert not torch.equal(net._sites[party].memory["heads"], before.read())
-    assert "heads" not in net._sites["target"].memory
+    for client in server.sources:
+        initialize(before.module, stream(5, client, "heads").torch)
+        assert not torch.equal(server._clients[client].memory["heads"], before.read())
+    assert "heads" not in server._clients["target"].memory

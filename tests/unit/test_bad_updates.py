@@ -11,7 +11,7 @@ import torch
 import fdamed.methods  # noqa: F401
 from fdamed.config.study import Recipe
 from fdamed.config.validation import Guard
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.server import InProcess
 from fdamed.federation.validation.answers import sound_parts
@@ -50,13 +50,13 @@ OFFENCES = {
 
 def offending(offence: str, names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
     """Hospitals of which north sends an update with this fault; where models travel, the fault is in the change."""
-    net = hospitals.in_process(names)
-    deliver = net._deliver
-    cut = net.layout.trainable  # buffers are sound: what is tried is the rule, not BatchNorm
+    server = hospitals.in_process(names)
+    deliver = server._deliver
+    cut = server.layout.trainable  # buffers are sound: what is tried is the rule, not BatchNorm
 
-    def faulty(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if party == "north":
+    def faulty(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if client == "north":
             if hasattr(reply, "g"):
                 OFFENCES[offence](reply.g[:cut])
             elif hasattr(reply, "x"):
@@ -65,21 +65,21 @@ def offending(offence: str, names: tuple[str, ...] = hospitals.NAMES) -> InProce
                 reply.x[:cut] = msg.x[:cut] + change
         return reply
 
-    net._deliver = faulty
-    return net
+    server._deliver = faulty
+    return server
 
 
-def two_rounds(rule: str, net: InProcess) -> torch.Tensor:
+def two_rounds(rule: str, server: InProcess) -> torch.Tensor:
     method = REGISTRY[rule](**OPTIONS.get(rule, {}))
     state = method.start(hospitals.theta())
     for r in (1, 2):
-        net.begin(r, 2)
-        state = method.round(state, net)
+        server.begin(r, 2)
+        state = method.round(state, server)
     return method.final(state)
 
 
-def variances(net: InProcess, theta: torch.Tensor) -> torch.Tensor:
-    segment = next(s for s in net.layout if s.name == "norm.running_var")
+def variances(server: InProcess, theta: torch.Tensor) -> torch.Tensor:
+    segment = next(s for s in server.layout if s.name == "norm.running_var")
     return theta[segment.start : segment.stop]
 
 
@@ -87,10 +87,10 @@ def variances(net: InProcess, theta: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("offence", OFFENCES)
 @pytest.mark.parametrize("rule", RULES)
 def test_an_unsound_update_leaves_a_finite_model(rule: str, offence: str, names: tuple[str, ...]) -> None:
-    net = offending(offence, names)
-    theta = two_rounds(rule, net)
+    server = offending(offence, names)
+    theta = two_rounds(rule, server)
     assert torch.isfinite(theta).all()
-    assert (variances(net, theta) > 0).all()
+    assert (variances(server, theta) > 0).all()
 
 
 WHY = {
@@ -104,25 +104,25 @@ WHY = {
 @pytest.mark.parametrize("offence", WHY)
 @pytest.mark.parametrize("rule", RULES)
 def test_the_offender_is_named_and_the_result_is_the_others(rule: str, offence: str, names: tuple, capsys) -> None:
-    net = offending(offence, names)
-    theta = two_rounds(rule, net)
+    server = offending(offence, names)
+    theta = two_rounds(rule, server)
     without = two_rounds(rule, hospitals.in_process(tuple(n for n in names if n != "north")))
     # Auto-weighting sends the target one direction more: its inner products are summed in another order.
     assert torch.allclose(theta, without, rtol=1e-5, atol=1e-6) if "auto" in rule else torch.equal(theta, without)
     rounds = [1] if rule in ("finetune_offline", "target_only") else [1, 2]
-    assert [(a["round"], a["party"]) for a in net.absences] == [(r, "north") for r in rounds]
+    assert [(a["round"], a["client"]) for a in server.absences] == [(r, "north") for r in rounds]
     told = capsys.readouterr().err
-    for absence in net.absences:
+    for absence in server.absences:
         assert absence["why"].startswith("update rejected: ") and WHY[offence] in absence["why"]
         assert f"round {absence['round']}: north is left out of {absence['step']}: {absence['why']}" in told
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_hospital_that_did_not_move_is_no_offender_and_adds_nothing(rule: str) -> None:
-    net = offending("all zero")
-    theta = two_rounds(rule, net)
-    assert {a["why"] for a in net.absences} <= {"update left aside: it has not moved"}, "and that is no strike"
-    assert net.quarantined == () and torch.isfinite(theta).all()
+    server = offending("all zero")
+    theta = two_rounds(rule, server)
+    assert {a["why"] for a in server.absences} <= {"update left aside: it has not moved"}, "and that is no strike"
+    assert server.quarantined == () and torch.isfinite(theta).all()
     everybody = offending("all zero")
     everybody._deliver = idle(everybody._deliver, everybody.layout.trainable)
     still = two_rounds(rule, everybody)
@@ -135,8 +135,8 @@ def test_a_hospital_that_did_not_move_is_no_offender_and_adds_nothing(rule: str)
 def idle(deliver, cut: int):
     """Every hospital trains and moves nothing, the target too."""
 
-    def still(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def still(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         if hasattr(reply, "g"):
             reply.g[:cut].zero_()
         elif hasattr(reply, "x") and hasattr(msg, "x"):  # what the target distils is its own
@@ -148,46 +148,46 @@ def idle(deliver, cut: int):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_flipped_update_is_weighed_and_not_rejected(rule: str) -> None:
-    net = offending("sign-flipped")
-    two_rounds(rule, net)
-    assert net.absences == []
+    server = offending("sign-flipped")
+    two_rounds(rule, server)
+    assert server.absences == []
 
 
 @pytest.mark.parametrize(("rule", "told"), [("gp", True), ("fedgp", True), ("fedgp_auto", True), ("fedda", False)])
 def test_the_log_says_once_a_round_who_points_against_the_target_as_a_whole(rule: str, told: bool, capsys) -> None:
-    net = offending("sign-flipped")
-    for party in ("north", "target"):  # one step each, of the same images
-        net._sites[party].data = hospitals.images("target")
-        net._sites[party].recipe = Recipe(lr=0.01, batch=8)
-    two_rounds(rule, net)
+    server = offending("sign-flipped")
+    for client in ("north", "target"):  # one step each, of the same images
+        server._clients[client].data = hospitals.images("target")
+        server._clients[client].recipe = Recipe(lr=0.01, batch=8)
+    two_rounds(rule, server)
     lines = [line for line in capsys.readouterr().err.splitlines() if ": against target: " in line]
     assert len(lines) == (2 if told else 0)
     assert all(re.search(r"^round [12]: against target: north \(cosine -1\.00\)$", line) for line in lines)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_labelled_sample_is_enough_for_a_finite_model(rule: str) -> None:
-    net = hospitals.in_process()
-    data = net._sites["target"].data
-    net._sites["target"].data = Labelled(data.images[:1], data.y[:1], {})
-    theta = two_rounds(rule, net)
+def test_one_labeled_sample_is_enough_for_a_finite_model(rule: str) -> None:
+    server = hospitals.in_process()
+    data = server._clients["target"].data
+    server._clients["target"].data = Labeled(data.images[:1], data.y[:1], {})
+    theta = two_rounds(rule, server)
     assert torch.isfinite(theta).all()
-    assert (variances(net, theta) > 0).all()
-    assert net.absences == []
+    assert (variances(server, theta) > 0).all()
+    assert server.absences == []
 
 
 def test_a_flipped_source_gets_less_weight_than_it_had() -> None:
-    def beta(net: InProcess) -> float:
-        net.begin(1, 1)
-        REGISTRY["fedda_auto"]().round(Model(x=hospitals.theta()), net)
-        value = net.notes["beta/north"]
+    def beta(server: InProcess) -> float:
+        server.begin(1, 1)
+        REGISTRY["fedda_auto"]().round(Model(x=hospitals.theta()), server)
+        value = server.notes["beta/north"]
         assert value is not None
         return value
 
     assert beta(offending("sign-flipped")) < beta(hospitals.in_process())
 
 
-# --- the judgement by hand --------------------------------------------------------------------------------------------
+# --- the judgment by hand --------------------------------------------------------------------------------------------
 
 TEN = {"a": Travel(1.0, 10, 10.0), "b": Travel(1.0, 10, 10.0)}
 """Two hospitals of ten images that moved by 1."""
@@ -253,10 +253,10 @@ def test_a_hospital_that_stands_still_is_no_measure_and_no_offender() -> None:
 
 @pytest.mark.parametrize("rule", [GP(), GP(align=False), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
 def test_a_source_with_a_reach_of_next_to_nothing_is_left_out_before_it_is_aligned(rule) -> None:
-    def after(parties: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
-        net = Scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in parties}, reach)
-        net.begin(1, 1)
-        return rule.round(Model(x=X), net).x.tolist(), [a["party"] for a in net.absences]
+    def after(clients: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
+        server = Scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, reach)
+        server.begin(1, 1)
+        return rule.round(Model(x=X), server).x.tolist(), [a["client"] for a in server.absences]
 
     lied, named = after(["T", "S1", "S2"], REACH | {"S2": 1e-12})
     assert named == ["S2"]
@@ -293,19 +293,21 @@ class Sent:
 
 @pytest.mark.parametrize("start", [None, torch.full((4,), 3.0)])
 def test_a_part_between_ten_and_a_hundred_times_as_long_as_the_others_is_shortened_to_ten(start) -> None:
-    net, base = hospitals.in_process(), torch.zeros(4) if start is None else start
+    server, base = hospitals.in_process(), torch.zeros(4) if start is None else start
     sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": 500.0}
-    h = {party: Sent(base + torch.tensor([times, 0.0, 0.0, 0.0])) for party, times in sent.items()}
-    kept = sound_parts(net, train_locally, h, "part", start=start, size=1.0)
+    h = {client: Sent(base + torch.tensor([times, 0.0, 0.0, 0.0])) for client, times in sent.items()}
+    kept = sound_parts(server, train_locally, h, "part", start=start, size=1.0)
     assert {p: float((r.part - base).norm()) for p, r in kept.items()} == {"north": 10.0, "east": 1.0, "south": 1.0}
-    assert net.notes == {"shortened/north": pytest.approx(0.2)} and [a["party"] for a in net.absences] == ["west"]
+    assert server.notes == {"shortened/north": pytest.approx(0.2)} and [a["client"] for a in server.absences] == [
+        "west"
+    ]
     assert float((h["north"].part - base).norm()) == 50.0, "what was sent is not changed in place"
 
 
 def test_a_part_with_which_its_hospital_goes_on_is_left_out_or_taken_whole() -> None:
     sent = {"north": 50.0, "east": 1.0, "south": 1.0, "west": 500.0}
-    h = {party: Sent(torch.full((1,), times)) for party, times in sent.items()}
-    net = hospitals.in_process()
-    kept = sound_parts(net, train_locally, h, "part", size=1.0, shorten=False)
+    h = {client: Sent(torch.full((1,), times)) for client, times in sent.items()}
+    server = hospitals.in_process()
+    kept = sound_parts(server, train_locally, h, "part", size=1.0, shorten=False)
     assert {p: float(r.part) for p, r in kept.items()} == {"north": 50.0, "east": 1.0, "south": 1.0}
-    assert net.notes == {}
+    assert server.notes == {}

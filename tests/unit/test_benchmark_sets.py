@@ -56,7 +56,7 @@ def test_feature_vectors_come_as_npz(tmp_path: Path) -> None:
     assert found.test.tolist() == [False] * 4 + [True] * 2
 
 
-def test_usps_is_one_hdf5_file_with_grey_values_from_0_to_1(tmp_path: Path) -> None:
+def test_usps_is_one_hdf5_file_with_gray_values_from_0_to_1(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "usps.h5", "w") as file:
         for part, n in (("train", 3), ("test", 2)):
             file[f"{part}/data"] = np.full((n, 256), 0.5 if part == "train" else 1.0, dtype=np.float32)
@@ -85,9 +85,9 @@ def test_cifar10_is_read_channel_by_channel(tmp_path: Path) -> None:
     assert found.x[0, 0, 0].tolist() == [7, 0, 0] and found.y[-1] == 5
 
 
-def test_colour_goes_with_the_label_as_often_as_the_correlation_says(tmp_path: Path) -> None:
+def test_color_goes_with_the_label_as_often_as_the_correlation_says(tmp_path: Path) -> None:
     write_idx(tmp_path, train=4000, test=1000)
-    found = read(Domain(kind="coloured", root=str(tmp_path), correlation=0.8), "here")
+    found = read(Domain(kind="colored", root=str(tmp_path), correlation=0.8), "here")
     red = found.x[..., 0].any(axis=(1, 2))
     assert (
         found.x.shape == (5000, 14, 14, 3) and not (found.x[..., 0].astype(bool) & found.x[..., 1].astype(bool)).any()
@@ -98,10 +98,10 @@ def test_colour_goes_with_the_label_as_often_as_the_correlation_says(tmp_path: P
 
 
 def test_images_are_brought_to_the_side_and_channels_of_the_model() -> None:
-    grey = Samples(np.full((3, 8, 8), 90, np.uint8), np.zeros(3, np.int64), np.zeros(3, bool))
-    assert (fitted(grey, 32, 3).x == 90).all() and fitted(grey, 32, 3).x.shape == (3, 32, 32, 3)
-    colour = Samples(np.tile(np.array([10, 20, 30], np.uint8), (2, 4, 4, 1)), np.zeros(2, np.int64), np.zeros(2, bool))
-    assert fitted(colour, 4, 1).x[0, 0, 0] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)
+    gray = Samples(np.full((3, 8, 8), 90, np.uint8), np.zeros(3, np.int64), np.zeros(3, bool))
+    assert (fitted(gray, 32, 3).x == 90).all() and fitted(gray, 32, 3).x.shape == (3, 32, 32, 3)
+    color = Samples(np.tile(np.array([10, 20, 30], np.uint8), (2, 4, 4, 1)), np.zeros(2, np.int64), np.zeros(2, bool))
+    assert fitted(color, 4, 1).x[0, 0, 0] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)
 
 
 def test_pictures_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_path: Path) -> None:

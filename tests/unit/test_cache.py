@@ -14,8 +14,8 @@ from PIL import Image
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.cache import Report, build
-from fdamed.data.dicom.display import Grey
-from fdamed.data.image import Unreadable, read_grey
+from fdamed.data.dicom.display import Gray
+from fdamed.data.image import Unreadable, read_gray
 from fdamed.data.loader import load
 from fdamed.data.safe_paths import Roots
 from tests.dicom_files import dataset, thorax, write
@@ -48,20 +48,20 @@ def manifest(count: int = 24) -> pd.DataFrame:
     )
 
 
-def make(rows: pd.DataFrame, root: Path, size: int = SIZE, share: float = 0.5, equalise: bool = False) -> Report:
-    out = root.parent / "party"
+def make(rows: pd.DataFrame, root: Path, size: int = SIZE, share: float = 0.5, equalize: bool = False) -> Report:
+    out = root.parent / "client"
     names = (out / "images.npy", out / "order.parquet", out / "rejects.csv")
-    return build(rows, root, size, equalise, *names, workers=2, reject_share=share)
+    return build(rows, root, size, equalize, *names, workers=2, reject_share=share)
 
 
 def cached(root: Path) -> dict[str, np.ndarray]:
-    images = np.load(root.parent / "party" / "images.npy")
-    order = pd.read_parquet(root.parent / "party" / "order.parquet")
+    images = np.load(root.parent / "client" / "images.npy")
+    order = pd.read_parquet(root.parent / "client" / "order.parquet")
     return dict(zip(order["image"], images, strict=True))
 
 
 def rejects(root: Path) -> list[dict[str, str]]:
-    with open(root.parent / "party" / "rejects.csv", newline="") as file:
+    with open(root.parent / "client" / "rejects.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -74,7 +74,7 @@ def test_a_tall_image_is_shrunk_whole_by_area_and_padded_with_black() -> None:
     tall = np.zeros((64, 32), np.float32)
     tall[0, 0], tall[0, 1], tall[1, 0], tall[1, 1] = 0.2, 0.4, 0.6, 0.8
     tall[-2:, -2:] = 1
-    out = transform(Grey(tall), 32, False)
+    out = transform(Gray(tall), 32, False)
     assert out.shape == (32, 32)
     assert out.dtype == np.uint8
     assert out[0, 8] == round(255 * 0.5)
@@ -87,15 +87,15 @@ def test_a_small_image_grows_without_blocks() -> None:
     from fdamed.data.transforms import transform
 
     ramp = np.tile(np.linspace(0, 1, 16, dtype=np.float32), (16, 1))
-    assert len(np.unique(transform(Grey(ramp), 64, False))) > 40
+    assert len(np.unique(transform(Gray(ramp), 64, False))) > 40
 
 
-def test_equalisation_uses_all_greys_and_leaves_the_border_out() -> None:
+def test_equalization_uses_all_grays_and_leaves_the_border_out() -> None:
     from fdamed.data.transforms import transform
 
     rng = np.random.default_rng(0)
     dark = (0.1 * rng.random((64, 32), dtype=np.float32)) ** 2
-    out = transform(Grey(dark), 64, True)
+    out = transform(Gray(dark), 64, True)
     inside = out[:, 16:48]
     assert out[:, :16].max() == 0
     assert abs(float(np.median(inside)) - 127) < 8
@@ -108,9 +108,9 @@ def test_what_is_flat_after_shrinking_or_too_narrow_is_refused() -> None:
     speck = np.zeros((512, 512), np.float32)
     speck[0, 0] = 1
     with pytest.raises(Unreadable, match="CONSTANT"):
-        transform(Grey(speck), 16, False)
+        transform(Gray(speck), 16, False)
     with pytest.raises(Unreadable, match="UNSUPPORTED"):
-        transform(Grey(np.random.default_rng(0).random((4, 900), dtype=np.float32)), 16, False)
+        transform(Gray(np.random.default_rng(0).random((4, 900), dtype=np.float32)), 16, False)
 
 
 # --- many images
@@ -121,14 +121,14 @@ def test_images_stand_in_the_order_of_splits_and_are_what_one_process_makes(root
 
     report = make(manifest(), root)
     assert report == Report(24, 24, {})
-    order = pd.read_parquet(root.parent / "party" / "order.parquet")
+    order = pd.read_parquet(root.parent / "client" / "order.parquet")
     assert order["split"].tolist() == ["train"] * 8 + ["adapt"] * 4 + ["val"] * 4 + ["test"] * 8
     assert order["image"].tolist()[:2] == ["deep/04.png", "deep/05.png"]
     assert "manifest_row" not in order
     for name, image in cached(root).items():
-        alone = transform(read_grey(root / name), SIZE, False)
+        alone = transform(read_gray(root / name), SIZE, False)
         assert np.array_equal(image, alone), name
-    assert isinstance(load(root.parent / "party", ("train", "adapt")).images, np.memmap)
+    assert isinstance(load(root.parent / "client", ("train", "adapt")).images, np.memmap)
     assert rejects(root) == []
 
 
@@ -136,7 +136,7 @@ def test_only_new_and_changed_files_are_decoded_again_even_after_the_outputs_wer
     assert make(manifest(20), root).decoded == 20
     first = cached(root)
     for name in ("images.npy", "order.parquet", "rejects.csv"):
-        (root.parent / "party" / name).unlink()
+        (root.parent / "client" / name).unlink()
     assert make(manifest(), root).decoded == 4
     assert all(np.array_equal(cached(root)[n], i) for n, i in first.items())
     Image.fromarray(picture(99)).save(root / "deep" / "03.png")
@@ -146,13 +146,13 @@ def test_only_new_and_changed_files_are_decoded_again_even_after_the_outputs_wer
     assert make(manifest().iloc[::-1], root).decoded == 0
     assert np.array_equal(cached(root)["deep/05.png"], first["deep/05.png"])
     assert make(manifest(), root, size=16).decoded == 24
-    assert make(manifest(), root, size=16, equalise=True).decoded == 24
+    assert make(manifest(), root, size=16, equalize=True).decoded == 24
 
 
 def test_a_damaged_store_is_noticed_row_by_row_and_a_foreign_one_as_a_whole(root: Path) -> None:
     make(manifest(), root)
     good = cached(root)
-    store = root.parent / "party" / ".cache" / "store.npy"
+    store = root.parent / "client" / ".cache" / "store.npy"
     raw = bytearray(store.read_bytes())
     for row in (0, 7, 13):
         raw[128 + row * SIZE * SIZE + 5] ^= 0x10
@@ -183,7 +183,7 @@ def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) ->
         "deep/20.png": ("20", "TRUNCATED"),
         "deep/22.png": ("22", "NOT_A_RADIOGRAPH"),
     }
-    assert len(load(root.parent / "party", ("train", "adapt", "val", "test"))) == 19
+    assert len(load(root.parent / "client", ("train", "adapt", "val", "test"))) == 19
     again = make(manifest(), root)
     assert again.decoded == 0
     assert again.refused == report.refused
@@ -194,7 +194,7 @@ def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: P
         (root / "deep" / f"{number:02}.png").write_text("no image")
     with pytest.raises(FdamedError, match=r"3 of 24 images were refused \(NOT_AN_IMAGE 3\)") as caught:
         make(manifest(), root, share=0.05)
-    assert not (root.parent / "party" / "images.npy").exists()
+    assert not (root.parent / "client" / "images.npy").exists()
     assert Path(caught.value.where).read_text().count("NOT_AN_IMAGE") == 3
     for number in range(3):
         Image.fromarray(picture(number)).save(root / "deep" / f"{number:02}.png")
@@ -215,8 +215,8 @@ def test_a_full_disk_is_known_before_the_first_image(root: Path, monkeypatch: py
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(FdamedError, match="no room"):
         make(manifest(), root)
-    assert not (root.parent / "party" / "images.npy").exists()
-    assert not (root.parent / "party" / ".cache" / "draft.npy").exists()
+    assert not (root.parent / "client" / "images.npy").exists()
+    assert not (root.parent / "client" / ".cache" / "draft.npy").exists()
 
 
 def test_paths_never_leave_the_root(root: Path) -> None:

@@ -118,7 +118,7 @@ def test_reverse_validation_counts_the_labels_that_come_back() -> None:
         reverse_accuracy(squared_distances(near, source), np.array([0, 0, 0, 1]))
 
 
-def test_a_view_takes_leading_components_then_centres_then_scales() -> None:
+def test_a_view_takes_leading_components_then_centers_then_scales() -> None:
     F = np.array([[3.0, 0.0, 7.0], [1.0, 2.0, 7.0]])
     assert View(2, True, True).of(F) == pytest.approx(np.array([[1, -1], [-1, 1]]) / np.sqrt(2))
     assert (View().of(F) == F).all()
@@ -129,7 +129,7 @@ def test_the_choice_takes_the_best_score_and_the_first_of_equals() -> None:
     assert chosen(results).name == "b"
 
 
-def test_the_candidates_predict_by_nearest_neighbour_or_by_themselves() -> None:
+def test_the_candidates_predict_by_nearest_neighbor_or_by_themselves() -> None:
     X, y, domain = shifted()
     source = domain > 0
     grid = [Candidate("tca", TCA(3), (View(3), View(1))), Candidate("dann", DaNN(hidden=4, epochs=1))]

@@ -36,7 +36,7 @@ def aligned(A: np.ndarray, B: np.ndarray) -> float:
     return float(np.linalg.norm(A * np.sign((A * B).sum(axis=0)) - B))
 
 
-def centred(A: np.ndarray) -> np.ndarray:
+def centered(A: np.ndarray) -> np.ndarray:
     return A - A.mean(axis=0)
 
 
@@ -77,21 +77,21 @@ def test_rtca_solves_its_equation_even_if_samples_repeat(solver: str, doubled: b
     assert np.abs(got.W.T @ left @ got.W - np.eye(M)).max() < 1e-10
 
 
-def test_centred_features_of_rtca_are_orthonormal(K: np.ndarray) -> None:
-    features = centred(K @ rtca(K, ELL, GAMMA, M, "dense").W)
+def test_centered_features_of_rtca_are_orthonormal(K: np.ndarray) -> None:
+    features = centered(K @ rtca(K, ELL, GAMMA, M, "dense").W)
     assert np.abs(features.T @ features - np.eye(M)).max() < 1e-12
 
 
 def test_tca_of_a_kernel_is_rtca_of_its_square(K: np.ndarray) -> None:
     one, other = tca(K, ELL, GAMMA, M, "dense"), rtca(K @ K, ELL, GAMMA, M, "dense")
     assert one.values == pytest.approx(other.values, rel=1e-8)
-    F, G = centred(K @ one.W), centred(K @ K @ other.W)
+    F, G = centered(K @ one.W), centered(K @ K @ other.W)
     assert np.abs(F @ F.T - G @ G.T).max() < 1e-8
 
 
 def test_tca_and_rtca_differ_whatever_gamma_is(K: np.ndarray) -> None:
-    F = centred(K @ tca(K, ELL, GAMMA, M, "dense").W)
-    others = [centred(K @ rtca(K, ELL, g, M, "dense").W) for g in np.logspace(-6, 3, 40)]
+    F = centered(K @ tca(K, ELL, GAMMA, M, "dense").W)
+    others = [centered(K @ rtca(K, ELL, g, M, "dense").W) for g in np.logspace(-6, 3, 40)]
     assert min(np.linalg.norm(F @ F.T - G @ G.T) for G in others) > 1e-2
 
 
@@ -99,7 +99,7 @@ def test_tca_and_rtca_differ_whatever_gamma_is(K: np.ndarray) -> None:
 def test_rftca_is_rtca_of_the_features_gram_matrix_for_any_n(n_frequencies: int) -> None:
     Z = random_features(samples(), frequencies("gaussian", 1.0, n_frequencies, 3, 0), False)
     whole = rtca(Z @ Z.T, ELL, GAMMA, M, "dense")
-    Zc = centred(Z)
+    Zc = centered(Z)
     primal = rftca(Zc.T @ Zc, Z.T @ ELL, GAMMA, M)
     dual = rftca_dual(Z, ELL, GAMMA, M)
     for got in (primal, dual):
@@ -132,7 +132,7 @@ def test_rftca_converges_to_rtca() -> None:
         for seed in range(4):
             Z = random_features(X, frequencies("gaussian", 3.0, n_frequencies, 3, seed), False)
             W = rftca_dual(Z, ell, 0.1, 2).W
-            several.append(aligned(centred(Z @ W), centred(exact)))
+            several.append(aligned(centered(Z @ W), centered(exact)))
         errors.append(np.mean(several))
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.08
@@ -140,7 +140,7 @@ def test_rftca_converges_to_rtca() -> None:
 
 def test_a_large_gamma_gives_kernel_pca_and_a_small_one_no_discrepancy(K: np.ndarray) -> None:
     values, vectors = np.linalg.eigh(H @ K @ H)
-    wide = centred(K @ rtca(K, ELL, 1e10, M, "dense").W)
+    wide = centered(K @ rtca(K, ELL, 1e10, M, "dense").W)
     assert subspace_angles(wide, vectors[:, -M:]).max() < 1e-7
     narrow = tca(K, ELL, 1e-5, M, "dense")
     assert np.square(narrow.W.T @ K @ ELL).sum() < 1e-10
@@ -152,8 +152,8 @@ def test_identical_domains_give_kernel_pca() -> None:
     X = np.repeat(samples()[:15], 2, axis=0)
     domain = np.tile([1, -1], 15)
     F = RTCA(3, gamma=0.3, sigma=1.0, normalize=False).fit_transform(X, None, sample_domain=domain)
-    K = centred(gram(X, X, "gaussian", 1.0))
-    assert subspace_angles(centred(F), np.linalg.eigh(K - K.mean(axis=1, keepdims=True))[1][:, -3:]).max() < 1e-7
+    K = centered(gram(X, X, "gaussian", 1.0))
+    assert subspace_angles(centered(F), np.linalg.eigh(K - K.mean(axis=1, keepdims=True))[1][:, -3:]).max() < 1e-7
 
 
 def test_lanczos_is_dense_on_the_estimators() -> None:
@@ -296,7 +296,7 @@ def test_at_the_scale_of_the_penalty_what_gamma_weighs_is_one_and_the_directions
     y = np.arange(N) % 3
     settings = {"kernel": "gaussian", "sigma": 1.0, "normalize": False, "gamma": 0.05}
     if estimator is JDA:
-        settings["iterations"] = 1  # later passes depend on the scale: other neighbours, other pseudo-labels
+        settings["iterations"] = 1  # later passes depend on the scale: other neighbors, other pseudo-labels
     equal = estimator(M, scale="variance", **settings).fit(X, y, DOMAIN)
     own = estimator(M, scale="penalty", **settings).fit(X, y, DOMAIN)
     K = gram(X, X, "gaussian", 1.0)
@@ -304,7 +304,7 @@ def test_at_the_scale_of_the_penalty_what_gamma_weighs_is_one_and_the_directions
     assert np.abs(np.diag(weighed) - 1).max() < 1e-9
     cosines = (equal.W_ * own.W_).sum(axis=0) / np.linalg.norm(equal.W_, axis=0) / np.linalg.norm(own.W_, axis=0)
     assert np.abs(cosines - 1).max() < 1e-9
-    variances = np.square(centred(K @ own.W_)).sum(axis=0)
+    variances = np.square(centered(K @ own.W_)).sum(axis=0)
     assert (np.diff(variances) < 0).all(), "the largest eigenvalue has the largest variance"
 
 

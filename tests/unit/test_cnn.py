@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.models import trunk
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
@@ -177,7 +177,7 @@ def test_images_too_small_for_two_convolutions_are_refused() -> None:
         Cnn(1, 15)
 
 
-def test_initialisation_is_pytorchs_default_and_seeded() -> None:
+def test_initialization_is_pytorchs_default_and_seeded() -> None:
     net = Cnn(3, 32)
     default_init(net, torch.Generator().manual_seed(11))
     state = torch.random.get_rng_state()
@@ -193,8 +193,8 @@ def test_a_flat_network_keeps_its_kernels_contiguous_and_learns_what_torchs_laye
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
-    data = Labelled(rng.integers(0, 256, (96, 28, 28), dtype=np.uint8), np.arange(96) % 10, {})
-    recipe, results = Recipe(lr=0.05, batch=16, epochs=2, optimiser="sgd"), []
+    data = Labeled(rng.integers(0, 256, (96, 28, 28), dtype=np.uint8), np.arange(96) % 10, {})
+    recipe, results = Recipe(lr=0.05, batch=16, epochs=2, optimizer="sgd"), []
     for fast in (True, False):
         model = FlatModel(network())
         assert model.module.conv2.weight.is_contiguous()  # type: ignore[union-attr, operator]

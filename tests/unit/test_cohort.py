@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
 from fdamed.data.cohort import build, one_place, truth_of, truths
 from fdamed.data.leakage import Leakage, check_manifests
@@ -39,12 +39,12 @@ def index_of(patients: int = 400, seed: int = 0, salt: str = "s") -> pd.DataFram
     return as_index(frame)
 
 
-def cut_of(**keys: Any) -> Cut:
-    return Cut.model_validate({"by": "condition", "parties": CONDITIONS, "target": "Edema", "labelled": 20, **keys})
+def cut_of(**keys: Any) -> Split:
+    return Split.model_validate({"by": "condition", "clients": CONDITIONS, "target": "Edema", "labeled": 20, **keys})
 
 
 def fate(manifests: dict[str, pd.DataFrame]) -> dict[str, tuple[str, int, str]]:
-    """Image -> (party, y, split)."""
+    """Image -> (client, y, split)."""
     rows = [
         (i, (p, y, s)) for p, f in manifests.items() for i, y, s in zip(f["image"], f["y"], f["split"], strict=True)
     ]
@@ -91,7 +91,7 @@ def test_no_finding_turned_round_takes_blank_with_a_finding_as_finding() -> None
         },
         dtype="float32",
     )
-    cut = cut_of(by="race", label="No Finding", positive_is=0, parties={"A": "Asian", "W": "White"}, target="A")
+    cut = cut_of(by="race", label="No Finding", positive_is=0, clients={"A": "Asian", "W": "White"}, target="A")
     found = truth_of(frame, "No Finding", cut, "A")
     assert found.tolist()[:2] == [0, 1]
     assert np.isnan(found[2:]).all()
@@ -115,7 +115,7 @@ def test_the_order_of_rows_and_the_salt_change_nothing() -> None:
     assert fate(build(shuffled, cut_of(per_class=60)).manifests) == expected
     assert fate(build(index_of(salt="other"), cut_of(per_class=60)).manifests) == expected
     turned = dict(reversed(CONDITIONS.items()))
-    assert fate(build(index, cut_of(per_class=60, parties=turned)).manifests) == expected
+    assert fate(build(index, cut_of(per_class=60, clients=turned)).manifests) == expected
     assert fate(build(index, cut_of(per_class=60, seed=1)).manifests) != expected
 
 
@@ -125,7 +125,7 @@ def test_the_target_is_not_in_the_data() -> None:
 
 
 def test_a_known_cohort_stays_the_same_on_every_machine() -> None:
-    cohort = build(index_of(100), cut_of(labelled=4))
+    cohort = build(index_of(100), cut_of(labeled=4))
     first = {p: (f["image"].iloc[0], f["split"].iloc[0], len(f)) for p, f in cohort.manifests.items()}
     assert first == KNOWN
 
@@ -139,7 +139,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("per_class", [40, 80])
 def test_per_class_gives_that_many_images_of_each_class(per_class: int) -> None:
-    for frame in build(index_of(), cut_of(per_class=per_class, labelled=4, val=0)).manifests.values():
+    for frame in build(index_of(), cut_of(per_class=per_class, labeled=4, val=0)).manifests.values():
         assert frame["y"].value_counts().to_dict() == {0: per_class, 1: per_class}
 
 
@@ -153,22 +153,22 @@ def test_a_shortage_is_said_and_stays_balanced() -> None:
 
 def test_unbalanced_keeps_every_image_of_its_patients() -> None:
     index = index_of()
-    cut = cut_of(by="race", parties={"A": "Asian", "W": "White"}, target="A", label="Edema", balanced=False)
+    cut = cut_of(by="race", clients={"A": "Asian", "W": "White"}, target="A", label="Edema", balanced=False)
     cohort = build(index, cut)
     usable = index["label.Edema"].isin((0, 1))
-    for party, race in cut.parties.items():
-        assert len(cohort.manifests[party]) == int((usable & (index["race"] == race)).sum())
+    for client, race in cut.clients.items():
+        assert len(cohort.manifests[client]) == int((usable & (index["race"] == race)).sum())
 
 
-def test_adapt_has_the_labelled_images_half_of_each_class() -> None:
-    frame = build(index_of(), cut_of(labelled=40)).manifests["Edema"]
+def test_adapt_has_the_labeled_images_half_of_each_class() -> None:
+    frame = build(index_of(), cut_of(labeled=40)).manifests["Edema"]
     adapt = frame[frame["split"] == "adapt"]
     assert adapt["y"].value_counts().to_dict() == {0: 20, 1: 20}
     assert set(adapt["patient"]).isdisjoint(frame.loc[frame["split"] != "adapt", "patient"])
 
 
 def test_adapt_takes_part_of_a_patient_only_when_no_whole_one_fits() -> None:
-    """Patient 0 has three positives, patients 1 to 3 a negative each: of four labelled images two are positive."""
+    """Patient 0 has three positives, patients 1 to 3 a negative each: of four labeled images two are positive."""
     codes = np.array([0, 0, 0, 1, 2, 3])
     keys = Keys(0, codes, np.arange(4, dtype="uint64"), np.array(list("abcdef"), dtype=object))
     y = np.array([1, 1, 1, 0, 0, 0])
@@ -201,20 +201,20 @@ def test_a_share_of_zero_or_less_is_refused() -> None:
 
 def test_patients_who_fit_one_hospital_go_there() -> None:
     index = index_of()
-    cut = cut_of(by="race", parties={"A": "Asian", "W": "White"}, target="A", label="Edema")
-    for party, frame in build(index, cut).manifests.items():
-        assert set(frame["race"]) == {cut.parties[party]}
+    cut = cut_of(by="race", clients={"A": "Asian", "W": "White"}, target="A", label="Edema")
+    for client, frame in build(index, cut).manifests.items():
+        assert set(frame["race"]) == {cut.clients[client]}
 
 
 def test_expressions_cut_and_where_filters() -> None:
-    parties = {"Young": "age < 50", "Old": "age >= 50 and sex == 'F'"}
-    cut = cut_of(by="expression", parties=parties, target="Old", label="Edema", where="view == 'frontal'", labelled=6)
+    clients = {"Young": "age < 50", "Old": "age >= 50 and sex == 'F'"}
+    cut = cut_of(by="expression", clients=clients, target="Old", label="Edema", where="view == 'frontal'", labeled=6)
     manifests = build(index_of(), cut).manifests
     assert manifests["Young"]["age"].max() < 50
     assert manifests["Old"]["age"].min() >= 50
     assert set(manifests["Old"]["sex"]) == {"F"}
     assert set(manifests["Old"]["view"]) == {"frontal"}
-    assert check_manifests(manifests).patients_in_two_parties == 0
+    assert check_manifests(manifests).patients_in_two_clients == 0
 
 
 def test_the_manifest_has_no_label_columns() -> None:
@@ -225,15 +225,15 @@ def test_the_manifest_has_no_label_columns() -> None:
 
 # --- what cannot be cut ---
 
-RACE = {"by": "race", "label": "Edema", "parties": {"A": "Asian", "W": "White"}, "target": "A"}
+RACE = {"by": "race", "label": "Edema", "clients": {"A": "Asian", "W": "White"}, "target": "A"}
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"parties": {"A": "Edema", "B": "Oedema"}, "target": "A"}, "unknown label `Oedema` (nearest: Edema) for B"),
+        ({"clients": {"A": "Edema", "B": "Oedema"}, "target": "A"}, "unknown label `Oedema` (nearest: Edema) for B"),
         (
-            {**RACE, "parties": {"A": "Asiann", "W": "White"}},
+            {**RACE, "clients": {"A": "Asiann", "W": "White"}},
             "no row has race = 'Asiann' (nearest: Asian), which A asks",
         ),
         ({**RACE, "by": "rase"}, "cannot cut by `rase` (nearest: race)"),
@@ -241,14 +241,14 @@ RACE = {"by": "race", "label": "Edema", "parties": {"A": "Asian", "W": "White"},
         ({**RACE, "by": "patient"}, "cannot cut by `patient`"),
         ({**RACE, "label": "Oedema"}, "unknown label `Oedema`"),
         ({"where": "age > 300"}, "no row fulfils"),
-        ({"labelled": 5000}, "Edema has"),
+        ({"labeled": 5000}, "Edema has"),
         ({"where": "label['Edema'] == 1"}, "Edema has no negative row for Edema"),
         ({"where": "isna(label['Edema'])"}, "Edema is empty"),
         ({**RACE, "label": "No Finding"}, "A has no negative row for No Finding"),
         ({**RACE, "rule": "reference"}, "defined for a cut by condition"),
     ],
 )
-def test_what_cannot_be_cut_is_one_error_that_names_the_party(keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_cut_is_one_error_that_names_the_client(keys: dict[str, Any], message: str) -> None:
     index = index_of()
     if keys.get("label") == "No Finding":
         labels = [c for c in index.columns if c.startswith("label.")]
@@ -263,7 +263,7 @@ def test_small_counts_are_not_shown_when_a_value_is_unknown() -> None:
     index = index_of()
     index.loc[:4, "race"] = "Rare"
     with pytest.raises(FdamedError) as error:
-        truths(index, cut_of(**{**RACE, "parties": {"A": "Asian", "W": "Wite"}}), 11)
+        truths(index, cut_of(**{**RACE, "clients": {"A": "Asian", "W": "Wite"}}), 11)
     assert "Rare (under 11)" in error.value.fix
     assert f"Asian ({(index['race'] == 'Asian').sum()})" in error.value.fix
 
@@ -272,7 +272,7 @@ def test_a_class_that_no_training_image_has_is_an_error() -> None:
     frame = pd.DataFrame({"image": [f"{i}.jpg" for i in range(60)], "patient": [f"p{i}" for i in range(60)]})
     frame["study"], frame["race"] = frame["image"], ["Asian", "White"] * 30
     frame["label.Edema"] = [1, 1, 0, 0] + [0] * 56
-    cut = cut_of(**RACE, balanced=False, labelled=2, val=0.0, test=0.85)
+    cut = cut_of(**RACE, balanced=False, labeled=2, val=0.0, test=0.85)
     with pytest.raises(FdamedError, match=r"no (positive|negative) image in its|has no image left|too few"):
         build(as_index(frame), cut)
 
@@ -282,9 +282,9 @@ def test_a_class_that_no_training_image_has_is_an_error() -> None:
 
 def test_the_reference_rule_takes_the_first_blank_rows_and_splits_by_image() -> None:
     index = index_of()
-    cohort = build(index, cut_of(rule="reference", labelled=10))
-    for party, condition in CONDITIONS.items():
-        frame = cohort.manifests[party]
+    cohort = build(index, cut_of(rule="reference", labeled=10))
+    for client, condition in CONDITIONS.items():
+        frame = cohort.manifests[client]
         raw = index[f"label.{condition}"]
         yes = index["image"][raw == 1]
         no = index["image"][raw.isna()][: len(yes)]
@@ -295,29 +295,29 @@ def test_the_reference_rule_takes_the_first_blank_rows_and_splits_by_image() -> 
         assert (frame["split"] == "adapt").sum() == 10
     leakage = check_manifests(cohort.manifests, "reference")
     assert leakage.patients_in_two_splits > 0
-    assert leakage.patients_in_two_parties > 0
+    assert leakage.patients_in_two_clients > 0
     assert "LEAKS" in cohort.notes[0]
     with pytest.raises(FdamedError):
         check_manifests(cohort.manifests)
 
 
 def test_the_reference_rule_can_be_capped_as_in_its_runs() -> None:
-    frame = build(index_of(), cut_of(rule="reference", labelled=10, per_class=50, val=0)).manifests["Edema"]
+    frame = build(index_of(), cut_of(rule="reference", labeled=10, per_class=50, val=0)).manifests["Edema"]
     assert (frame["split"] == "test").sum() == 20
     assert (frame["split"] != "test").sum() == 80
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), patients=st.integers(2, 60), labelled=st.integers(2, 12))
-def test_any_index_gives_disjoint_hospitals_or_one_error(seed: int, patients: int, labelled: int) -> None:
+@given(seed=st.integers(0, 10**6), patients=st.integers(2, 60), labeled=st.integers(2, 12))
+def test_any_index_gives_disjoint_hospitals_or_one_error(seed: int, patients: int, labeled: int) -> None:
     index = index_of(patients, seed)
-    cut = cut_of(labelled=labelled, seed=seed)
+    cut = cut_of(labeled=labeled, seed=seed)
     try:
         cohort = build(index, cut)
     except FdamedError:
         return
     assert check_manifests(cohort.manifests) == Leakage(0, 0, 0)
     target = cohort.manifests["Edema"]
-    assert (target["split"] == "adapt").sum() == labelled
+    assert (target["split"] == "adapt").sum() == labeled
     shuffled = index.sample(frac=1, random_state=1).reset_index(drop=True)
     assert fate(build(shuffled, cut).manifests) == fate(cohort.manifests)

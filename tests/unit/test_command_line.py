@@ -1,4 +1,4 @@
-"""The command line as people meet it: help, examples, mistakes, completion, colours."""
+"""The command line as people meet it: help, examples, mistakes, completion, colors."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _read_until(screen: int, word: str, seconds: float = 120.0) -> str:
     return told
 
 
-def test_no_colour_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch, capsys) -> None:
+def test_no_color_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch, capsys) -> None:
     assert cli.main(["methods"]) == 0
     assert "\x1b" not in capsys.readouterr().out
     from rich.text import Text

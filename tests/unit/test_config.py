@@ -12,9 +12,9 @@ from fdamed.core.errors import FdamedError
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {
-    "cohort": "demo",
+    "study": "demo",
     "data": {"layout": "chexpert", "root": "data/x"},
-    "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
+    "split": {"by": "condition", "clients": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
     "privacy": {"smallest_steps": 7},
     "runs": {"gp": {"beta": 0.4}, "fedavg": {}},
 }
@@ -55,8 +55,8 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(sead=3), "unknown key `sead` (did you mean `seeds`?)"),
         (changed(data__rot="x"), "unknown key `data.rot` (did you mean `root`?)"),
         (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
-        (changed(cut__target="c"), "is not one of the parties: a, b, each"),
-        (changed(cut__parties={"a": "Edema"}), "at least two parties"),
+        (changed(cut__target="c"), "is not one of the clients: a, b, each"),
+        (changed(cut__clients={"a": "Edema"}), "at least two clients"),
         (changed(cut__by="race"), "`label` must say what is to be predicted"),
         (changed(runs={}), "`runs` is empty"),
         (changed(seeds=[1, 1]), "a seed is listed twice"),
@@ -66,12 +66,12 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(runs__gp__align="yes"), "`runs.gp.align`: should be true or false"),
         (changed(runs__gp__granularity="tensor"), "should be one of layer, model"),
         (changed(runs__gp__auxiliary={"heads": ["sex"]}), "not in model.heads"),
-        (changed(runs__gp__labelled=500), "cut.labelled only 100"),
+        (changed(runs__gp__labeled=500), "split.labeled only 100"),
         (changed(model={"heads": ["race"]}), "the race head needs `races`"),
         (changed(data__layout="chexprt"), "chexpert"),
         (changed(cohort="a/b"), "`cohort`"),
-        (changed(runs__gp={"sweep": {"labelled": [40, 500]}}), "labelled is 500"),
-        (changed(runs__gp={"sweep": {"labelled": [0]}}), "`labelled`: "),
+        (changed(runs__gp={"sweep": {"labeled": [40, 500]}}), "labeled is 500"),
+        (changed(runs__gp={"sweep": {"labeled": [0]}}), "`labeled`: "),
         (changed(runs__gp={"sweep": {"method": ["fedavg"]}}), "cannot go over `method`"),
         (changed(runs__gp={"sweep": {"beta": []}}), "needs values"),
         (changed(runs__gp__warmup=50), "leaves none of the 50 rounds"),
@@ -105,9 +105,9 @@ def test_the_salt_is_never_shown() -> None:
 def test_later_files_win_key_by_key(tmp_path: Path) -> None:
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text(yaml.safe_dump(BASE))
-    second.write_text("cut: {target: b}\nseeds: [4]\n")
+    second.write_text("split: {target: b}\nseeds: [4]\n")
     study = config.load(first, second)
-    assert study.cut.target == "b" and study.seeds == (4,) and study.cut.by == "condition"
+    assert study.split.target == "b" and study.seeds == (4,) and study.split.by == "condition"
 
 
 def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
 
 
 def test_every_target_in_turn() -> None:
-    assert config.parse(changed(cut__target="each"), "x").cut.targets == ("a", "b")
+    assert config.parse(changed(cut__target="each"), "x").split.targets == ("a", "b")
 
 
 TO_COME = {"fedgtst", "fediir", "fedsr", "scaffold", "fedprox"}
@@ -129,7 +129,7 @@ TO_COME = {"fedgtst", "fediir", "fedsr", "scaffold", "fedprox"}
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_configuration_is_valid(path: Path) -> None:
-    absent = {r.get("method") or n for n, r in config.read(path)["runs"].items()} - set(config.catalogue())
+    absent = {r.get("method") or n for n, r in config.read(path)["runs"].items()} - set(config.catalog())
     if absent <= TO_COME and absent:
         pytest.skip(f"not registered yet: {', '.join(sorted(absent))}")
     study = config.load(path)
@@ -138,7 +138,7 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
 
 
 def test_the_generated_files_are_not_stale() -> None:
-    assert config.CATALOGUE.read_text() == schema.catalogue_text(), "run `make schema`"
+    assert config.CATALOG.read_text() == schema.catalog_text(), "run `make schema`"
     assert (ROOT / "config" / "schema.json").read_text() == schema.schema_text(), "run `make schema`"
 
 

@@ -157,7 +157,7 @@ def test_monochrome1_is_inverted_once_and_a_presentation_lut_shape_does_not_turn
     np.testing.assert_allclose(read_pixels(write(tmp_path / "a", inverse)), 1 - RAMP / 255, atol=1e-6)
 
 
-def test_rescale_comes_before_the_window_and_a_negative_slope_turns_the_grey_scale(tmp_path: Path) -> None:
+def test_rescale_comes_before_the_window_and_a_negative_slope_turns_the_gray_scale(tmp_path: Path) -> None:
     rescaled = dataset(RAMP, RescaleSlope="2", RescaleIntercept="-100", WindowCenter=155.5, WindowWidth=511)
     np.testing.assert_allclose(
         read_pixels(write(tmp_path / "a", rescaled)), np.clip((2.0 * RAMP - 100 - 155) / 510 + 0.5, 0, 1), atol=1e-6
@@ -330,8 +330,8 @@ def test_numbers_that_are_none_never_reach_a_pixel(tmp_path: Path, tag: str, val
         ({"WindowCenter": 5, "WindowWidth": 5, "VOILUTFunction": "CUBIC"}, "BAD_WINDOW"),
         ({"WindowCenter": 60000, "WindowWidth": 5}, "CONSTANT"),
         ({"NumberOfFrames": 2}, "MULTI_FRAME"),
-        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "COLOUR"),
-        ({"PhotometricInterpretation": "PALETTE COLOR"}, "COLOUR"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "COLOR"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "COLOR"),
         ({"PhotometricInterpretation": None}, "BAD_HEADER"),
         ({"Rows": 0}, "BAD_HEADER"),
         ({"Rows": None}, "BAD_HEADER"),
@@ -391,8 +391,8 @@ def test_no_truncation_of_a_file_is_accepted(tmp_path: Path, syntax: str | None)
     begin = whole.find(b"\xe0\x7f\x10\x00")
     ends = [*range(begin, len(whole) - 9, max(1, (len(whole) - begin) // 25)), 0, 1, 100, 131, 140, begin // 2]
     for end in ends:
-        (tmp_path / "cut").write_bytes(whole[:end])
-        assert refused(tmp_path / "cut") in REASONS, end
+        (tmp_path / "split").write_bytes(whole[:end])
+        assert refused(tmp_path / "split") in REASONS, end
 
 
 def test_a_frame_that_is_larger_than_the_header_says_is_never_decoded(tmp_path: Path) -> None:

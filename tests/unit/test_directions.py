@@ -129,10 +129,10 @@ def left_after(turned: slice | None, features: int = 256) -> set[str]:
     sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
     if turned is not None:
         sent["lyon"][turned] *= -1.0
-    net = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
-    net.layout = layout
+    server = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
+    server.layout = layout
     answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
-    return set(sound_moves(net, move_locally, torch.zeros(layout.size), answers))
+    return set(sound_moves(server, move_locally, torch.zeros(layout.size), answers))
 
 
 def test_where_whole_updates_have_nothing_in_common_a_layer_tells_who_points_the_other_way() -> None:
@@ -151,16 +151,16 @@ def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
 
 def test_who_was_left_aside_stays_so_while_there_is_nobody_to_compare_with() -> None:
     layout, generator = layout_of(Wide()), torch.Generator().manual_seed(1)
-    net = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
-    net.layout, common = layout, torch.randn(layout.size, generator=generator)
+    server = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
+    server.layout, common = layout, torch.randn(layout.size, generator=generator)
     sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
     sent["lyon"] *= -1.0
     answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
     x, few = torch.zeros(layout.size), {p: answers[p] for p in ("genoa", "lyon", "mallory")}
-    assert set(sound_moves(net, move_locally, x, few)) == set(few)  # never compared, never left aside
-    assert set(sound_moves(net, move_locally, x, answers)) == set(answers) - {"lyon"}
-    assert set(sound_moves(net, move_locally, x, few)) == {"genoa", "mallory"}
-    assert sound_moves(net, move_locally, x, {"lyon": answers["lyon"]}) == {}
+    assert set(sound_moves(server, move_locally, x, few)) == set(few)  # never compared, never left aside
+    assert set(sound_moves(server, move_locally, x, answers)) == set(answers) - {"lyon"}
+    assert set(sound_moves(server, move_locally, x, few)) == {"genoa", "mallory"}
+    assert sound_moves(server, move_locally, x, {"lyon": answers["lyon"]}) == {}
 
 
 # --- repeated answers ------------------------------------------------------------------------------------------------
@@ -245,22 +245,22 @@ def test_a_digest_tells_every_bit() -> None:
 def test_rates_are_those_of_the_images_that_a_hospital_trains_on(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     config = parse(STUDY, "test")
-    net = _declared(config, {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99})
-    assert net.declared == {"A": 40, "B": 40} and net.shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
+    server = _declared(config, {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99})
+    assert server.declared == {"A": 40, "B": 40} and server.shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
 
 
 def test_a_public_set_declares_no_rates(tmp_path: Path, monkeypatch: Any) -> None:
     config = load(ROOT / "tests/workflow/tiny_benchmark.yaml")
     monkeypatch.chdir(tmp_path)
-    net = _declared(config, {"train": 30}, {"train": 5})
-    assert set(net.declared.values()) == {30} and net.shares == {}
+    server = _declared(config, {"train": 30}, {"train": 5})
+    assert set(server.declared.values()) == {30} and server.shares == {}
 
 
 def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) -> InProcess:
-    folder = Path("results") / config.cohort
+    folder = Path("results") / config.study
     folder.mkdir(parents=True)
-    parties = {p: {"images": images, "positives": positives} for p in config.cut.parties}
-    (folder / "cohort.json").write_text(json.dumps({"parties": parties}))
-    net = hospitals.in_process()
-    declare(config, net)
-    return net
+    clients = {p: {"images": images, "positives": positives} for p in config.split.clients}
+    (folder / "cohort.json").write_text(json.dumps({"clients": clients}))
+    server = hospitals.in_process()
+    declare(config, server)
+    return server

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdamed.config.loader import catalogue, load
+from fdamed.config.loader import catalog, load
 from tests.documented import PAGES, REFUSED, ROOT, commands, values, words_of
 
 OTHER_PROGRAMS = {
@@ -126,13 +126,13 @@ def test_pages_fetch_nothing_from_elsewhere() -> None:
 
 def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:
     words = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
-    federated = {name for name in catalogue() if (ROOT / f"fdamed/methods/{name}.py").exists()}
+    federated = {name for name in catalog() if (ROOT / f"fdamed/methods/{name}.py").exists()}
     assert set(words) == federated
     assert all(said["when"].endswith(".") for said in words.values())
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    generated = {ROOT / f"docs/methods/{name}.md" for name in catalogue()}
+    generated = {ROOT / f"docs/methods/{name}.md" for name in catalog()}
     broken = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -50,7 +50,7 @@ def index() -> pd.DataFrame:
     ],
 )
 def test_an_expression_keeps_the_rows_it_names(index: pd.DataFrame, text: str, rows: str) -> None:
-    assert "".join(index["image"][holds(text, index, "cut.where")]) == rows
+    assert "".join(index["image"][holds(text, index, "split.where")]) == rows
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_an_expression_keeps_the_rows_it_names(index: pd.DataFrame, text: str, r
 )
 def test_anything_else_is_refused_with_the_key(index: pd.DataFrame, text: str) -> None:
     with pytest.raises(FdamedError) as error:
-        holds(text, index, "cut.where")
-    assert error.value.where == "cut.where"
+        holds(text, index, "split.where")
+    assert error.value.where == "split.where"
 
 
 def test_a_misspelt_name_gets_its_nearest(index: pd.DataFrame) -> None:

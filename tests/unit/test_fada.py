@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.loader import Unlabelled
+from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut
 from fdamed.methods._shared.adversarial_training import Batch, Game
@@ -47,17 +47,17 @@ def normal(*shape: int, name: str = "x") -> Tensor:
 
 
 def federation(names: tuple[str, ...] = hospitals.NAMES, features: bool = False, batch: int = 4):
-    net = hospitals.in_process(names, labels=False)
-    for site in net._sites.values():
-        site.recipe = site.recipe.model_copy(update={"batch": batch, "optimiser": "sgd"})
+    server = hospitals.in_process(names, labels=False)
+    for site in server._clients.values():
+        site.recipe = site.recipe.model_copy(update={"batch": batch, "optimizer": "sgd"})
         if features:
             site.release = site.release | {"features"}
-    return net
+    return server
 
 
-def after_one_round(method, net):
-    net.begin(1, 1)
-    return method.round(method.start(hospitals.theta()), net)
+def after_one_round(method, server):
+    server.begin(1, 1)
+    return method.round(method.start(hospitals.theta()), server)
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_the_class_identifier_learns_its_task_and_not_the_confusion() -> None:
     assert torch.equal(gradients[0], gradients[1]) and gradients[0].any()
 
 
-def test_the_critic_maximises_the_information_that_the_branches_minimise() -> None:
+def test_the_critic_maximizes_the_information_that_the_branches_minimize() -> None:
     d, o, objective, _ = objective_of(Rates(0.0, 1.0, 0.0))
     objective(normal(6, 4).requires_grad_(), batch_of()).backward()
     order = torch.randperm(6, generator=batch_of().rng.child("shuffle").torch)
@@ -206,8 +206,8 @@ def test_branch_and_classifier_fold_into_one_linear_head() -> None:
 
 
 def test_the_learned_model_predicts_what_the_branches_predict() -> None:
-    net = federation(batch=16)
-    state = after_one_round(Fada(), net)
+    server = federation(batch=16)
+    state = after_one_round(Fada(), server)
     site = hospitals.hospital("target")
     d = branches(site, state.d)
     site.model.load(state.x)
@@ -225,22 +225,22 @@ SPREADS = {"before": 10.0, "S1": 9.8, "S2": 9.95}
 
 
 class WithSpreads(Scripted):
-    def _deliver(self, party, step, nth, msg):
+    def _deliver(self, client, step, nth, msg):
         if hasattr(msg, "models"):
             moved = msg.models[0] - X
             which = next((k for k in ("S1", "S2") if torch.equal(moved, MOVES[k])), "before")
             return step.answer(i=SPREADS[which])
-        return super()._deliver(party, step, nth, msg)
+        return super()._deliver(client, step, nth, msg)
 
 
 def test_model_one_weighs_updates_by_how_much_tighter_the_target_clusters() -> None:
-    net = WithSpreads(lambda p, x: x + MOVES[p], SAMPLES, dict.fromkeys(SAMPLES, 1.0))
-    net.begin(1, 1)
+    server = WithSpreads(lambda p, x: x + MOVES[p], SAMPLES, dict.fromkeys(SAMPLES, 1.0))
+    server.begin(1, 1)
     method = Fada(model="I")
-    got = method.round(method.start(X), net).x - X
+    got = method.round(method.start(X), server).x - X
     w = torch.softmax(torch.tensor([0.4, 0.1]), 0)  # relative gains 0.02 and 0.005 over 0.05
     assert torch.allclose(got, w[0] * MOVES["S1"] + w[1] * MOVES["S2"], atol=1e-5)
-    assert net.notes["weight/S1"] == pytest.approx(float(w[0]), abs=1e-6)
+    assert server.notes["weight/S1"] == pytest.approx(float(w[0]), abs=1e-6)
     assert Moved in {s.answer for s in method.asks()}
 
 
@@ -260,34 +260,34 @@ def test_without_its_losses_and_weighed_by_samples_it_is_fedavg() -> None:
 
 def test_weights_are_noted_and_sum_to_one_in_every_model() -> None:
     for model in ("I", "II", "III"):
-        net = federation()
-        after_one_round(Fada(model=model), net)
-        weights = [net.notes[f"weight/{s}"] for s in net.sources]
+        server = federation()
+        after_one_round(Fada(model=model), server)
+        weights = [server.notes[f"weight/{s}"] for s in server.sources]
         assert sum(weights) == pytest.approx(1.0) and min(weights) >= 0.0
 
 
 def test_weights_are_kept_between_two_looks_and_shared_among_those_who_answer() -> None:
-    net = federation()
+    server = federation()
     method = Fada(model="I", attention_every=5)
-    state = after_one_round(method, net)
-    first = {s: net.notes[f"weight/{s}"] for s in net.sources}
-    deliver = net._deliver
-    net._deliver = lambda party, step, nth, msg: (
-        deliver(party, step, nth, msg) if party != "east" else (_ for _ in ()).throw(DroppedOut(party, "gone"))
+    state = after_one_round(method, server)
+    first = {s: server.notes[f"weight/{s}"] for s in server.sources}
+    deliver = server._deliver
+    server._deliver = lambda client, step, nth, msg: (
+        deliver(client, step, nth, msg) if client != "east" else (_ for _ in ()).throw(DroppedOut(client, "gone"))
     )
-    net.begin(2, 2)
-    before = net.ledger.total(receiver="target")
-    method.round(state, net)
-    assert net.ledger.total(receiver="target") == before
-    assert net.notes["weight/north"] == pytest.approx(first["north"] / (first["north"] + first["south"]))
-    assert "weight/east" not in net.notes
+    server.begin(2, 2)
+    before = server.ledger.total(receiver="target")
+    method.round(state, server)
+    assert server.ledger.total(receiver="target") == before
+    assert server.notes["weight/north"] == pytest.approx(first["north"] / (first["north"] + first["south"]))
+    assert "weight/east" not in server.notes
 
 
 def test_a_single_source_has_the_whole_weight_without_a_look() -> None:
-    net = federation(("north", "target"))
-    after_one_round(Fada(model="II"), net)
-    assert net.notes["weight/north"] == 1.0
-    assert net.ledger.total(kind="individual") == 0
+    server = federation(("north", "target"))
+    after_one_round(Fada(model="II"), server)
+    assert server.notes["weight/north"] == 1.0
+    assert server.ledger.total(kind="individual") == 0
 
 
 def target_images() -> Tensor:
@@ -295,9 +295,9 @@ def target_images() -> Tensor:
 
 
 def test_running_statistics_are_the_targets_own() -> None:
-    net = federation(batch=16)
-    state = after_one_round(Fada(model="II"), net)
-    p = net.layout.trainable
+    server = federation(batch=16)
+    state = after_one_round(Fada(model="II"), server)
+    p = server.layout.trainable
     alone = hospitals.model()
     alone.module.train()
     with torch.no_grad():
@@ -307,12 +307,12 @@ def test_running_statistics_are_the_targets_own() -> None:
 
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_the_branches_read_the_target_in_units_of_the_model_that_was_learned(wire) -> None:
-    net = federation(batch=16, features=True)
-    state = after_one_round(Fada(wire=wire), net)
+    server = federation(batch=16, features=True)
+    state = after_one_round(Fada(wire=wire), server)
     site = hospitals.hospital("target")
     site.model.load(state.x)
     d = branches(site, state.d)
-    p = net.layout.trainable
+    p = server.layout.trainable
     with torch.no_grad():
         maps = site.model.module.conv(target_images())
         assert torch.allclose(state.x[p:], torch.cat([maps.mean((0, 2, 3)), maps.var((0, 2, 3))]), atol=1e-6)
@@ -323,15 +323,15 @@ def test_the_branches_read_the_target_in_units_of_the_model_that_was_learned(wir
 
 
 def test_the_target_is_sent_the_learned_model_once_more_in_model_three() -> None:
-    net = federation()
-    after_one_round(Fada(weighting="uniform"), net)
-    k, m = 3, 4 * net.layout.size
-    assert net.ledger.total(kind="weights") == (k + 2) * m and net.ledger.total(kind="update") == (k + 1) * m
+    server = federation()
+    after_one_round(Fada(weighting="uniform"), server)
+    k, m = 3, 4 * server.layout.size
+    assert server.ledger.total(kind="weights") == (k + 2) * m and server.ledger.total(kind="update") == (k + 1) * m
 
 
 def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_alone() -> None:
     site = hospitals.hospital("target", labels=False)
-    site.data = Unlabelled(site.data.images.repeat(100, axis=0))  # 600 images are three batches
+    site.data = Unlabeled(site.data.images.repeat(100, axis=0))  # 600 images are three batches
     before = hospitals.theta()
     reply = settle.run(site, Unsettled(x=before, d=branches(site, EMPTY).read(), probe=1000))
     with torch.no_grad():
@@ -343,7 +343,7 @@ def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_
 
 def test_a_target_with_one_image_measures_nothing() -> None:
     site = hospitals.hospital("target", labels=False)
-    site.data = Unlabelled(site.data.images[:1])
+    site.data = Unlabeled(site.data.images[:1])
     reply = settle.run(site, Unsettled(x=hospitals.theta(), d=EMPTY, probe=1000))
     assert len(reply.x) == 0 and len(reply.d) == 0
 
@@ -384,59 +384,62 @@ def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None
         return spread_of.run(site, Candidate(models=x[None], probe=5, squared=1, first=first)).i
 
     look(theta, 1)
-    centres = site.memory["fada.centres"].clone()
-    assert len(centres) == 2 and look(theta * 2.0, 0) > 0.0
-    assert torch.equal(site.memory["fada.centres"], centres)
+    centers = site.memory["fada.centers"].clone()
+    assert len(centers) == 2 and look(theta * 2.0, 0) > 0.0
+    assert torch.equal(site.memory["fada.centers"], centers)
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
 def test_bytes_of_a_round_are_those_of_the_formula() -> None:
-    net = federation()
-    after_one_round(Fada(model="I"), net)
-    k, m = 3, 4 * net.layout.size
-    assert net.ledger.total(kind="weights") + net.ledger.total(kind="update") == 2 * k * m
-    assert net.ledger.total(kind="individual") == (k + 1) * m
+    server = federation()
+    after_one_round(Fada(model="I"), server)
+    k, m = 3, 4 * server.layout.size
+    assert server.ledger.total(kind="weights") + server.ledger.total(kind="update") == 2 * k * m
+    assert server.ledger.total(kind="individual") == (k + 1) * m
 
 
 def test_the_shared_discriminator_costs_its_copies_down_and_up() -> None:
-    net = federation()
+    server = federation()
     method = Fada(model="II")
-    state = after_one_round(method, net)
-    first = net.ledger.total(kind="statistic")
-    net.begin(2, 2)
-    method.round(state, net)
+    state = after_one_round(method, server)
+    first = server.ledger.total(kind="statistic")
+    server.begin(2, 2)
+    method.round(state, server)
     k, p_di, rates = 3, sum(p.numel() for p in Discriminator(4, 2).parameters()), 3 * 8
-    assert net.ledger.total(kind="statistic") - first == 2 * (k + 1) * 4 * p_di + (k + 1) * rates
-    assert net.ledger.total(kind="weights") + net.ledger.total(kind="update") == 2 * (2 * (k + 1)) * 4 * net.layout.size
-    assert net.ledger.total(kind="features") == 0
+    assert server.ledger.total(kind="statistic") - first == 2 * (k + 1) * 4 * p_di + (k + 1) * rates
+    assert (
+        server.ledger.total(kind="weights") + server.ledger.total(kind="update")
+        == 2 * (2 * (k + 1)) * 4 * server.layout.size
+    )
+    assert server.ledger.total(kind="features") == 0
 
 
 def test_features_are_refused_before_any_byte_leaves_unless_every_hospital_releases_them() -> None:
-    net = federation()
+    server = federation()
     with pytest.raises(FdamedError, match="features"):
-        run(Fada(wire="features"), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert net.ledger.lines() == []
-    run(Fada(), net, hospitals.theta(), 1, hospitals.no_judge)
+        run(Fada(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert server.ledger.lines() == []
+    run(Fada(), server, hospitals.theta(), 1, hospitals.no_judge)
 
 
 @pytest.mark.parametrize(("model", "d"), [("II", 4), ("III", 2)])
 def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None:
-    net = federation(features=True, batch=3)
-    run(Fada(model=model, wire="features", limit=2), net, hospitals.theta(), 1, hospitals.no_judge)
+    server = federation(features=True, batch=3)
+    run(Fada(model=model, wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
     pairs, steps, b = 3, 2, 3
-    assert net.ledger.total(kind="features") == 16 * b * d * pairs * steps
+    assert server.ledger.total(kind="features") == 16 * b * d * pairs * steps
 
 
 def test_published_features_teach_both_sides_and_resume_between_questions() -> None:
     results = []
     for build in (hospitals.in_process, hospitals.rebuilt):
-        net = build(labels=False)
-        for site in net._sites.values():
+        server = build(labels=False)
+        for site in server._clients.values():
             site.release = site.release | {"features"}
-        net.check_release = lambda party, step: None
-        theta, record = run(Fada(wire="features"), net, hospitals.theta(), 2, hospitals.no_judge)
+        server.check_release = lambda client, step: None
+        theta, record = run(Fada(wire="features"), server, hospitals.theta(), 2, hospitals.no_judge)
         assert torch.isfinite(theta).all() and not record.absences
         results.append(theta)
     assert torch.equal(results[0], results[1])
@@ -448,19 +451,19 @@ def test_published_features_teach_both_sides_and_resume_between_questions() -> N
 
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
-    net = federation(features=True)
-    deliver = net._deliver
+    server = federation(features=True)
+    deliver = server._deliver
     asked = []
 
-    def leaving(party, step, nth, msg):
-        if party == "east":
+    def leaving(client, step, nth, msg):
+        if client == "east":
             asked.append(step.name)
             if wire == "discriminator" or len(asked) > 3:
-                raise DroppedOut(party, "gone")
-        return deliver(party, step, nth, msg)
+                raise DroppedOut(client, "gone")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = leaving
-    theta, record = run(Fada(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
+    server._deliver = leaving
+    theta, record = run(Fada(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
     assert "weight/east" not in record.metrics[0] and "weight/north" in record.metrics[0]
 
@@ -468,10 +471,10 @@ def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_or_none_leaves_a_finite_model(wire, images) -> None:
-    net = federation(features=True)
-    site = net._sites["target"]
-    site.data = Unlabelled(site.data.images[:images])
-    theta, _ = run(Fada(wire=wire), net, hospitals.theta(), 2, hospitals.no_judge)
+    server = federation(features=True)
+    site = server._clients["target"]
+    site.data = Unlabeled(site.data.images[:images])
+    theta, _ = run(Fada(wire=wire), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
 
 
@@ -490,33 +493,33 @@ def test_a_source_with_one_image_trains_with_running_statistics() -> None:
 
 
 def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:
-    net = federation()
-    after_one_round(Fada(), net)
-    assert {s: "opponents" in net._sites[s].memory for s in (*net.sources, "target")} == {
+    server = federation()
+    after_one_round(Fada(), server)
+    assert {s: "opponents" in server._clients[s].memory for s in (*server.sources, "target")} == {
         "north": True,
         "east": True,
         "south": True,
         "target": False,
     }
     mine = sum(p.numel() for p in Mine(2).parameters())
-    assert mine > 0 and len(net._sites["north"].memory["opponents"]) > mine
+    assert mine > 0 and len(server._clients["north"].memory["opponents"]) > mine
 
 
 TRAINING = ("move_locally", "adapt", "play", "approach", "end")
 
 
-def spoiling(net, party: str, change) -> None:
-    """Every update or model that the party sends is changed on its way."""
-    deliver = net._deliver
+def spoiling(server, client: str, change) -> None:
+    """Every update or model that the client sends is changed on its way."""
+    deliver = server._deliver
 
     def spoiled(who, step, nth, msg):
         reply = deliver(who, step, nth, msg)
-        for name in ("g", "x") if who == party else ():
+        for name in ("g", "x") if who == client else ():
             if isinstance(getattr(reply, name, None), Tensor) and step.name.split(".")[-1] in TRAINING:
                 reply = dataclasses.replace(reply, **{name: change(getattr(reply, name))})
         return reply
 
-    net._deliver = spoiled
+    server._deliver = spoiled
 
 
 @pytest.mark.parametrize("options", [{"model": "I"}, {"model": "II"}, {}, {"wire": "features"}])
@@ -524,11 +527,11 @@ def spoiling(net, party: str, change) -> None:
     ("factor", "why"), [(math.nan, "not finite"), (1e6, "times as long|negative running variance")]
 )
 def test_a_source_with_an_unsound_update_is_rejected_by_name_and_the_others_go_on(options, factor, why) -> None:
-    net = federation(features=True)
-    spoiling(net, "east", lambda g: g * factor)
-    theta, record = run(Fada(**options), net, hospitals.theta(), 1, hospitals.no_judge)
+    server = federation(features=True)
+    spoiling(server, "east", lambda g: g * factor)
+    theta, record = run(Fada(**options), server, hospitals.theta(), 1, hospitals.no_judge)
     (absence,) = record.absences
-    assert absence["party"] == "east" and "update rejected" in absence["why"] and re.search(why, absence["why"])
+    assert absence["client"] == "east" and "update rejected" in absence["why"] and re.search(why, absence["why"])
     assert "weight/east" not in record.metrics[0]
     without = federation(tuple(n for n in hospitals.NAMES if n != "east"), features=True)
     expected, _ = run(Fada(**options), without, hospitals.theta(), 1, hospitals.no_judge)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.loader import Unlabelled
+from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import progress
 from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
@@ -25,14 +25,14 @@ def everything(name: str) -> torch.Tensor:
 
 
 def features_in_training(name: str) -> torch.Tensor:
-    net = hospitals.model().module
-    net.train()
-    return net.features(everything(name))
+    server = hospitals.model().module
+    server.train()
+    return server.features(everything(name))
 
 
 def site(name: str, **recipe):
     made = hospitals.hospital(name, labels=False)
-    made.recipe = made.recipe.model_copy(update={"batch": 16, "optimiser": "sgd", **recipe})
+    made.recipe = made.recipe.model_copy(update={"batch": 16, "optimizer": "sgd", **recipe})
     made.rng = stream(0, "question")
     return made
 
@@ -58,12 +58,12 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     north = site("north", lr=0.02)
     reply = approach.run(north, Approach(x=hospitals.theta(), m=m, h=h, pull=lam, pace=1.0, frequencies=FREQUENCIES))
     f = features_in_training("north")
-    net = hospitals.model().module
-    net.train()
-    f = net.features(everything("north"))
-    loss = F.cross_entropy(net.head(f), torch.from_numpy(hospitals.images("north").y))
+    server = hospitals.model().module
+    server.train()
+    f = server.features(everything("north"))
+    loss = F.cross_entropy(server.head(f), torch.from_numpy(hospitals.images("north").y))
     loss = loss + lam * fourier_mmd(fourier(f, omega, own), m)
-    (g,) = torch.autograd.grad(loss, net.hidden.weight)
+    (g,) = torch.autograd.grad(loss, server.hidden.weight)
     place = next(s for s in north.model.layout if s.name == "hidden.weight")
     assert torch.allclose(reply.g[place.start : place.stop], -0.02 * g.flatten(), atol=1e-6)
     assert torch.allclose(reply.m, fourier(f, omega, own).detach(), atol=1e-5)
@@ -71,9 +71,9 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
 
 
 def test_published_features_step_on_the_kernels_of_the_pair() -> None:
-    net = federation(("north", "target"), features=True, batch=16)
-    got = after_one_round(FDan(wire="features"), net).x
-    lr = {name: net._sites[name].recipe.lr for name in ("north", "target")}
+    server = federation(("north", "target"), features=True, batch=16)
+    got = after_one_round(FDan(wire="features"), server).x
+    lr = {name: server._clients[name].recipe.lr for name in ("north", "target")}
     model = hospitals.model().module
     model.train()
     f_s, f_t = model.features(everything("north")), model.features(everything("target"))
@@ -83,10 +83,10 @@ def test_published_features_step_on_the_kernels_of_the_pair() -> None:
     task = F.cross_entropy(model.head(f_s), torch.from_numpy(hospitals.images("north").y))
     (source,) = torch.autograd.grad(task + (f_s * g_s).sum(), model.hidden.weight)
     (target,) = torch.autograd.grad((f_t * g_t).sum(), model.hidden.weight)
-    place = next(s for s in net.layout if s.name == "hidden.weight")
+    place = next(s for s in server.layout if s.name == "hidden.weight")
     moved = (got - hospitals.theta())[place.start : place.stop]
     assert torch.allclose(moved, (-lr["north"] * source - lr["target"] * target).flatten(), atol=1e-6)
-    assert net.notes["mmd/north"] == pytest.approx(float(mmd(a, b).detach()), abs=1e-5)
+    assert server.notes["mmd/north"] == pytest.approx(float(mmd(a, b).detach()), abs=1e-5)
 
 
 @pytest.mark.parametrize("wire", ["fourier", "features"])
@@ -97,54 +97,54 @@ def test_without_a_weight_it_is_fedavg(wire) -> None:
 
 
 def test_the_target_moves_from_the_second_round_on() -> None:
-    net = federation()
+    server = federation()
     method = FDan()
-    state = after_one_round(method, net)
+    state = after_one_round(method, server)
     assert state.m.shape == (KERNELS, 2 * method.frequencies) and state.h > 0.0
     reply = portray.run(
         site("target"), Approach(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
     )
-    assert reply.g[: net.layout.trainable].any() and reply.loss > 0.0
+    assert reply.g[: server.layout.trainable].any() and reply.loss > 0.0
 
 
 def test_bytes_of_a_round_are_those_of_the_formula() -> None:
-    net = federation()
+    server = federation()
     method = FDan(frequencies=FREQUENCIES)
-    state = after_one_round(method, net)
-    first = {kind: net.ledger.total(kind=kind) for kind in ("weights", "update", "statistic")}
-    net.begin(2, 2)
-    method.round(state, net)
-    second = {kind: net.ledger.total(kind=kind) - v for kind, v in first.items()}
-    k, m = 3, 4 * net.layout.size
+    state = after_one_round(method, server)
+    first = {kind: server.ledger.total(kind=kind) for kind in ("weights", "update", "statistic")}
+    server.begin(2, 2)
+    method.round(state, server)
+    second = {kind: server.ledger.total(kind=kind) - v for kind, v in first.items()}
+    k, m = 3, 4 * server.layout.size
     assert second == {"weights": (k + 1) * m, "update": (k + 1) * m, "statistic": 2 * (k + 1) * 40 * FREQUENCIES}
-    assert net.ledger.total(kind="features") == 0
+    assert server.ledger.total(kind="features") == 0
 
 
 def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
     with pytest.raises(FdamedError, match="features"):
         run(FDan(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    net = federation(features=True, batch=3)
-    run(FDan(wire="features", limit=2), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert net.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
+    server = federation(features=True, batch=3)
+    run(FDan(wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
 
 
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     target = site("target")
-    target.data = Unlabelled(target.data.images[:images])
+    target.data = Unlabeled(target.data.images[:images])
     reply = portray.run(
         target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     assert reply.h == 0.0 and not reply.m.any()
-    net = federation(batch=16)
-    net._sites["target"].data = target.data
+    server = federation(batch=16)
+    server._clients["target"].data = target.data
     expected = after_one_round(FedAvg(), federation(batch=16)).x
-    assert torch.allclose(after_one_round(FDan(), net).x, expected, atol=1e-6)
+    assert torch.allclose(after_one_round(FDan(), server).x, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("wire", ["fourier", "features"])
 def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
-    net = federation(features=True)
-    spoiling(net, "east", lambda g: g * 1e6)
-    theta, record = run(FDan(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert [a["party"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
+    server = federation(features=True)
+    spoiling(server, "east", lambda g: g * 1e6)
+    theta, record = run(FDan(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0

@@ -1,4 +1,4 @@
-"""f-DANN against centralised DANN, FedAvg and its byte formulas."""
+"""f-DANN against centralized DANN, FedAvg and its byte formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Unlabelled
+from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut
 from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
@@ -40,17 +40,17 @@ def test_the_reversed_gradient_is_minus_lambda_times_the_gradient() -> None:
     assert torch.allclose(turned, -0.3 * plain, atol=1e-6) and plain.any()
 
 
-def centralised(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
+def centralized(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
     """One DANN step on both full batches: trainable change of the network, and the discriminator after it."""
     site = hospitals.hospital("north")
     north, target = hospitals.images("north"), hospitals.images("target")
-    net = site.model.module
-    net.train()
+    server = site.model.module
+    server.train()
     di = discriminator(site, EMPTY, WIDTH, DEPTH)
     x_s, x_t = (torch.from_numpy(v.images).unsqueeze(1).float() / 255 for v in (north, target))
-    f_s, f_t = net.features(x_s), net.features(x_t)
+    f_s, f_t = server.features(x_s), server.features(x_t)
     s, t = domain_loss(di.module(f_s), 1.0) / 2, domain_loss(di.module(f_t), 0.0) / 2
-    parameters = list(net.parameters())
+    parameters = list(server.parameters())
 
     def flat(loss: Tensor) -> Tensor:
         g = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
@@ -63,37 +63,37 @@ def centralised(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
             ]
         )
 
-    task = F.cross_entropy(net.head(f_s), torch.from_numpy(north.y))
+    task = F.cross_entropy(server.head(f_s), torch.from_numpy(north.y))
     change = -lr_s * flat(task - lam * s) - lr_t * flat(-lam * t)
     own = torch.autograd.grad(s + t, list(di.module.parameters()))
     return change, di.read()[: di.layout.trainable] - lr_s * torch.cat([g.flatten() for g in own])
 
 
-def test_one_source_and_one_step_are_a_centralised_dann_step() -> None:
-    net = federation(("north", "target"), batch=16)
-    for site in net._sites.values():
+def test_one_source_and_one_step_are_a_centralized_dann_step() -> None:
+    server = federation(("north", "target"), batch=16)
+    for site in server._clients.values():
         site.recipe = site.recipe.model_copy(update={"lr": 0.02})
     method = FDann()
-    net.begin(1, 1)
-    state = method.round(method.start(hospitals.theta()), net)
-    change, di = centralised(progress(1, 1), 0.02, 0.02)
-    p = net.layout.trainable
+    server.begin(1, 1)
+    state = method.round(method.start(hospitals.theta()), server)
+    change, di = centralized(progress(1, 1), 0.02, 0.02)
+    p = server.layout.trainable
     assert torch.allclose(state.x[:p] - hospitals.theta()[:p], change, atol=1e-6)
     assert torch.allclose(state.di, di, atol=1e-6)
 
 
 def test_published_features_take_the_same_step_of_the_network() -> None:
-    net = federation(("north", "target"), features=True, batch=16)
-    for site in net._sites.values():
+    server = federation(("north", "target"), features=True, batch=16)
+    for site in server._clients.values():
         site.recipe = site.recipe.model_copy(update={"lr": 0.02})
-    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-3)
-    common = discriminator(net._sites["north"], EMPTY, WIDTH, DEPTH).read()
-    net.begin(1, 1)
+    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-3)
+    common = discriminator(server._clients["north"], EMPTY, WIDTH, DEPTH).read()
+    server.begin(1, 1)
     method = FDann(wire="features")
     start = method.start(hospitals.theta())
-    state = method.round(type(start)(x=start.x, di=common.expand_as(judges.read())), net)
-    change, _ = centralised(progress(1, 1), 0.02, 0.02)
-    p = net.layout.trainable
+    state = method.round(type(start)(x=start.x, di=common.expand_as(judges.read())), server)
+    change, _ = centralized(progress(1, 1), 0.02, 0.02)
+    p = server.layout.trainable
     assert torch.allclose(state.x[:p] - hospitals.theta()[:p], change, atol=1e-6)
 
 
@@ -105,24 +105,24 @@ def test_without_a_weight_it_is_fedavg(wire) -> None:
 
 
 def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
-    net = federation(features=True)
-    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    server = federation(features=True)
+    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-2)
     f = normal(32, 4)
     for _ in range(60):
         judges.versus("north", f, f, 1.0, reverse=True)
-    di = discriminator(net._sites["north"], judges.read()[net.sources.index("north")], WIDTH, DEPTH)
+    di = discriminator(server._clients["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         logit = di.module(f)
         assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
 
 
 def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
-    net = federation(features=True)
-    judges = Judges(net, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    server = federation(features=True)
+    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-2)
     f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
     for _ in range(30):
         judges.versus("north", f_s, f_t, 1.0, reverse=True)
-    di = discriminator(net._sites["north"], judges.read()[net.sources.index("north")], WIDTH, DEPTH)
+    di = discriminator(server._clients["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         assert bool((di.module(f_s) > 0).all()) and bool((di.module(f_t) < 0).all())
 
@@ -137,56 +137,56 @@ def test_a_saturated_discriminator_does_not_pull() -> None:
 
 
 def test_bytes_of_a_round_are_those_of_the_formula() -> None:
-    net = federation()
+    server = federation()
     method = FDann()
-    state = after_one_round(method, net)
-    first = {kind: net.ledger.total(kind=kind) for kind in ("weights", "update", "statistic")}
-    net.begin(2, 2)
-    method.round(state, net)
-    second = {kind: net.ledger.total(kind=kind) - v for kind, v in first.items()}
-    k, m = 3, 4 * net.layout.size
+    state = after_one_round(method, server)
+    first = {kind: server.ledger.total(kind=kind) for kind in ("weights", "update", "statistic")}
+    server.begin(2, 2)
+    method.round(state, server)
+    second = {kind: server.ledger.total(kind=kind) - v for kind, v in first.items()}
+    k, m = 3, 4 * server.layout.size
     p_di = sum(p.numel() for p in Discriminator(4, WIDTH, DEPTH).parameters())
     assert second == {"weights": (k + 1) * m, "update": (k + 1) * m, "statistic": 2 * (k + 1) * 4 * p_di}
-    assert net.ledger.total(kind="features") == 0
+    assert server.ledger.total(kind="features") == 0
 
 
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
-    net = federation(features=True)
-    spoiling(net, "east", lambda g: g * 1e6)
-    theta, record = run(FDann(wire=wire), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert [a["party"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
+    server = federation(features=True)
+    spoiling(server, "east", lambda g: g * 1e6)
+    theta, record = run(FDann(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
 
 
 def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
     with pytest.raises(FdamedError, match="features"):
         run(FDann(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    net = federation(features=True, batch=3)
-    run(FDann(wire="features", limit=2), net, hospitals.theta(), 1, hospitals.no_judge)
-    assert net.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
+    server = federation(features=True, batch=3)
+    run(FDann(wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
 
 
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_without_an_image_at_the_target_the_sources_learn_their_task(wire) -> None:
-    net = federation(features=True, batch=16)
-    net._sites["target"].data = Unlabelled(net._sites["target"].data.images[:0])
-    got = after_one_round(FDann(wire=wire), net).x
+    server = federation(features=True, batch=16)
+    server._clients["target"].data = Unlabeled(server._clients["target"].data.images[:0])
+    got = after_one_round(FDann(wire=wire), server).x
     assert torch.allclose(got, after_one_round(FedAvg(), federation(batch=16)).x, atol=1e-6)
 
 
 def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
-    net = federation(features=True)
-    deliver, asked = net._deliver, []
+    server = federation(features=True)
+    deliver, asked = server._deliver, []
 
-    def leaving(party, step, nth, msg):
-        if party == "south":
+    def leaving(client, step, nth, msg):
+        if client == "south":
             asked.append(step.name)
             if len(asked) > 4:
-                raise DroppedOut(party, "gone")
-        return deliver(party, step, nth, msg)
+                raise DroppedOut(client, "gone")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = leaving
-    theta, _ = run(FDann(wire="features"), net, hospitals.theta(), 1, hospitals.no_judge)
+    server._deliver = leaving
+    theta, _ = run(FDann(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all() and len(asked) == 5
 
 
@@ -195,14 +195,14 @@ def test_with_adam_the_targets_pace_carries_the_weight_that_adam_forgets(wire) -
     """The target's only loss is the pull, and Adam's first step is as long as the learning rate for any loss."""
 
     def moved(**options: float) -> float:
-        net = federation(("north", "target"), features=True, batch=16)
-        target = net._sites["target"]
-        target.recipe = target.recipe.model_copy(update={"optimiser": "adam"})
-        still = after_one_round(FDann(wire=wire, **options | {"target_pace": 0.0}), net).x
-        net = federation(("north", "target"), features=True, batch=16)
-        net._sites["target"].recipe = target.recipe
-        p = net.layout.trainable
-        return float((after_one_round(FDann(wire=wire, **options), net).x - still)[:p].abs().max())
+        server = federation(("north", "target"), features=True, batch=16)
+        target = server._clients["target"]
+        target.recipe = target.recipe.model_copy(update={"optimizer": "adam"})
+        still = after_one_round(FDann(wire=wire, **options | {"target_pace": 0.0}), server).x
+        server = federation(("north", "target"), features=True, batch=16)
+        server._clients["target"].recipe = target.recipe
+        p = server.layout.trainable
+        return float((after_one_round(FDann(wire=wire, **options), server).x - still)[:p].abs().max())
 
     lr = 0.01 * progress(1, 1)
     assert moved(target_pace=1.0) == pytest.approx(lr, rel=0.02)

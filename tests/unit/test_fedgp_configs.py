@@ -22,14 +22,14 @@ from tests.idx_files import write_idx
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 FEDGP = CONFIG / "fedgp"
-ALONE = ["cifar10", "coloured_mnist", "coloured_fashion", "vlcs", "terra_incognita"]
+ALONE = ["cifar10", "colored_mnist", "colored_fashion", "vlcs", "terra_incognita"]
 OVER = {  # a file below config/fedgp -> what it is laid over
     "auto": "fashion_mnist",
     "target_lr": "fashion_mnist",
     "projection": "fashion_mnist",
     "beta": "fashion_mnist",
     "beta_cifar10": "cifar10",
-    "beta_coloured": "coloured_mnist",
+    "beta_colored": "colored_mnist",
 }
 COLUMNED = ["label_shift", "classes"]  # a file with the first column, and a folder with the others
 
@@ -65,7 +65,7 @@ def cell(config: Config, run: str, target: str = "") -> float:
 @pytest.mark.parametrize("paths", files(), ids=lambda p: p[-1].stem)
 def test_every_table_loads_and_its_cells_name_runs_of_the_study(paths: tuple[Path, ...]) -> None:
     config = configfile.load(*paths)
-    assert isinstance(config.data, Benchmark) and isinstance(config.cut, Partition)
+    assert isinstance(config.data, Benchmark) and isinstance(config.split, Partition)
     assert len(config.seeds) >= 3
     if config.published is not None:
         assert set(config.published.values) <= set(config.expanded_runs())
@@ -85,10 +85,10 @@ def test_studies_with_other_hospitals_have_other_names() -> None:
     cuts: dict[str, set[str]] = {}
     for paths in files():
         config = configfile.load(*paths)
-        cuts.setdefault(config.cohort, set()).add(config.cut.model_dump_json() + config.data.model_dump_json())
+        cuts.setdefault(config.study, set()).add(config.split.model_dump_json() + config.data.model_dump_json())
     assert all(len(different) == 1 for different in cuts.values()), cuts.keys()
     table_6 = study("fashion_mnist")
-    assert cuts["fashion_mnist"] == {table_6.cut.model_dump_json() + table_6.data.model_dump_json()}
+    assert cuts["fashion_mnist"] == {table_6.split.model_dump_json() + table_6.data.model_dump_json()}
 
 
 @pytest.mark.parametrize("name", ["auto", "projection", "beta", "target_lr"])
@@ -115,11 +115,11 @@ def test_the_columns_are_the_papers() -> None:
     assert etas | {0.45} == {0.45, 0.30, 0.15, 0.10, 0.05, 0.0}
     for eta in etas:
         config = study("label_shift", f"eta_{eta:.2f}")
-        assert isinstance(config.cut, Partition) and config.cut.eta == eta
-        assert config.cohort == f"fashion_shift_{100 * eta:03.0f}"
+        assert isinstance(config.split, Partition) and config.split.eta == eta
+        assert config.study == f"fashion_shift_{100 * eta:03.0f}"
     for each in (7, 5, 3):
         config = study("classes", f"each_{each}")
-        assert isinstance(config.cut, Partition) and config.cut.classes_each == each and config.cut.noise == 0.4
+        assert isinstance(config.split, Partition) and config.split.classes_each == each and config.split.noise == 0.4
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_the_columns_are_the_papers() -> None:
         (("auto",), "fedgp_auto-noise-0.4", "", 71.46),
         (("auto",), "fedgp-noise-0.4", "", 71.09),
         (("projection",), "fedgp_unfiltered-noise-0.6", "", 65.46),
-        (("labelled",), "fedda-noise-0.4-labelled-200", "", 58.59),
-        (("labelled",), "fedgp-noise-0.6-labelled-1000", "", 71.63),
-        (("labelled",), "fedda_auto-noise-0.4-labelled-100", "", 72.21),
+        (("labeled",), "fedda-noise-0.4-labeled-200", "", 58.59),
+        (("labeled",), "fedgp-noise-0.6-labeled-1000", "", 71.63),
+        (("labeled",), "fedda_auto-noise-0.4-labeled-100", "", 72.21),
         (("label_shift",), "fedavg", "", 83.97),
         (("label_shift", "eta_0.10"), "fedgp", "", 88.72),
         (("label_shift", "eta_0.05"), "fedgp_1", "", 27.62),
@@ -143,9 +143,9 @@ def test_the_columns_are_the_papers() -> None:
         (("cifar10",), "fedgp-noise-0.2", "", 66.40),
         (("cifar10",), "oracle-noise-0.8", "", 68.50),
         (("beta_cifar10",), "fedgp_beta-beta-0.6", "", 65.31),
-        (("coloured_mnist",), "fedgp", "minus90", 89.80),
-        (("coloured_mnist",), "finetune_offline", "plus80", 69.09),
-        (("beta_coloured",), "fedda_beta-beta-0.4", "minus90", 54.19),
+        (("colored_mnist",), "fedgp", "minus90", 89.80),
+        (("colored_mnist",), "finetune_offline", "plus80", 69.09),
+        (("beta_colored",), "fedda_beta-beta-0.4", "minus90", 54.19),
         (("vlcs",), "fedgp", "S", 78.70),
         (("vlcs",), "fedda", "V", 75.27),
         (("terra_incognita",), "target_only", "L43", 58.96),
@@ -160,20 +160,20 @@ def test_cells_read_off_the_papers(where: tuple[str, ...], run: str, target: str
     ("name", "averages"),
     [
         (
-            "coloured_mnist",
+            "colored_mnist",
             {"fedavg": 48.99, "finetune_offline": 63.18, "fedda": 52.87, "fedgp": 84.76, "oracle": 86.75},
         ),
         ("vlcs", {"fedavg": 72.62, "finetune_offline": 78.47, "fedda": 79.46, "fedgp": 80.72, "target_only": 78.74}),
         ("terra_incognita", {"fedavg": 37.50, "fedda": 64.70, "fedgp": 71.24, "target_only": 67.24, "kd3a": 38.98}),
         ("vlcs", {"fedda_auto": 83.75, "fedgp_auto": 83.81, "oracle": 83.52}),
         ("terra_incognita", {"fedda_auto": 74.60, "fedgp_auto": 74.36, "finetune_offline": 68.18, "oracle": 93.11}),
-        ("coloured_mnist", {"target_only": 82.06, "fedgp_auto": 84.10}),
+        ("colored_mnist", {"target_only": 82.06, "fedgp_auto": 84.10}),
     ],
 )
 def test_the_cells_of_a_row_have_the_average_that_the_paper_prints(name: str, averages: dict[str, float]) -> None:
     config = study(name)
     for run, average in averages.items():
-        mean = np.mean([cell(config, run, target) for target in config.cut.targets])
+        mean = np.mean([cell(config, run, target) for target in config.split.targets])
         assert mean == pytest.approx(average, abs=0.0101), run
 
 
@@ -188,7 +188,7 @@ def test_auto_weighting_trains_as_the_authors_script() -> None:
 
 
 def test_plus_90_per_cent_is_a_correlation_of_four_fifths() -> None:
-    for name in ("coloured_mnist", "coloured_fashion"):
+    for name in ("colored_mnist", "colored_fashion"):
         data = study(name).data
         assert isinstance(data, Benchmark)
         agree = {key: round((1 + domain.correlation) / 2, 6) for key, domain in data.domains.items()}
@@ -206,16 +206,16 @@ def test_a_set_without_a_class_keeps_the_numbers_of_the_others() -> None:
     assert alike["L38"].y.tolist() == [0, 2] and alike["L43"].y.tolist() == [1, 2]
     assert alike["L38"].names == ("bird", "cat", "dog")
     assert alike["digits"].y.tolist() == [7, 1]
-    cut = Partition(by="domain", domains=("L38", "L43"), target="L38", labelled=1)
+    cut = Partition(by="domain", domains=("L38", "L43"), target="L38", labeled=1)
     assert partition(sets, cut)["L38"].order["y"].tolist() == [0, 2]
 
 
-def test_the_files_of_coloured_fashion_become_three_hospitals(tmp_path: Path) -> None:
+def test_the_files_of_colored_fashion_become_three_hospitals(tmp_path: Path) -> None:
     write_idx(tmp_path / "idx", train=300, test=60)
-    config = _tiny(tmp_path, "coloured_fashion", tmp_path / "idx", per_source=100)
+    config = _tiny(tmp_path, "colored_fashion", tmp_path / "idx", per_source=100)
     divide.write(config, Places.of(config))
     for name, agree in (("plus90", 0.9), ("plus80", 0.8), ("minus90", 0.1)):
-        folder = Places.of(config).party(name)
+        folder = Places.of(config).client(name)
         images, order = np.load(folder / "images.npy"), _order(folder)
         assert images.shape == (178, 28, 28, 3) and images[..., 2].max() == 0
         assert order["split"].value_counts().to_dict() == {"train": 100, "test": 60, "adapt": 18}
@@ -223,9 +223,9 @@ def test_the_files_of_coloured_fashion_become_three_hospitals(tmp_path: Path) ->
         assert np.mean(red == (order["y"] == 1)) == pytest.approx(agree, abs=0.08)
 
 
-def test_what_the_sources_learn_of_colours_is_wrong_where_the_colours_are_exchanged(tmp_path: Path) -> None:
+def test_what_the_sources_learn_of_colors_is_wrong_where_the_colors_are_exchanged(tmp_path: Path) -> None:
     write_idx(tmp_path / "idx", train=900, test=200)
-    config = _tiny(tmp_path, "coloured_fashion", tmp_path / "idx", per_source=600, rounds=4)
+    config = _tiny(tmp_path, "colored_fashion", tmp_path / "idx", per_source=600, rounds=4)
     (tmp_path / "tiny.json").write_text(config.model_dump_json())
     given = ["--config", str(tmp_path / "tiny.json")]
     assert main(["divide", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
@@ -233,7 +233,7 @@ def test_what_the_sources_learn_of_colours_is_wrong_where_the_colours_are_exchan
     for name in ("fedavg", "fedgp", "fedgp_auto", "oracle"):
         run = ["--run", name, "--target", "minus90"]
         assert main(["federate", *given, *run, "--seed", "0"]) == 0
-        assert main(["evaluate", *given, *run, "--party", "minus90", "--seeds", "0"]) == 0
+        assert main(["evaluate", *given, *run, "--client", "minus90", "--seeds", "0"]) == 0
         folder = Places.of(config).run(name, "minus90", 0)
         assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
         accuracy[name] = json.loads((folder / "scores" / "minus90.json").read_text())["acc"]
@@ -252,8 +252,8 @@ def test_pictures_in_folders_become_the_four_hospitals_of_vlcs(tmp_path: Path) -
                 shade = (50 * label, 60 * place, 10 * i)
                 Image.new("RGB", (40, 30), shade).save(Path(domain.root) / name / f"{i}.png")
     divide.write(config, Places.of(config))
-    for place, party in enumerate(("C", "L", "V", "S")):
-        folder = Places.of(config).party(party)
+    for place, client in enumerate(("C", "L", "V", "S")):
+        folder = Places.of(config).client(client)
         images, order = np.load(folder / "images.npy"), _order(folder)
         assert images.shape == (60, 32, 32, 3)
         assert (images[:, 0, 0, 0] == 50 * order["y"]).all() and (images[..., 1] == 60 * place).all()
@@ -280,6 +280,6 @@ def _tiny(
     for domain in raw["data"]["domains"].values():
         domain["root"] = str(root / Path(domain["root"]).name) if domain["kind"] == "folder" else str(root)
     raw["image"] |= {"size": size} if size else {}
-    raw["cut"] |= {"per_source": per_source} if per_source else {}
+    raw["split"] |= {"per_source": per_source} if per_source else {}
     raw["train"] |= {"rounds": rounds, "device": "cpu"} if rounds else {}
     return configfile.parse(raw | {"results": str(folder / "results")}, name)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut, InProcess
@@ -26,19 +26,19 @@ from tests import hospitals
 M = 4 * hospitals.model().layout.size
 
 
-def watched(method: FedGTST, net: InProcess, rounds: int = 2):
-    """The run, with every question and answer of training: (round, party) -> (ask, reply)."""
+def watched(method: FedGTST, server: InProcess, rounds: int = 2):
+    """The run, with every question and answer of training: (round, client) -> (ask, reply)."""
     seen: dict[tuple[int, str], tuple[Guided, Steep]] = {}
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def deliver_and_see(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def deliver_and_see(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         if step is train_guided:
-            seen[net.round, party] = msg, reply
+            seen[server.round, client] = msg, reply
         return reply
 
-    net._deliver = deliver_and_see
-    return *run(method, net, hospitals.theta(), rounds, hospitals.no_judge), seen
+    server._deliver = deliver_and_see
+    return *run(method, server, hospitals.theta(), rounds, hospitals.no_judge), seen
 
 
 def question(**options) -> Guided:
@@ -50,7 +50,7 @@ def told(site=None, **options) -> Steep:
     return answer(site or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
 
 
-def jacobian(theta, data: Labelled, train: bool = False):
+def jacobian(theta, data: Labeled, train: bool = False):
     """The gradient over all images by plain autograd."""
     model = hospitals.model()
     model.load(theta)
@@ -79,7 +79,7 @@ def test_models_are_averaged_all_alike_or_by_images() -> None:
         assert torch.equal(theta, mean([seen[1, p][1].x for p in ("east", "north", "south")], weights))
 
 
-def test_without_its_regulariser_it_is_fedavg_bit_by_bit_and_tells_the_norms() -> None:
+def test_without_its_regularizer_it_is_fedavg_bit_by_bit_and_tells_the_norms() -> None:
     theta, record, _ = watched(FedGTST(xi=0.0, weighting="samples"), hospitals.in_process(), 3)
     plain, other = run(FedAvg(), hospitals.in_process(), hospitals.theta(), 3, hospitals.no_judge)
     assert torch.equal(theta, plain)
@@ -100,27 +100,29 @@ def test_the_first_round_is_fedavgs_and_the_second_is_not() -> None:
 def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sources, expected) -> None:
     names = tuple(f"s{i:02}" for i in range(sources))
     one = hospitals.hospital("north")
-    net = InProcess({**{n: replace(one, name=n) for n in names}, "target": hospitals.hospital("target")}, "target", "t")
-    net.invite(0.5, 1)
+    server = InProcess(
+        {**{n: replace(one, name=n) for n in names}, "target": hospitals.hospital("target")}, "target", "t"
+    )
+    server.invite(0.5, 1)
     chosen = []
     for r in range(1, 5):
-        net.begin(r, 4)
+        server.begin(r, 4)
         asked = []
-        net._deliver = lambda party, step, nth, msg, asked=asked: (
-            asked.append((party, msg.plain)) or Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
+        server._deliver = lambda client, step, nth, msg, asked=asked: (
+            asked.append((client, msg.plain)) or Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
         )
-        FedGTST(phi=share).round(State(x=hospitals.theta(), gamma=1.0), net)
-        assert {p for p, _ in asked} == set(net.participants) and len(asked) == len(net.participants)
+        FedGTST(phi=share).round(State(x=hospitals.theta(), gamma=1.0), server)
+        assert {p for p, _ in asked} == set(server.participants) and len(asked) == len(server.participants)
         chosen.append(tuple(sorted(p for p, plain in asked if plain)))
-        assert len(chosen[-1]) == min(expected, len(net.participants))
+        assert len(chosen[-1]) == min(expected, len(server.participants))
     assert sources < 10 or len(set(chosen)) > 1, "drawn anew each round"
 
 
 def scripted(gammas: dict[str, float]) -> InProcess:
-    net = hospitals.in_process()
-    net.begin(1, 2)
-    net._deliver = lambda party, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[party])
-    return net
+    server = hospitals.in_process()
+    server.begin(1, 2)
+    server._deliver = lambda client, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[client])
+    return server
 
 
 def test_the_guide_can_be_held_to_so_many_medians(capsys) -> None:
@@ -140,30 +142,30 @@ def test_a_norm_that_is_not_there_is_passed_over() -> None:
 
 
 def test_an_answer_with_a_norm_that_is_not_finite_is_left_out_by_name() -> None:
-    net = scripted({"east": math.inf, "north": 2.0, "south": math.nan})
-    assert FedGTST().round(State(x=hospitals.theta(), gamma=5.0), net).gamma == 2.0
-    assert {a["party"] for a in net.absences} == {"east", "south"}
+    server = scripted({"east": math.inf, "north": 2.0, "south": math.nan})
+    assert FedGTST().round(State(x=hospitals.theta(), gamma=5.0), server).gamma == 2.0
+    assert {a["client"] for a in server.absences} == {"east", "south"}
 
 
 def test_an_unsound_model_does_not_set_the_guide() -> None:
-    net = hospitals.in_process()
-    net.begin(1, 2)
+    server = hospitals.in_process()
+    server.begin(1, 2)
     step = {"east": 1.0, "north": 1.0, "south": 1e9}
-    net._deliver = lambda party, s, nth, msg: Steep(x=msg.x + step[party], n=3, loss=0.1, gamma=step[party])
-    after = FedGTST().round(State(x=hospitals.theta(), gamma=5.0), net)
-    assert after.gamma == 1.0 and [a["party"] for a in net.absences] == ["south"]
+    server._deliver = lambda client, s, nth, msg: Steep(x=msg.x + step[client], n=3, loss=0.1, gamma=step[client])
+    after = FedGTST().round(State(x=hospitals.theta(), gamma=5.0), server)
+    assert after.gamma == 1.0 and [a["client"] for a in server.absences] == ["south"]
 
 
 def test_when_all_drop_out_model_and_guide_stay() -> None:
-    net = hospitals.in_process()
-    net.begin(1, 2)
+    server = hospitals.in_process()
+    server.begin(1, 2)
 
-    def gone(party, step, nth, msg):
-        raise DroppedOut(party, "gone")
+    def gone(client, step, nth, msg):
+        raise DroppedOut(client, "gone")
 
-    net._deliver = gone
+    server._deliver = gone
     state = State(x=hospitals.theta(), gamma=5.0)
-    assert FedGTST().round(state, net) is state
+    assert FedGTST().round(state, server) is state
 
 
 # --- a source --------------------------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_one_image_or_one_class_is_enough(guide, probes) -> None:
     site = hospitals.hospital("north")
     data = site.data
     for rows in (slice(0, 1), data.y == 1):
-        site.data = Labelled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
+        site.data = Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
         reply = told(site, guide=guide, probes=probes, plain=1)
         assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
 
@@ -272,7 +274,7 @@ def test_every_variant_gives_the_same_bits_in_rebuilt_hospitals_and_in_any_order
         hospitals.in_process(tuple(reversed(hospitals.NAMES)), auxiliary=auxiliary),
         hospitals.rebuilt(auxiliary=auxiliary),
     )
-    first, *others = (run(FedGTST(**options), net, hospitals.theta(), 3, hospitals.no_judge) for net in nets)
+    first, *others = (run(FedGTST(**options), server, hospitals.theta(), 3, hospitals.no_judge) for server in nets)
     assert torch.isfinite(first[0]).all()
     for theta, record in others:
         assert torch.equal(theta, first[0]) and record.ledger == first[1].ledger

@@ -31,10 +31,10 @@ def files() -> list[tuple[Path, ...]]:
 @pytest.fixture(autouse=True)
 def methods(monkeypatch) -> None:
     """Stand-ins for methods that are not registered yet, with the options that the tables name."""
-    known = configfile.catalogue()
+    known = configfile.catalog()
     stand_in = known["fedavg"] | {"options": {"xi": {"type": "float", "help": "", "default": 5e-4}}}
     absent = dict.fromkeys(TO_COME - known.keys(), stand_in)
-    monkeypatch.setattr(configfile, "catalogue", lambda: known | absent)
+    monkeypatch.setattr(configfile, "catalog", lambda: known | absent)
 
 
 def study(name: str, column: str = "") -> Config:
@@ -50,7 +50,7 @@ def cell(config: Config, run: str, target: str = "") -> float:
 @pytest.mark.parametrize("paths", files(), ids=lambda p: "-".join(x.stem for x in p))
 def test_every_table_loads_and_trains_as_the_paper_says(paths: tuple[Path, ...]) -> None:
     config = configfile.load(*paths)
-    assert isinstance(config.data, Benchmark) and isinstance(config.cut, Partition)
+    assert isinstance(config.data, Benchmark) and isinstance(config.split, Partition)
     assert len(config.seeds) == (1 if paths[-1].stem == "recipe" else 3)
     for run in config.expanded_runs().values():
         if run.method in ("target_only", "finetune_head"):  # what no pre-training gives
@@ -77,7 +77,7 @@ def test_studies_with_other_hospitals_have_other_names() -> None:
     cuts: dict[str, set[str]] = {}
     for paths in files():
         config = configfile.load(*paths)
-        cuts.setdefault(config.cohort, set()).add(config.cut.model_dump_json() + config.train.model_dump_json())
+        cuts.setdefault(config.study, set()).add(config.split.model_dump_json() + config.train.model_dump_json())
     assert all(len(different) == 1 for different in cuts.values()), cuts.keys()
 
 
@@ -87,17 +87,21 @@ def test_all_five_train_alike_on_fashion_and_the_recipe_is_chosen_with_a_seed_of
         configfile.load(own, *more)
         for more in ((), *((CONFIG / "fashion_transfer" / f"{n}.yaml",) for n in ("50", "recipe")))
     )
-    assert isinstance(config.data, Benchmark) and isinstance(fifty.cut, Partition) and isinstance(config.cut, Partition)
+    assert (
+        isinstance(config.data, Benchmark)
+        and isinstance(fifty.split, Partition)
+        and isinstance(config.split, Partition)
+    )
     moved = config.data.domains["shifted"].shift
     assert moved is not None and moved.rotate and moved.invert and moved.noise, "the three shifts"
     for study in (config, fifty):
         rows = {name: study.phases(run)[0] for name, run in study.expanded_runs().items()}
         assert {"fedavg", "fedsr", "fediir", "scaffold", "fedgtst"} < rows.keys()
         assert all(study.train_of(row) == study.train and row.train is None for row in rows.values())
-    assert fifty.cut.clients == 50 and fifty.cut.classes_each == 2
-    assert fifty.cut.per_source and config.cut.per_source
-    assert fifty.cut.clients * fifty.cut.per_source == config.cut.clients * config.cut.per_source
-    assert config.cut.val and recipe.cut == config.cut and not set(recipe.seeds) & set(config.seeds)
+    assert fifty.split.n_clients == 50 and fifty.split.classes_each == 2
+    assert fifty.split.per_source and config.split.per_source
+    assert fifty.split.n_clients * fifty.split.per_source == config.split.n_clients * config.split.per_source
+    assert config.split.val and recipe.split == config.split and not set(recipe.seeds) & set(config.seeds)
     chosen = {n: recipe.train_of(r).source for n, r in recipe.expanded_runs().items() if n.startswith("fedavg_")}
     assert len(chosen) == 6 and config.train.source in chosen.values()
 
@@ -143,8 +147,8 @@ def test_the_columns_are_the_papers_clients_and_shares() -> None:
             ("clients_50", "classes", 50),
             ("dirichlet_100", "dirichlet", 100),
         ):
-            cut = study(name, column).cut
-            assert isinstance(cut, Partition) and (cut.by, cut.clients, len(cut.parties)) == (by, clients, clients + 1)
+            cut = study(name, column).split
+            assert isinstance(cut, Partition) and (cut.by, cut.clients, len(cut.clients)) == (by, clients, clients + 1)
         assert study(name).train.participation == 0.5
     assert [study("participation", c).train.participation for c in ("", "100")] == [0.1, 1.0]
     assert [study("epochs", c).train.source.epochs for c in ("", "10")] == [1, 10]

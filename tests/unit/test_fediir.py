@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.method import Model
 from fdamed.federation.runner import run
@@ -108,18 +108,18 @@ def train_towards_from(site):
 
 
 def scripted(slopes: dict[str, tuple[list[float], int]]) -> tuple[InProcess, list[Towards]]:
-    net, asked = hospitals.in_process(), []
-    net.begin(1, 3)
+    server, asked = hospitals.in_process(), []
+    server.begin(1, 3)
 
-    def deliver(party, step, nth, msg):
+    def deliver(client, step, nth, msg):
         if step is slope:
-            g, n = slopes[party]
+            g, n = slopes[client]
             return HeadGradient(g=torch.tensor(g), n=n)
         asked.append(msg)
         return Trained(x=hospitals.theta() + 1.0, n=3, loss=0.1)
 
-    net._deliver = deliver
-    return net, asked
+    server._deliver = deliver
+    return server, asked
 
 
 ONES, THREES = [1.0] * HEAD, [3.0] * HEAD
@@ -127,42 +127,42 @@ ONES, THREES = [1.0] * HEAD, [3.0] * HEAD
 
 def test_the_running_mean_by_hand() -> None:
     # mean over images (1 x 10 + 3 x 30) / 40 = 2.5; the first is 0.05 x 2.5, the second 0.95 of it + 0.05 x 2.5.
-    net, asked = scripted({"east": (ONES, 10), "north": (THREES, 20), "south": (THREES, 10)})
-    first = FedIIR().round(FedIIR().start(hospitals.theta()), net)
-    second = FedIIR().round(first, net)
+    server, asked = scripted({"east": (ONES, 10), "north": (THREES, 20), "south": (THREES, 10)})
+    first = FedIIR().round(FedIIR().start(hospitals.theta()), server)
+    second = FedIIR().round(first, server)
     assert first.g.tolist() == pytest.approx([0.125] * HEAD) and first.t == 1
     assert second.g.tolist() == pytest.approx([0.24375] * HEAD) and second.t == 2
     assert [float(a.g[0]) for a in asked[::3]] == pytest.approx([0.125, 0.24375])
-    assert net.notes["head/variance"] == pytest.approx(HEAD * (1.5**2 + 0.5**2 + 0.5**2) / 3)
+    assert server.notes["head/variance"] == pytest.approx(HEAD * (1.5**2 + 0.5**2 + 0.5**2) / 3)
 
 
 def test_corrected_for_its_beginning_the_running_mean_is_a_mean() -> None:
-    net, asked = scripted({"east": (ONES, 10), "north": (THREES, 20), "south": (THREES, 10)})
+    server, asked = scripted({"east": (ONES, 10), "north": (THREES, 20), "south": (THREES, 10)})
     method = FedIIR(corrected=True)
     state = method.start(hospitals.theta())
     for _ in range(3):
-        state = method.round(state, net)
+        state = method.round(state, server)
     assert [float(a.g[0]) for a in asked] == pytest.approx([2.5] * 9)
 
 
 def test_a_source_that_tells_nothing_is_not_in_the_mean_and_trains_all_the_same() -> None:
-    net, asked = scripted({"east": (ONES, 10), "north": ([0.0] * HEAD, 0), "south": (THREES, 10)})
-    state = FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), net)
+    server, asked = scripted({"east": (ONES, 10), "north": ([0.0] * HEAD, 0), "south": (THREES, 10)})
+    state = FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), server)
     assert state.g.tolist() == [2.0] * HEAD
-    assert len(asked) == 3 and net.absences == []
+    assert len(asked) == 3 and server.absences == []
 
 
 def test_a_gradient_that_cannot_be_is_left_out_by_name() -> None:
-    net, _ = scripted({"east": (ONES, 10), "north": (THREES, 10), "south": ([1e9] * HEAD, 10)})
-    assert FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), net).g.tolist() == [2.0] * HEAD
-    assert [(a["party"], a["step"]) for a in net.absences] == [("south", slope.name)]
+    server, _ = scripted({"east": (ONES, 10), "north": (THREES, 10), "south": ([1e9] * HEAD, 10)})
+    assert FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), server).g.tolist() == [2.0] * HEAD
+    assert [(a["client"], a["step"]) for a in server.absences] == [("south", slope.name)]
 
 
 def test_without_an_answer_nothing_changes() -> None:
-    net, _ = scripted({})
-    net._unreachable = lambda party: "away"
+    server, _ = scripted({})
+    server._unreachable = lambda client: "away"
     state = State(x=hospitals.theta(), g=torch.ones(HEAD), t=4)
-    after = FedIIR().round(state, net)
+    after = FedIIR().round(state, server)
     assert torch.equal(after.x, state.x) and torch.equal(after.g, state.g) and after.t == 4
 
 
@@ -190,7 +190,7 @@ def test_one_image_tells_nothing_of_itself_and_one_class_is_enough() -> None:
     site = hospitals.hospital("north")
     data = site.data
     for rows, n in ((slice(0, 1), 0), (data.y == 1, 7)):
-        site.data = Labelled(data.images[rows], data.y[rows], {})
+        site.data = Labeled(data.images[rows], data.y[rows], {})
         reply = answer(site, slope, 1, 0, Model(x=hospitals.theta()))
         assert reply.n == n and (n or not reply.g.any())
         trained = answer(site, train_towards, 1, 0, Towards(g=torch.ones(HEAD), weight=0.1))
@@ -205,6 +205,6 @@ def test_who_never_got_a_model_says_so() -> None:
 
 def test_bytes_of_a_source_are_two_models_two_head_gradients_and_four_numbers() -> None:
     _, record = run(FedIIR(), hospitals.in_process(), hospitals.theta(), 1, hospitals.no_judge)
-    for party in ("north", "east", "south"):
-        spent = sum(line["bytes"] for line in record.ledger if party in (line["from"], line["to"]))
+    for client in ("north", "east", "south"):
+        spent = sum(line["bytes"] for line in record.ledger if client in (line["from"], line["to"]))
         assert spent == 2 * M + 2 * 4 * HEAD + 4 * 8

@@ -1,4 +1,4 @@
-"""FedProx against its paper: nothing at mu = 0, and the minimiser of a parabola held back to where it started."""
+"""FedProx against its paper: nothing at mu = 0, and the minimizer of a parabola held back to where it started."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_without_mu_it_is_fedavg_bit_for_bit(auxiliary: bool) -> None:
     assert not torch.equal(learned(FedProx(mu=1.0))[0], plain)
 
 
-def test_the_local_minimiser_is_that_of_the_held_back_parabola() -> None:
-    site = quadratics.in_process()._sites["two"]  # a = 10, b = 1
+def test_the_local_minimizer_is_that_of_the_held_back_parabola() -> None:
+    site = quadratics.in_process()._clients["two"]  # a = 10, b = 1
     site.recipe = site.recipe.model_copy(update={"epochs": 300})
     reply = answer(site, train_near, 1, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
     assert float(reply.x) == pytest.approx((10 * 1 + 2 * 5) / (10 + 2), abs=1e-6) == pytest.approx(1.6666667, abs=1e-6)

@@ -18,7 +18,7 @@ from fdamed.config.study import Config, Privacy, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import Stream, stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut
@@ -43,17 +43,17 @@ MEAN, W, C = 4 * 2 * N, 4 * 2 * N * M, 4 * P_C
 
 
 def federation(**seeds: int):
-    net = hospitals.in_process(labels=False)
+    server = hospitals.in_process(labels=False)
     for name, seed in seeds.items():
-        net._sites[name].seed = seed
-    return net
+        server._clients[name].seed = seed
+    return server
 
 
-def rounds(method: FedRfTca, net, count: int, of: int = 9, theta=None):
+def rounds(method: FedRfTca, server, count: int, of: int = 9, theta=None):
     state = method.start(hospitals.theta() if theta is None else theta)
     for number in range(1, count + 1):
-        net.begin(number, of)
-        state = method.round(state, net)
+        server.begin(number, of)
+        state = method.round(state, server)
     return state
 
 
@@ -77,7 +77,7 @@ def lesson(others, **changes):
         "weight": 1.0,
         "pace": 1.0,
         "aligned": 1,
-        "normalise": 1,
+        "normalize": 1,
         "steps": 1,
     }
     return Lesson(others=others, **(fields | {"send_w": 1, "send_c": 1} | changes))
@@ -105,12 +105,12 @@ def test_with_the_identity_as_aligner_the_loss_is_the_mmd_of_the_random_features
     ell = torch.tensor([1 / 7] * 7 + [-1 / 5] * 5, dtype=torch.float64)
     by_kernel = ell @ sigma @ sigma.t() @ ell
     gap = (ell @ sigma)[None]
-    for normalise in (True, False):
-        loss = aligned_distance(torch.eye(2 * N, dtype=torch.float64), gap, normalise)
+    for normalize in (True, False):
+        loss = aligned_distance(torch.eye(2 * N, dtype=torch.float64), gap, normalize)
         assert float(loss) == pytest.approx(float(by_kernel), rel=1e-9)
 
 
-def test_a_small_aligner_makes_the_papers_loss_small_and_the_normalised_one_no_smaller() -> None:
+def test_a_small_aligner_makes_the_papers_loss_small_and_the_normalized_one_no_smaller() -> None:
     w, gap = torch.randn(3, 6, generator=Stream(1).torch), torch.randn(2, 6, generator=Stream(2).torch)
     assert aligned_distance(w / 100, gap, False) == pytest.approx(float(aligned_distance(w, gap, False)) * 1e-4)
     assert aligned_distance(w / 100, gap, True) == pytest.approx(float(aligned_distance(w, gap, True)))
@@ -172,7 +172,7 @@ def few(images: int, batch: int, policy: int):
     site = hospitals.hospital("north")
     site.recipe, site.smallest_batch = Recipe(lr=0.1, batch=batch), policy
     x = np.random.default_rng(0).integers(0, 256, (images, 8, 8)).astype(np.uint8)
-    site.data = Labelled(x, np.zeros(images, np.int64), {})
+    site.data = Labeled(x, np.zeros(images, np.int64), {})
     return site
 
 
@@ -223,12 +223,12 @@ def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_n
 
 def test_a_run_with_too_few_images_stops_before_a_mean_leaves_and_before_any_warm_up() -> None:
     for warmup in (0, 2):
-        net = federation()
-        net._sites["south"].smallest_batch = 16
+        server = federation()
+        server._clients["south"].smallest_batch = 16
         with pytest.raises(FdamedError, match="fewer than 16") as error:
-            run(FedRfTca(**SMALL, warmup=warmup), net, hospitals.theta(), 3, hospitals.no_judge)
+            run(FedRfTca(**SMALL, warmup=warmup), server, hospitals.theta(), 3, hospitals.no_judge)
         assert "south" in error.value.where
-        assert not net.ledger.total(kind="statistic") and not net.ledger.total(sender="north", kind="weights")
+        assert not server.ledger.total(kind="statistic") and not server.ledger.total(sender="north", kind="weights")
 
 
 # --- who sends what ---------------------------------------------------------------------------------------------------
@@ -324,9 +324,9 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
     omega, others = frequencies(stream(0), N, 4, 1.0).double(), torch.randn(2, 2 * N, generator=rng).double() * 0.1
     labels = torch.arange(9) % 2
     for y in (labels, None):
-        for normalise in (True, False):
+        for normalize in (True, False):
             losses = Alignment(
-                SimpleNamespace(beside=lambda f, b: 0.0), SimpleNamespace(module=parts), omega, others, 0.7, normalise
+                SimpleNamespace(beside=lambda f, b: 0.0), SimpleNamespace(module=parts), omega, others, 0.7, normalize
             )
             batch = Batch(x, y, {}, Stream(0))
             assert torch.autograd.gradcheck(lambda g, a=losses, b=batch: a.aligned(x @ g, b), (g,))
@@ -344,7 +344,7 @@ def test_noise_is_scaled_by_what_one_image_can_move() -> None:
     assert torch.allclose(draws.mean(0), clean, atol=0.25)
 
 
-def test_a_source_goes_through_its_images_and_goes_on_with_its_optimiser() -> None:
+def test_a_source_goes_through_its_images_and_goes_on_with_its_optimizer() -> None:
     """Two questions of one batch are one question of two."""
     others = torch.zeros(1, 2 * N)
     once, twice = begun("north"), begun("north")
@@ -358,14 +358,14 @@ def test_a_source_goes_through_its_images_and_goes_on_with_its_optimiser() -> No
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statistics(decay) -> None:
-    net = federation()
-    for site in net._sites.values():
+    server = federation()
+    for site in server._clients.values():
         site.recipe = site.recipe.model_copy(update={"weight_decay": decay})
     start = hospitals.theta()
     start[120:124] = 1.0  # hidden.bias: with the statistics of the start no unit of this network would be awake
-    rounds(FedRfTca(**SMALL, trained_from="hidden"), net, 2, theta=start)
-    for site in net._sites.values():
-        for s in net.layout:
+    rounds(FedRfTca(**SMALL, trained_from="hidden"), server, 2, theta=start)
+    for site in server._clients.values():
+        for s in server.layout:
             same = torch.equal(site.memory["fedrf.g"][s.start : s.stop], start[s.start : s.stop])
             assert same == (not s.name.startswith("hidden")) or s.name.startswith("head"), (site.name, s.name)
         assert all(p.requires_grad for p in site.model.module.parameters())
@@ -373,7 +373,7 @@ def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statist
     assert site.model.module.norm.training
     everything = federation()
     rounds(FedRfTca(**SMALL), everything, 1)
-    assert not torch.equal(everything._sites["north"].memory["fedrf.g"][:72], start[:72])
+    assert not torch.equal(everything._clients["north"].memory["fedrf.g"][:72], start[:72])
 
 
 def test_a_layer_that_the_network_does_not_have_is_an_error() -> None:
@@ -391,16 +391,16 @@ def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anythi
     other = answer(third, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=2))
     assert torch.equal(first.memory["fedrf.omega"], second.memory["fedrf.omega"])
     assert other.omega != checksum(first.memory["fedrf.omega"])
-    net = federation(east=6)
+    server = federation(east=6)
     with pytest.raises(FdamedError, match="east drew another Omega"):
-        rounds(FedRfTca(**SMALL), net, 1)
-    assert {line["step"] for line in net.ledger.lines()} == {"fedrf_tca.begin"}
+        rounds(FedRfTca(**SMALL), server, 1)
+    assert {line["step"] for line in server.ledger.lines()} == {"fedrf_tca.begin"}
 
 
-def sent_and_received(net, round: int) -> dict[tuple[str, str], int]:
+def sent_and_received(server, round: int) -> dict[tuple[str, str], int]:
     """(step, up or down) -> bytes of arrays in a round."""
     out: dict[tuple[str, str], int] = {}
-    for line in net.ledger.lines():
+    for line in server.ledger.lines():
         if line["round"] == round and line["kind"] == "statistic":
             key = (line["step"].rpartition(".")[2], "down" if line["from"] == "server" else "up")
             out[key] = out.get(key, 0) + line["bytes"]
@@ -408,69 +408,69 @@ def sent_and_received(net, round: int) -> dict[tuple[str, str], int]:
 
 
 def test_bytes_of_a_round_are_those_of_the_formula() -> None:
-    net = federation()
-    rounds(FedRfTca(**SMALL), net, 2)
+    server = federation()
+    rounds(FedRfTca(**SMALL), server, 2)
     for number in (1, 2):
-        assert sent_and_received(net, number) == {
+        assert sent_and_received(server, number) == {
             ("tell", "up"): MEAN * (1 + K),
             ("learn", "down"): MEAN * (K + K),
             ("learn", "up"): W * (K + 1) + C * K,
             ("take", "down"): (W + C) * (K + 1),
         }
-    assert net.ledger.total(kind="weights") == 4 * net.layout.size * (K + 1)  # once, the common start
-    assert net.ledger.total(kind="weights", sender="north") == net.ledger.total(kind="update") == 0
+    assert server.ledger.total(kind="weights") == 4 * server.layout.size * (K + 1)  # once, the common start
+    assert server.ledger.total(kind="weights", sender="north") == server.ledger.total(kind="update") == 0
 
 
 def test_bytes_of_a_random_subset_are_those_of_its_members() -> None:
-    net, seen = federation(), set()
+    server, seen = federation(), set()
     method = FedRfTca(**SMALL, setting="II")
     state = method.start(hospitals.theta())
     for number in range(1, 13):
-        net.begin(number, 99)
-        state = method.round(state, net)
-        k = int(net.notes["sources"])
+        server.begin(number, 99)
+        state = method.round(state, server)
+        k = int(server.notes["sources"])
         seen.add(k)
         expected = {("tell", "up"): MEAN * (1 + k), ("learn", "down"): MEAN * (K + k)}
         expected |= {("learn", "up"): (W * (k + 1) + C * k) if k else 0}
         expected |= {("take", "down"): (W + C) * (k + 1)} if k else {}
-        assert sent_and_received(net, number) == expected
+        assert sent_and_received(server, number) == expected
     assert {0, 3} < seen
 
 
 def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
     ledgers = []
     for times in (1, 2):
-        net = federation()
-        for site in net._sites.values():
+        server = federation()
+        for site in server._clients.values():
             x = np.concatenate([site.data.images] * times)
             y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if hasattr(site.data, "y") else {}
             site.data = type(site.data)(x, **y)
             site.recipe = site.recipe.model_copy(update={"batch": 4 * times})
-        rounds(FedRfTca(**SMALL), net, 2)
-        ledgers.append(net.ledger.lines())
+        rounds(FedRfTca(**SMALL), server, 2)
+        ledgers.append(server.ledger.lines())
     assert ledgers[0] == ledgers[1]
 
 
 def test_extractors_stay_at_home_and_come_apart() -> None:
-    net = federation()
-    deliver, left = net._deliver, []
+    server = federation()
+    deliver, left = server._deliver, []
 
-    def watched(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def watched(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         left.extend(v.numel() for v in vars(reply).values() if isinstance(v, torch.Tensor))
         return reply
 
-    net._deliver = watched
-    rounds(FedRfTca(**SMALL), net, 2)
+    server._deliver = watched
+    rounds(FedRfTca(**SMALL), server, 2)
     assert set(left) <= {2 * N, 2 * N * M, P_C, 0}
-    extractors = [s.memory["fedrf.g"] for s in net._sites.values()]
+    extractors = [s.memory["fedrf.g"] for s in server._clients.values()]
     assert all(not torch.equal(a, b) for i, a in enumerate(extractors) for b in extractors[:i])
 
 
 def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_extractors() -> None:
-    net = federation()
+    server = federation()
     method = FedRfTca(**SMALL, weight=0.0)
-    state = rounds(method, net, 2)
+    state = rounds(method, server, 2)
     sites = {n: begun(n) for n in ("north", "east", "south")}
     for number in (1, 2):
         none = torch.empty(0, 2 * N)
@@ -479,9 +479,9 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
         for s in sites.values():
             s.memory |= {"fedrf.w": w, "fedrf.c": c}
     assert torch.allclose(state.w, w, atol=1e-6) and torch.allclose(state.c, c, atol=1e-6)
-    assert torch.equal(net._sites["target"].memory["fedrf.w"], state.w)
-    assert torch.equal(net._sites["target"].memory["fedrf.g"], hospitals.theta())
-    assert not any(line["step"].endswith("tell") for line in net.ledger.lines())
+    assert torch.equal(server._clients["target"].memory["fedrf.w"], state.w)
+    assert torch.equal(server._clients["target"].memory["fedrf.g"], hospitals.theta())
+    assert not any(line["step"].endswith("tell") for line in server.ledger.lines())
 
 
 def chosen(monkeypatch, *members: str) -> None:
@@ -493,9 +493,9 @@ def chosen(monkeypatch, *members: str) -> None:
 
 def test_only_members_and_the_target_are_given_the_average(monkeypatch) -> None:
     chosen(monkeypatch, "east")
-    net = federation()
-    state = rounds(FedRfTca(**SMALL, setting="II"), net, 1)
-    memory = {n: s.memory for n, s in net._sites.items()}
+    server = federation()
+    state = rounds(FedRfTca(**SMALL, setting="II"), server, 1)
+    memory = {n: s.memory for n, s in server._clients.items()}
     assert torch.equal(memory["east"]["fedrf.w"], state.w) and torch.equal(memory["target"]["fedrf.w"], state.w)
     assert torch.equal(memory["east"]["fedrf.c"], state.c) and torch.equal(memory["target"]["fedrf.c"], state.c)
     for name in ("north", "south"):
@@ -506,141 +506,141 @@ def test_only_members_and_the_target_are_given_the_average(monkeypatch) -> None:
 
 def test_an_empty_subset_leaves_aligner_and_classifier_and_the_sources_learn_their_task(monkeypatch) -> None:
     chosen(monkeypatch)
-    net = federation()
-    state = rounds(FedRfTca(**SMALL, setting="II"), net, 1)
+    server = federation()
+    state = rounds(FedRfTca(**SMALL, setting="II"), server, 1)
     assert not state.w.numel() and not state.c.numel()
-    assert "fedrf.w" not in net._sites["target"].memory
-    assert torch.equal(net._sites["target"].memory["fedrf.g"], hospitals.theta())
+    assert "fedrf.w" not in server._clients["target"].memory
+    assert torch.equal(server._clients["target"].memory["fedrf.g"], hospitals.theta())
     alone = begun("north")
     answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
-    assert torch.equal(net._sites["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
+    assert torch.equal(server._clients["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
-def lossy(net, lost):
-    deliver = net._deliver
+def lossy(server, lost):
+    deliver = server._deliver
 
-    def unreliable(party, step, nth, msg):
-        if lost(party, step.name.rpartition(".")[2]):
-            raise DroppedOut(party, "lost")
-        return deliver(party, step, nth, msg)
+    def unreliable(client, step, nth, msg):
+        if lost(client, step.name.rpartition(".")[2]):
+            raise DroppedOut(client, "lost")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = unreliable
-    return net
+    server._deliver = unreliable
+    return server
 
 
 def test_a_source_whose_mean_is_lost_is_not_a_member_but_still_learns() -> None:
-    net = lossy(federation(), lambda party, step: party == "east" and step == "tell")
-    rounds(FedRfTca(**SMALL), net, 1)
+    server = lossy(federation(), lambda client, step: client == "east" and step == "tell")
+    rounds(FedRfTca(**SMALL), server, 1)
     alone = begun("east")
     answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
-    assert torch.equal(net._sites["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
+    assert torch.equal(server._clients["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
 @pytest.mark.parametrize("lost", ["tell", "learn"])
 def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_what_it_has(lost) -> None:
-    net = lossy(federation(), lambda party, step: net.round == 2 and party == "target" and step == lost)
+    server = lossy(federation(), lambda client, step: server.round == 2 and client == "target" and step == lost)
     method = FedRfTca(**SMALL)
-    before = rounds(method, net, 1)
+    before = rounds(method, server, 1)
     sent = {}
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def watched(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         if step is learn:
-            sent[party] = reply.x.clone()
+            sent[client] = reply.x.clone()
         return reply
 
-    net._deliver = watched
-    net.begin(2, 9)
-    after = method.round(before, net)
+    server._deliver = watched
+    server.begin(2, 9)
+    after = method.round(before, server)
     assert after.w is before.w and after.c is before.c
-    average = torch.stack([sent[n] for n in net.sources]).mean(0)
-    assert torch.allclose(net._sites["north"].memory["fedrf.w"], average, atol=1e-6)
-    assert torch.equal(net._sites["target"].memory["fedrf.w"], before.w)
+    average = torch.stack([sent[n] for n in server.sources]).mean(0)
+    assert torch.allclose(server._clients["north"].memory["fedrf.w"], average, atol=1e-6)
+    assert torch.equal(server._clients["target"].memory["fedrf.w"], before.w)
     if lost == "tell":  # no mean to go to: the task alone
         assert not any(
             line["step"].endswith("tell") and line["round"] == 2 and line["from"] != "server"
-            for line in net.ledger.lines()
+            for line in server.ledger.lines()
         )
 
 
 def test_a_run_whose_every_round_was_lost_ends_with_one_clear_error_and_not_with_a_shape() -> None:
-    method, net = FedRfTca(), federation()
+    method, server = FedRfTca(), federation()
     with pytest.raises(FdamedError, match="nothing to predict with"):
-        method.named(method.final(method.start(hospitals.theta())), net.layout)
+        method.named(method.final(method.start(hospitals.theta())), server.layout)
 
 
 def test_a_round_in_which_every_mean_is_lost_has_a_defined_result() -> None:
-    net = lossy(federation(), lambda party, step: step == "tell")
+    server = lossy(federation(), lambda client, step: step == "tell")
     with pytest.raises(FdamedError, match="nothing to predict with"):
-        run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
-    net = lossy(federation(), lambda party, step: step == "tell" and party != "target")
-    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+        run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
+    server = lossy(federation(), lambda client, step: step == "tell" and client != "target")
+    theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
 
 def test_a_hospital_that_comes_late_is_started_then() -> None:
-    net = lossy(federation(), lambda party, step: net.round == 1 and party == "east")
+    server = lossy(federation(), lambda client, step: server.round == 1 and client == "east")
     method = FedRfTca(**SMALL)
-    state = rounds(method, net, 2)
+    state = rounds(method, server, 2)
     assert state.begun.tolist() == [1.0] * (K + 1)
-    starts = [(x["round"], x["to"]) for x in net.ledger.lines() if x["kind"] == "weights"]
+    starts = [(x["round"], x["to"]) for x in server.ledger.lines() if x["kind"] == "weights"]
     assert starts == [(1, "east"), (1, "north"), (1, "south"), (1, "target"), (2, "east")]
 
 
 def test_one_source_averages_with_the_target_alone() -> None:
-    net = hospitals.in_process(("north", "target"), labels=False)
+    server = hospitals.in_process(("north", "target"), labels=False)
     sent = {}
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def watched(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         if step is learn:
-            sent[party] = reply.x.clone()
+            sent[client] = reply.x.clone()
         return reply
 
-    net._deliver = watched
-    state = rounds(FedRfTca(**SMALL), net, 1)
+    server._deliver = watched
+    state = rounds(FedRfTca(**SMALL), server, 1)
     assert torch.allclose(state.w, (sent["north"] + sent["target"]) / 2, atol=1e-7)
 
 
 def test_an_aligner_that_dwarfs_the_others_is_left_out_by_name() -> None:
-    net = federation()
-    deliver = net._deliver
+    server = federation()
+    deliver = server._deliver
 
-    def swollen(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if party == "east" and step is learn:
+    def swollen(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if client == "east" and step is learn:
             reply.x.mul_(1e6)
         return reply
 
-    net._deliver = swollen
-    state = rounds(FedRfTca(**SMALL), net, 1)
-    assert {a["party"] for a in net.absences} == {"east"}
+    server._deliver = swollen
+    state = rounds(FedRfTca(**SMALL), server, 1)
+    assert {a["client"] for a in server.absences} == {"east"}
     assert float(state.w.norm()) < 100
 
 
 @pytest.mark.parametrize("setting", ["IV", "V", "vote-B", "vote-C", "vote-D"])
 def test_in_a_vote_every_classifier_travels_once_and_all_of_them_vote(setting) -> None:
-    net = federation()
+    server = federation()
     method = FedRfTca(**SMALL, setting=setting)
-    theta, _ = run(method, net, hospitals.theta(), 3, hospitals.no_judge)
+    theta, _ = run(method, server, hospitals.theta(), 3, hospitals.no_judge)
     k = K if setting == "IV" else 1
     for number in (1, 2, 3):
         last = C * K if number == 3 else 0
-        found = sent_and_received(net, number)
+        found = sent_and_received(server, number)
         assert found[("learn", "up")] == W * (k + 1) + last
         assert found[("take", "down")] == W * (k + 1) + last
-    own = {n: net._sites[n].memory["fedrf.c"] for n in net.sources}
-    assert torch.equal(net._sites["target"].memory["fedrf.c"], torch.stack(list(own.values())))
-    assert method.named(theta, net.layout)["classifiers"].shape == (K, P_C)
+    own = {n: server._clients[n].memory["fedrf.c"] for n in server.sources}
+    assert torch.equal(server._clients["target"].memory["fedrf.c"], torch.stack(list(own.values())))
+    assert method.named(theta, server.layout)["classifiers"].shape == (K, P_C)
 
 
 def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None:
-    net = federation()
+    server = federation()
     method = FedRfTca(**SMALL)
-    theta, _ = run(method, net, hospitals.theta(), 2, hospitals.no_judge)
-    memory = net._sites["target"].memory
+    theta, _ = run(method, server, hospitals.theta(), 2, hospitals.no_judge)
+    memory = server._clients["target"].memory
     kept = {k: memory[k] for k in method.keeps}
     p = predict(FlatModel(method.predictor(hospitals.model().module, kept)), hospitals.images("target"))
 
@@ -660,28 +660,28 @@ def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None
         h = h @ weight.t() + bias
         h = torch.relu(h) if number < 2 else h
     assert torch.allclose(torch.from_numpy(p), torch.softmax(h, 1), atol=1e-5)
-    shared = method.named(theta, net.layout)
+    shared = method.named(theta, server.layout)
     assert torch.equal(shared["aligner"].flatten(), memory["fedrf.w"])
     assert torch.equal(shared["classifiers"][0], memory["fedrf.c"])
     assert method.predictor(hospitals.model().module, {k: v for k, v in kept.items() if k != "fedrf.c"}) is None
 
 
 def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_with_an_average() -> None:
-    net = lossy(federation(), lambda party, step: party == "target" and step == "tell")
+    server = lossy(federation(), lambda client, step: client == "target" and step == "tell")
     with pytest.raises(FdamedError, match="nothing to predict with"):
-        run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
-    net = federation()
-    run(FedRfTca(**SMALL, T_C=1000), net, hospitals.theta(), 3, hospitals.no_judge)
-    assert [sent_and_received(net, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, 0, C * K]
+        run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
+    server = federation()
+    run(FedRfTca(**SMALL, T_C=1000), server, hospitals.theta(), 3, hospitals.no_judge)
+    assert [sent_and_received(server, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, 0, C * K]
 
 
 def test_constant_images_and_one_class_have_a_defined_result() -> None:
-    net = federation()
+    server = federation()
     for name in ("north", "target"):
-        site = net._sites[name]
+        site = server._clients[name]
         flat = np.full_like(site.data.images, 7)
-        site.data = Labelled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(site.data)(flat)
-    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 2, hospitals.no_judge)
+        site.data = Labeled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(site.data)(flat)
+    theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
 
@@ -694,59 +694,59 @@ def test_parameters_beyond_the_network_are_counted() -> None:
 
 
 def test_warm_up_is_fedavg_whose_model_all_extractors_start_from() -> None:
-    net, other = federation(), hospitals.in_process(labels=False)
+    server, other = federation(), hospitals.in_process(labels=False)
     method = FedRfTca(**SMALL, warmup=2)
-    state = rounds(method, net, 2)
+    state = rounds(method, server, 2)
     average, _ = run(FedAvg(), other, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.equal(state.x, average) and method.final(state) is state.x
-    net.begin(3, 9)
+    server.begin(3, 9)
     starts = []
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         starts.extend([msg.x] if step is begin else [])
-        return deliver(party, step, nth, msg)
+        return deliver(client, step, nth, msg)
 
-    net._deliver = watched
-    method.round(state, net)
+    server._deliver = watched
+    method.round(state, server)
     assert len(starts) == K + 1 and all(torch.equal(x, average) for x in starts)
 
 
 def test_bytes_of_a_warm_up_round_are_those_of_fedavg_and_extractors_travel_in_no_other() -> None:
-    net = federation()
-    rounds(FedRfTca(**SMALL, warmup=2), net, 4)
-    model = 4 * net.layout.size
+    server = federation()
+    rounds(FedRfTca(**SMALL, warmup=2), server, 4)
+    model = 4 * server.layout.size
     for number in (1, 2, 3, 4):
         up = dict.fromkeys(hospitals.NAMES, 0) | {
             x["from"]: x["bytes"]
-            for x in net.ledger.lines()
+            for x in server.ledger.lines()
             if x["round"] == number and x["kind"] == "weights" and x["from"] != "server"
         }
         assert up == {p: model if number <= 2 and p != "target" else 0 for p in hospitals.NAMES}
-    assert net.ledger.total(kind="weights", receiver="target") == model  # once, when all begin
-    first = [x for x in net.ledger.lines() if x["step"].endswith("agree")]
+    assert server.ledger.total(kind="weights", receiver="target") == model  # once, when all begin
+    first = [x for x in server.ledger.lines() if x["step"].endswith("agree")]
     assert {x["round"] for x in first} == {1} and sum(x["bytes"] for x in first) == (K + 1) * (3 + 2) * 8
 
 
 def test_another_omega_is_found_before_the_warm_up() -> None:
-    net = federation(east=6)
+    server = federation(east=6)
     with pytest.raises(FdamedError, match="drew another Omega"):
-        rounds(FedRfTca(**SMALL, warmup=2), net, 1)
-    assert not net.ledger.total(kind="weights")
+        rounds(FedRfTca(**SMALL, warmup=2), server, 1)
+    assert not server.ledger.total(kind="weights")
 
 
 def test_only_a_warm_up_asks_for_weights() -> None:
     closed = frozenset({"statistic", "scalar", "count"})
     for warmup in (0, 1):
-        net = federation()
-        for site in net._sites.values():
+        server = federation()
+        for site in server._clients.values():
             site.release = closed
         method = FedRfTca(**SMALL, warmup=warmup)
         if warmup:
             with pytest.raises(FdamedError, match="weights, which it does not release"):
-                run(method, net, hospitals.theta(), 2, hospitals.no_judge)
+                run(method, server, hospitals.theta(), 2, hospitals.no_judge)
         else:
-            assert torch.isfinite(run(method, net, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
+            assert torch.isfinite(run(method, server, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
 
 
 def test_a_mean_over_an_epoch_is_the_mean_over_its_batches_and_its_noise_is_smaller() -> None:
@@ -790,10 +790,10 @@ def test_an_error_means_that_the_target_has_no_whole_model() -> None:
     method, ended = FedRfTca(**SMALL), {"error": 0, "whole": 0}
     for seed in range(40):
         faults = Faults.model_validate({"lost": {"every": {"down": 0.15, "up": 0.3}}, "quorum": 2})
-        net = federation()
-        memory = net._sites["target"].memory
+        server = federation()
+        memory = server._clients["target"].memory
         try:
-            run(method, Unreliable(net, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
+            run(method, Unreliable(server, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
         except FdamedError:
             assert not set(method.keeps) <= set(memory), seed
             ended["error"] += 1
@@ -803,33 +803,35 @@ def test_an_error_means_that_the_target_has_no_whole_model() -> None:
 
 
 def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost() -> None:
-    net = federation()
-    deliver = net._deliver
+    server = federation()
+    deliver = server._deliver
 
-    def forgetful(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if (net.round > 1 and party != "target") or (party == "target" and step.name.endswith("take")):
-            raise DroppedOut(party, "answer lost")
+    def forgetful(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if (server.round > 1 and client != "target") or (client == "target" and step.name.endswith("take")):
+            raise DroppedOut(client, "answer lost")
         return reply
 
-    net._deliver = forgetful
-    theta, _ = run(FedRfTca(**SMALL), net, hospitals.theta(), 3, hospitals.no_judge)
-    memory = net._sites["target"].memory
+    server._deliver = forgetful
+    theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 3, hospitals.no_judge)
+    memory = server._clients["target"].memory
     assert torch.equal(theta[-P_C:], memory["fedrf.c"]) and set(FedRfTca.keeps) <= set(memory)
 
 
 def test_a_classifier_that_never_arrived_is_sent_again_at_the_end() -> None:
-    net = lossy(federation(), lambda party, step: net.round == 2 and party == "target" and step == "take")
-    run(FedRfTca(**SMALL, T_C=4), net, hospitals.theta(), 3, hospitals.no_judge)  # due in round 2 of two batches each
-    assert [sent_and_received(net, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
-    assert "fedrf.c" in net._sites["target"].memory
+    server = lossy(federation(), lambda client, step: server.round == 2 and client == "target" and step == "take")
+    run(
+        FedRfTca(**SMALL, T_C=4), server, hospitals.theta(), 3, hospitals.no_judge
+    )  # due in round 2 of two batches each
+    assert [sent_and_received(server, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
+    assert "fedrf.c" in server._clients["target"].memory
 
 
 # --- through the stages -----------------------------------------------------------------------------------------------
 
 
 def study(folder: Path, **run: object) -> Config:
-    """Three sets of vectors around two centres; each set is shifted a little."""
+    """Three sets of vectors around two centers; each set is shifted a little."""
     rng = np.random.default_rng(3)
     for number, name in enumerate(("a", "b", "t")):
         y = np.arange(120) % 2
@@ -837,13 +839,13 @@ def study(folder: Path, **run: object) -> Config:
         np.savez(folder / f"{name}.npz", x=x[:80], y=y[:80], x_test=x[80:], y_test=y[80:])
     return Config.model_validate(
         {
-            "cohort": "vectors",
+            "study": "vectors",
             "results": str(folder / "results"),
             "data": {
                 "layout": "benchmark",
                 "domains": {n: {"kind": "npz", "root": str(folder / f"{n}.npz")} for n in ("a", "b", "t")},
             },
-            "cut": {"by": "domain", "domains": ["a", "b", "t"], "target": "t", "labelled": 8, "val": 0.2},
+            "split": {"by": "domain", "domains": ["a", "b", "t"], "target": "t", "labeled": 8, "val": 0.2},
             "model": {"backbone": "mlp", "inputs": 6, "layers": [8, 6], "classes": 2},
             "train": {
                 "rounds": 4,
@@ -881,7 +883,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     assert torch.equal(kept["t"]["fedrf.c"].flatten(), shared["classifiers"].flatten())
     secret = {p: k["fedrf.g"].numpy().tobytes()[:64] for p, k in kept.items()}
     for path in places.root.rglob("*"):
-        inside = next((p for p in kept if places.party(p) in path.parents), None)
+        inside = next((p for p in kept if places.client(p) in path.parents), None)
         if path.is_file():
             content = path.read_bytes()
             assert not any(bytes_ in content for p, bytes_ in secret.items() if p != inside), path
@@ -907,10 +909,10 @@ def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_pat
     assert "smallest_batch" not in Privacy().model_dump(), "a study without the key keeps its digests"
 
 
-def divide_test_part(places: Places) -> Labelled:
+def divide_test_part(places: Places) -> Labeled:
     from fdamed.data.loader import load
 
-    return load(places.party("t"), splits=("test",))
+    return load(places.client("t"), splits=("test",))
 
 
 def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -> None:
@@ -923,4 +925,4 @@ def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -
     federate.federate(config, "fedavg", spec, "t", 0, 1)
     found = load_file(places.run("fedavg", "t", 0) / "theta.safetensors")
     assert list(found) == list(load_file(places.init(0) / "theta.safetensors"))
-    assert not (places.party("t") / "models").exists()
+    assert not (places.client("t") / "models").exists()

@@ -25,7 +25,7 @@ PAPER = {
     "frequencies": 1000,
     "components": 800,
     "trained_from": "trunk.layer4",
-    "normalise_w": False,
+    "normalize_w": False,
     "target_pace": 1.0,
     "means": "batch",
 }
@@ -55,14 +55,14 @@ def cells(config: Config, run: str) -> dict[str, float]:
 @pytest.mark.parametrize("paths", files(), ids=lambda p: p[-1].stem)
 def test_every_table_loads_as_the_paper_has_it(paths: tuple[Path, ...]) -> None:
     config = configfile.load(*paths)
-    assert isinstance(config.data, Benchmark) and isinstance(config.cut, Partition)
-    assert config.cut.targets == config.cut.domains and len(config.seeds) == 3
+    assert isinstance(config.data, Benchmark) and isinstance(config.split, Partition)
+    assert config.split.targets == config.split.domains and len(config.seeds) == 3
     assert config.model.backbone == "resnet50"
     for name, run in config.expanded_runs().items():
         method = REGISTRY[run.method](**run.options)
         if run.method == "fedrf_tca" and name != "warm":
             assert {k: getattr(method, k) for k in PAPER} == PAPER and method.warmup == 0
-            assert config.train_of(run).rounds == (1600 if config.cohort == "digit_five" else 1000)
+            assert config.train_of(run).rounds == (1600 if config.study == "digit_five" else 1000)
 
 
 @pytest.mark.parametrize("paths", files(), ids=lambda p: p[-1].stem)
@@ -75,7 +75,7 @@ def test_the_command_in_a_files_head_is_the_one_that_uses_it(paths: tuple[Path, 
 def test_what_is_laid_over_leaves_the_runs_as_they_are(name: str) -> None:
     below, both = study(OVER[name]), study(name)
     assert below.expanded_runs().items() <= both.expanded_runs().items()
-    assert below.cut == both.cut and below.train == both.train and below.cohort == both.cohort
+    assert below.split == both.split and below.train == both.train and below.study == both.study
     assert below.published is not None and both.published is not None
     assert below.published.values.items() <= both.published.values.items()
 

@@ -17,7 +17,7 @@ from fdamed.config.study import Config, Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled, load
+from fdamed.data.loader import Labeled, load
 from fdamed.federation.client import answer
 from fdamed.federation.messages import encode
 from fdamed.federation.runner import run
@@ -26,7 +26,7 @@ from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedsr import REFERENCE, STEP, Ask, FedSR, State, learn, objective
 from fdamed.models.adversarial import flat_part
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
 from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled, divergence
 from fdamed.pipeline.paths import Places
@@ -90,26 +90,27 @@ def start(spread: float) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def test_without_regularisers_and_spread_it_is_fedavg_with_deterministic_features() -> None:
-    recipe = Recipe(lr=0.1, batch=4, optimiser="sgd")  # Adam's moments would go on here and not in FedAvg
-    net = hospitals.in_process()
+def test_without_regularizers_and_spread_it_is_fedavg_with_deterministic_features() -> None:
+    recipe = Recipe(lr=0.1, batch=4, optimizer="sgd")  # Adam's moments would go on here and not in FedAvg
+    server = hospitals.in_process()
     weight, bias = start(-60.0)
     plain = FlatModel(Deterministic())
     plain.load(
         vector_from(
-            {**named_tensors(hospitals.theta(), net.layout), "mu.weight": weight[:D], "mu.bias": bias[:D]}, plain.layout
+            {**named_tensors(hospitals.theta(), server.layout), "mu.weight": weight[:D], "mu.bias": bias[:D]},
+            plain.layout,
         )
     )
     other = InProcess({n: hospitals.hospital(n, resident=plain) for n in hospitals.NAMES}, "target", "test")
-    for site in (*net._sites.values(), *other._sites.values()):
+    for site in (*server._clients.values(), *other._clients.values()):
         site.recipe = recipe
     method = FedSR(alpha_l2r=0.0, alpha_cmi=0.0, weighting="samples")
     state = State(x=hospitals.theta(), s=torch.cat([weight.flatten(), bias]))
     for number in (1, 2, 3):
-        net.begin(number, 3)
-        state = method.round(state, net)
+        server.begin(number, 3)
+        state = method.round(state, server)
     theta, _ = run(FedAvg(), other, plain.read(), 3, hospitals.no_judge)
-    found, expected = method.named(method.final(state), net.layout), named_tensors(theta, plain.layout)
+    found, expected = method.named(method.final(state), server.layout), named_tensors(theta, plain.layout)
     for name in expected:
         here = found[f"encoder.{name.removeprefix('mu.')}"][:D] if name.startswith("mu.") else found[name]
         assert torch.allclose(here, expected[name], atol=2e-5), name
@@ -140,37 +141,37 @@ def test_the_objective_is_task_length_and_divergence(l2r, cmi, squared) -> None:
 
 
 def test_reference_scale_and_moments_stay_in_the_source_and_go_on() -> None:
-    net, seen = hospitals.in_process(), []
-    deliver = net._deliver
+    server, seen = hospitals.in_process(), []
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        seen.append((encode(msg), encode(reply), net._sites[party].memory))
+    def watched(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        seen.append((encode(msg), encode(reply), server._clients[client].memory))
         return reply
 
-    net._deliver = watched
-    run(FedSR(), net, hospitals.theta(), 2, hospitals.no_judge)
+    server._deliver = watched
+    run(FedSR(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert len(seen) == 6
     for asked, told, memory in seen:
         own = memory[REFERENCE].numpy()
         assert len(own) == 2 * CLASSES * D + 1
         for row in own.reshape(-1)[: 2 * CLASSES * D].reshape(-1, D):
             assert row.tobytes() not in asked and row.tobytes() not in told
-    memory = net._sites["north"].memory
+    memory = server._clients["north"].memory
     begun = FlatModel(Reference(CLASSES, D, True)).read()
     assert not torch.equal(memory[REFERENCE], begun) and not torch.equal(
-        memory[REFERENCE], net._sites["east"].memory[REFERENCE]
+        memory[REFERENCE], server._clients["east"].memory[REFERENCE]
     )
     assert {int(memory[f"fedsr.{i}.count"]) for i in range(3)} == {2 * 4}  # two rounds of four batches
-    assert "fedsr.r" not in net._sites["target"].memory
+    assert "fedsr.r" not in server._clients["target"].memory
 
 
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_class_that_a_source_never_sees_does_not_move_its_reference(steps) -> None:
-    net = hospitals.in_process()
-    site = net._sites["north"]
-    site.data = Labelled(site.data.images, np.zeros_like(site.data.y), site.data.auxiliary)
-    theta, _ = run(FedSR(local_steps=steps), net, hospitals.theta(), 2, hospitals.no_judge)
+    server = hospitals.in_process()
+    site = server._clients["north"]
+    site.data = Labeled(site.data.images, np.zeros_like(site.data.y), site.data.auxiliary)
+    theta, _ = run(FedSR(local_steps=steps), server, hospitals.theta(), 2, hospitals.no_judge)
     reference = FlatModel(Reference(CLASSES, D, True))
     reference.load(site.memory[REFERENCE])
     assert torch.isfinite(theta).all()
@@ -197,7 +198,7 @@ def test_local_steps_go_through_all_images_over_the_rounds(monkeypatch) -> None:
 
 def test_a_prediction_over_samples_nears_that_over_many_and_depends_on_no_other_image() -> None:
     network, encoder = hospitals.model().module, Encoder(D)
-    initialise(encoder, stream(3).torch)
+    initialize(encoder, stream(3).torch)
     with torch.no_grad():
         network.head.weight.mul_(2.0)
     data = hospitals.images("north")
@@ -215,16 +216,16 @@ def test_a_prediction_over_samples_nears_that_over_many_and_depends_on_no_other_
 
 @pytest.mark.parametrize("model", [Model(width=0.125), Model(backbone="cnn"), Model(backbone="mlp", layers=(8, 6))])
 def test_every_backbone_comes_back_whole_from_its_tensors(model) -> None:
-    net = build(model)
-    initialise(net, stream(0, "x").torch)
-    layout, d = layout_of(net), net.head.in_features
-    theta, method = FlatModel(net).read(), FedSR()
+    server = build(model)
+    initialize(server, stream(0, "x").torch)
+    layout, d = layout_of(server), server.head.in_features
+    theta, method = FlatModel(server).read(), FedSR()
     assert method.predictor(build(model), method.named(theta, layout)) is None
     encoder = flat_part(Encoder(d), torch.empty(0), stream(1), torch.device("cpu"))
     tensors = method.named(torch.cat([theta, encoder.read()]), layout)
     assert set(tensors) == {s.name for s in layout} | {"encoder.weight", "encoder.bias"}
     made = method.predictor(build(model), tensors)
-    assert torch.equal(made.network.head.weight, net.head.weight)
+    assert torch.equal(made.network.head.weight, server.head.weight)
     assert torch.equal(made.encoder.encoder.weight, encoder.module.encoder.weight)
 
 
@@ -235,7 +236,7 @@ def test_the_parts_beyond_one_network_a_hospital_are_counted() -> None:
 
 
 def study(folder: Path) -> Config:
-    """Three sets of vectors around two centres; each set is shifted a little."""
+    """Three sets of vectors around two centers; each set is shifted a little."""
     rng = np.random.default_rng(3)
     for number, name in enumerate(("a", "b", "t")):
         y = np.arange(120) % 2
@@ -245,10 +246,10 @@ def study(folder: Path) -> Config:
     recipe = {"lr": 0.01, "batch": 16}
     return Config.model_validate(
         {
-            "cohort": "vectors",
+            "study": "vectors",
             "results": str(folder / "results"),
             "data": {"layout": "benchmark", "domains": domains},
-            "cut": {"by": "domain", "domains": ["a", "b", "t"], "target": "t", "labelled": 8, "val": 0.2},
+            "split": {"by": "domain", "domains": ["a", "b", "t"], "target": "t", "labeled": 8, "val": 0.2},
             "model": {"backbone": "mlp", "inputs": 6, "layers": [8, 6], "classes": 2},
             "train": {"rounds": 4, "device": "cpu", "source": recipe, "target": recipe},
             "runs": {"fedsr": {}},
@@ -263,7 +264,7 @@ def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_pa
     divide.write(config, places)
     init.write(config, 0, places.init(0))
     federate.federate(config, "fedsr", spec, "t", 0, 1)
-    folder, data = places.run("fedsr", "t", 0), load(places.party("t"), splits=("test",))
+    folder, data = places.run("fedsr", "t", 0), load(places.client("t"), splits=("test",))
     judged = (folder / "metrics.jsonl").read_text().splitlines()
     model = shared_model(config, FedSR(), folder / "theta.safetensors")
     right = (predict(model, data).argmax(1) == data.y).mean()

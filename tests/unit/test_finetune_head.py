@@ -1,4 +1,4 @@
-"""The second phase by hand: which numbers move, how a new head is drawn, what the optimiser remembers."""
+"""The second phase by hand: which numbers move, how a new head is drawn, what the optimizer remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fdamed.federation.server import DroppedOut, InProcess
 from fdamed.methods._shared.finetuning import Handover, tune_head, tune_whole
 from fdamed.methods.finetune_head import FinetuneHead
 from fdamed.methods.finetune_whole import FinetuneWhole
-from fdamed.models.backbone import initialise_head
+from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
 from fdamed.ops.slices import head_of, head_place
 from fdamed.training.local import as_input
@@ -32,16 +32,16 @@ def theta() -> torch.Tensor:
 
 
 def network(**recipe: object) -> InProcess:
-    net = hospitals.in_process()
-    net._sites["target"].recipe = Recipe(**{"lr": 0.005, "batch": 4, "weight_decay": 1e-4} | recipe)
-    return net
+    server = hospitals.in_process()
+    server._clients["target"].recipe = Recipe(**{"lr": 0.005, "batch": 4, "weight_decay": 1e-4} | recipe)
+    return server
 
 
-def rounds(method, theta: torch.Tensor, count: int, net: InProcess | None = None) -> torch.Tensor:
-    net, state = net or network(), method.start(theta)
+def rounds(method, theta: torch.Tensor, count: int, server: InProcess | None = None) -> torch.Tensor:
+    server, state = server or network(), method.start(theta)
     for round in range(1, count + 1):
-        net.begin(round, count)
-        state = method.round(state, net)
+        server.begin(round, count)
+        state = method.round(state, server)
     return method.final(state)
 
 
@@ -54,8 +54,8 @@ def test_nothing_but_the_head_moves_not_even_by_weight_decay(theta) -> None:
 
 
 def test_one_step_of_plain_descent_on_the_head_is_the_gradient_of_logistic_regression(theta) -> None:
-    net = network(optimiser="sgd", lr=0.1, batch=6, weight_decay=0.0)
-    site = net._sites["target"]
+    server = network(optimizer="sgd", lr=0.1, batch=6, weight_decay=0.0)
+    site = server._clients["target"]
     site.model.load(theta)
     site.model.module.eval()
     with torch.no_grad():
@@ -64,59 +64,59 @@ def test_one_step_of_plain_descent_on_the_head_is_the_gradient_of_logistic_regre
     wrong = p - torch.nn.functional.one_hot(torch.from_numpy(site.data.y), 2)
     by_hand = torch.cat([(wrong.T @ f / len(f)).flatten(), wrong.mean(0)])
     layout = site.model.layout
-    after = rounds(FinetuneHead(head="kept"), theta, 1, net)
+    after = rounds(FinetuneHead(head="kept"), theta, 1, server)
     assert torch.allclose(head_of(after, layout), head_of(theta, layout) - 0.1 * by_hand, atol=1e-7)
 
 
 def test_a_new_head_is_drawn_once_and_by_the_hospitals_own_stream(theta) -> None:
-    net = network(lr=1e-12)
-    after = rounds(FinetuneHead(), theta, 3, net)
+    server = network(lr=1e-12)
+    after = rounds(FinetuneHead(), theta, 3, server)
     model = hospitals.model()
     model.load(theta)
-    initialise_head(model.module, stream(5, "target", "head").torch)
+    initialize_head(model.module, stream(5, "target", "head").torch)
     assert torch.allclose(head_of(after, model.layout), head_of(model.read(), model.layout), atol=1e-9)
     assert torch.allclose(rounds(FinetuneHead(head="kept"), theta, 3, network(lr=1e-12)), theta, atol=1e-9)
 
 
 def test_a_new_head_is_drawn_as_the_network_draws_its_layers() -> None:
-    net = Cnn(1, 28, 10)
-    initialise_head(net, stream(0, "x").torch)
+    server = Cnn(1, 28, 10)
+    initialize_head(server, stream(0, "x").torch)
     bound = 84**-0.5
-    assert 0.9 * bound < net.head.weight.abs().max() <= bound and net.head.bias.abs().max() > 0
+    assert 0.9 * bound < server.head.weight.abs().max() <= bound and server.head.bias.abs().max() > 0
 
 
 def test_the_moments_of_adam_go_on_from_round_to_round_unless_they_are_to_be_fresh(theta) -> None:
     kept = network(batch=6)
     rounds(FinetuneHead(), theta, 4, kept)
-    assert kept._sites["target"].memory["tune.count"] == 4 and len(kept._sites["target"].memory["tune.mean"]) == 10
+    assert kept._clients["target"].memory["tune.count"] == 4 and len(kept._clients["target"].memory["tune.mean"]) == 10
     fresh = network(batch=6)
-    rounds(FinetuneHead(optimiser="fresh"), theta, 4, fresh)
-    assert fresh._sites["target"].memory == {}
+    rounds(FinetuneHead(optimizer="fresh"), theta, 4, fresh)
+    assert fresh._clients["target"].memory == {}
 
 
 @pytest.mark.parametrize("step", [tune_head, tune_whole])
 def test_an_answer_that_is_lost_begins_again_with_a_new_head(theta, step) -> None:
     method = FinetuneHead() if step is tune_head else FinetuneWhole(head="new")
-    net, expected = network(lr=1e-12), rounds(method, theta, 1, network(lr=1e-12))
+    server, expected = network(lr=1e-12), rounds(method, theta, 1, network(lr=1e-12))
     state = method.start(theta)
-    deliver = net._deliver
+    deliver = server._deliver
 
     def lost(*arguments):
         deliver(*arguments)
         raise DroppedOut("target", "gone")
 
-    net.begin(1, 2)
-    net._deliver = lost
+    server.begin(1, 2)
+    server._deliver = lost
     with pytest.raises(DroppedOut):
-        method.round(state, net)
-    net._deliver = deliver
-    net.begin(2, 2)
-    cut = net.layout.trainable  # BatchNorm has seen other batches
-    assert torch.allclose(method.final(method.round(state, net))[:cut], expected[:cut], atol=1e-9)
-    assert net._sites["target"].memory["tune.count"] == 2, "two batches, of the second round alone"
+        method.round(state, server)
+    server._deliver = deliver
+    server.begin(2, 2)
+    cut = server.layout.trainable  # BatchNorm has seen other batches
+    assert torch.allclose(method.final(method.round(state, server))[:cut], expected[:cut], atol=1e-9)
+    assert server._clients["target"].memory["tune.count"] == 2, "two batches, of the second round alone"
 
 
 def test_a_hospital_without_labels_cannot_be_asked_to_fine_tune(theta) -> None:
-    net = hospitals.in_process(labels=False)
+    server = hospitals.in_process(labels=False)
     with pytest.raises(TypeError, match="without labels"):
-        net.ask("target", tune_head, Handover(x=theta, fresh=1, afresh=0))
+        server.ask("target", tune_head, Handover(x=theta, fresh=1, afresh=0))

@@ -6,14 +6,14 @@ from torch import nn
 from fdamed.config.study import Model, Recipe
 from fdamed.models import backbone, heads
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 SMALL = Model(width=0.0625)
 
 
 def small_net() -> backbone.Net:
     net = backbone.build(SMALL)
-    backbone.initialise(net, torch.Generator().manual_seed(3))
+    backbone.initialize(net, torch.Generator().manual_seed(3))
     return net
 
 
@@ -80,7 +80,7 @@ def test_the_flat_adam_is_torchs_adam() -> None:
     theirs.load_state_dict(ours.state_dict())
     recipe = Recipe(lr=0.05, weight_decay=0.01)
     model = FlatModel(ours)
-    adam, reference = Optimiser(model, recipe), torch.optim.Adam(theirs.parameters(), lr=0.05, weight_decay=0.01)
+    adam, reference = Optimizer(model, recipe), torch.optim.Adam(theirs.parameters(), lr=0.05, weight_decay=0.01)
     for k in range(5):
         x = torch.rand(7, 5, generator=torch.Generator().manual_seed(k))
         model.grad.zero_()
@@ -98,11 +98,11 @@ def test_plain_sgd_takes_the_step_of_the_textbook() -> None:
     model = FlatModel(layer)
     model.trainable.fill_(2.0)
     model.grad.fill_(0.5)
-    Optimiser(model, Recipe(lr=0.1, optimiser="sgd", weight_decay=0.25)).step()
+    Optimizer(model, Recipe(lr=0.1, optimizer="sgd", weight_decay=0.25)).step()
     assert layer.weight.item() == torch.tensor(2.0 - 0.1 * (0.5 + 0.25 * 2.0)).item()
 
 
-def test_initialisation_is_seeded() -> None:
+def test_initialization_is_seeded() -> None:
     a, b = FlatModel(small_net()), FlatModel(small_net())
     assert torch.equal(a.theta, b.theta)
 

@@ -11,9 +11,9 @@ from fdamed.config.study import Model
 from fdamed.core.rng import stream
 from fdamed.models import forward_only as forward
 from fdamed.models import tiles
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
-from fdamed.models.forward_only import Grey, Winograd, forward_only
+from fdamed.models.forward_only import Gray, Winograd, forward_only
 from fdamed.training.distillation import outputs
 
 
@@ -32,7 +32,7 @@ def images(*shape: int) -> Tensor:
 def resnet() -> FlatModel:
     """A ResNet-18 of half the width: 128 channels on 4 x 4 in its third stage."""
     net = build(Model(width=0.5))
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     return FlatModel(net)
 
 
@@ -64,22 +64,22 @@ def test_an_image_too_small_for_tiles_is_computed_directly() -> None:
 
 
 @torch.no_grad()
-def test_a_grey_image_is_one_channel_under_the_sum_of_the_kernels() -> None:
+def test_a_gray_image_is_one_channel_under_the_sum_of_the_kernels() -> None:
     layer, x = conv(3, 16, kernel_size=7, stride=2, padding=3), images(2, 1, 21, 16)
-    grey = x.expand(-1, 3, -1, -1)
-    torch.testing.assert_close(Grey(layer)(grey), layer(grey), rtol=0, atol=1e-5)
-    coloured = images(2, 3, 21, 16)
-    assert torch.equal(Grey(layer)(coloured), layer(coloured))
+    gray = x.expand(-1, 3, -1, -1)
+    torch.testing.assert_close(Gray(layer)(gray), layer(gray), rtol=0, atol=1e-5)
+    colored = images(2, 3, 21, 16)
+    assert torch.equal(Gray(layer)(colored), layer(colored))
 
 
 def test_only_convolutions_that_gain_are_replaced_and_all_are_back_afterwards() -> None:
     net = build(Model(width=0.25))
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     model = FlatModel(net)
     before = dict(model.module.named_modules())
     with pytest.raises(RuntimeError, match="stop"), forward_only(model.module):
         within = dict(model.module.named_modules())
-        assert isinstance(within["trunk.conv1"], Grey)
+        assert isinstance(within["trunk.conv1"], Gray)
         assert isinstance(within["trunk.layer4.0.conv2"], Winograd)
         assert within["trunk.layer3.0.conv1"] is before["trunk.layer3.0.conv1"]  # stride 2
         tiny = "trunk.layer1.0.conv2"  # 16 channels

@@ -1,4 +1,4 @@
-"""The regulariser xi (|J| - gamma)^2: by hand, against finite differences, and its routes against each other."""
+"""The regularizer xi (|J| - gamma)^2: by hand, against finite differences, and its routes against each other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_on_a_bowl_every_route_gives_the_gradient_worked_out_on_paper(double, pr
 
 
 @pytest.mark.parametrize("probes", ROUTES)
-def test_at_the_guide_the_regulariser_adds_nothing(double, probes) -> None:
+def test_at_the_guide_the_regularizer_adds_nothing(double, probes) -> None:
     model = flat(3.0, 2.0)
     at = length(torch.tensor([3.0, 4.0]))
     assert gradient(model, bowl(model), 0.5, at, probes)[:2].tolist() == pytest.approx([3.0, 4.0], abs=1e-12)
@@ -95,7 +95,7 @@ def test_over_the_last_parameters_alone_it_still_reaches_the_first(double) -> No
 
 
 @pytest.mark.parametrize(("probes", "reach", "tolerance"), [(0, 1.0, 1e-8), (2, 1e-5, 1e-7), (1, 1e-7, 1e-5)])
-def test_it_is_the_derivative_of_the_regulariser_by_central_differences(double, probes, reach, tolerance) -> None:
+def test_it_is_the_derivative_of_the_regularizer_by_central_differences(double, probes, reach, tolerance) -> None:
     rng = stream(1, "tanh").torch
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
     default_init(net, rng)
@@ -106,7 +106,7 @@ def test_it_is_the_derivative_of_the_regulariser_by_central_differences(double, 
     def objective() -> Tensor:
         return F.cross_entropy(net(x), y)
 
-    def regulariser(w: Tensor) -> float:
+    def regularizer(w: Tensor) -> float:
         model.load(w)
         model.grad.zero_()
         objective().backward()
@@ -116,7 +116,7 @@ def test_it_is_the_derivative_of_the_regulariser_by_central_differences(double, 
     plain = gradient(model, objective, 0.0, gamma, 0)
     added = gradient(model, objective, xi, gamma, probes, reach) - plain
     e = 1e-5
-    sides = [[regulariser(w + side * e * unit) for side in (1.0, -1.0)] for unit in torch.eye(len(w))]
+    sides = [[regularizer(w + side * e * unit) for side in (1.0, -1.0)] for unit in torch.eye(len(w))]
     expected = torch.tensor([(up - down) / (2 * e) for up, down in sides])
     assert float((added - expected).norm() / expected.norm()) < tolerance
 

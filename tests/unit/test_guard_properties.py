@@ -45,13 +45,13 @@ def updates(draw) -> Moved:
 
 
 def let_in(sent: dict[str, Moved], guard: Guard | None = None) -> dict[str, Moved]:
-    """What of the answers passes the door and the judgement side by side."""
-    net = hospitals.in_process(("target", *sent))
-    net.guard = guard or Guard()
+    """What of the answers passes the door and the judgment side by side."""
+    server = hospitals.in_process(("target", *sent))
+    server.guard = guard or Guard()
     x = hospitals.theta()
     asked = type("Asked", (), {"x": x})()
     known = {k: r for k, r in sent.items() if unusable(r, asked, LAYOUT, images=40) is None}
-    return sound_moves(net, move_locally, x, known)
+    return sound_moves(server, move_locally, x, known)
 
 
 RULES = {
@@ -138,7 +138,7 @@ def test_a_count_is_a_whole_number_that_the_hospital_has_declared(n) -> None:
 
 @fuzz
 @given(arrays(np.float64, st.integers(2, 6), elements=st.floats(1e-3, 1e3)), st.floats(1e-2, 1e2))
-def test_the_judgement_does_not_depend_on_the_unit_of_length(lengths, unit) -> None:
+def test_the_judgment_does_not_depend_on_the_unit_of_length(lengths, unit) -> None:
     def verdict(scale: float):
         travels = {str(i): Travel(float(v) * scale, 10, 10.0) for i, v in enumerate(lengths)}
         return judged(travels, None, 5.0 * scale, Guard(longest=7.0001, shortened=3.0001))
@@ -149,24 +149,24 @@ def test_the_judgement_does_not_depend_on_the_unit_of_length(lengths, unit) -> N
 
 def test_a_study_that_sets_no_guard_keeps_its_digests_and_a_senseless_one_is_refused() -> None:
     assert "guard" not in Train().model_dump()
-    assert Train(guard=Guard(strikes=None)).model_dump()["guard"]["strikes"] is None
+    assert Train(guard=Guard(strikes=None)).model_dump()["validation"]["strikes"] is None
     with pytest.raises(ValueError, match="beyond `longest`"):
         Guard(longest=5.0)
 
 
 def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:
     inner = hospitals.in_process()
-    net = Unreliable(inner, Faults(quorum=3), 0)
+    server = Unreliable(inner, Faults(quorum=3), 0)
     deliver = inner._deliver
 
-    def huge(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        return dataclasses.replace(reply, x=reply.x * 1e6) if party == "north" else reply
+    def huge(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        return dataclasses.replace(reply, x=reply.x * 1e6) if client == "north" else reply
 
     inner._deliver = huge
-    net.begin(1, 1)
+    server.begin(1, 1)
     with pytest.raises(DroppedOut, match="2 of 3 are there, the quorum is 3"):
-        REGISTRY["fedavg"]().round(Model(x=hospitals.theta()), net)
+        REGISTRY["fedavg"]().round(Model(x=hospitals.theta()), server)
 
 
 def test_parts_of_another_shape_or_dtype_than_most_are_named_and_nothing_is_broadcast() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fdamed.config.loader import catalogue, load, parse
+from fdamed.config.loader import catalog, load, parse
 from fdamed.config.policy_checks import check_floor, most_images
 from fdamed.config.privacy import NO_FLOOR, Floor, local_steps
 from fdamed.config.study import Recipe
@@ -29,9 +29,9 @@ from tests import hospitals
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(REGISTRY)
 STUDY: dict[str, Any] = {
-    "cohort": "c",
+    "study": "c",
     "data": {"layout": "chexpert", "root": "/x"},
-    "cut": {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "B", "labelled": 200},
+    "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B", "labeled": 200},
     "model": {"norm": "group"},
     "runs": {"fedavg": {}},
 }
@@ -92,11 +92,11 @@ def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> N
     sites = {n: hospitals.hospital(n, REGISTRY[name].target_labels, resident=resident) for n in hospitals.NAMES}
     for site in sites.values():
         site.floor = Floor()
-    net = InProcess(sites, "target", "test")
+    server = InProcess(sites, "target", "test")
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="let nothing out"):
-        run(made, net, hospitals.theta(), 2, hospitals.no_judge)
-    assert all(line["from"] == "server" for line in net.ledger.settle())
+        run(made, server, hospitals.theta(), 2, hospitals.no_judge)
+    assert all(line["from"] == "server" for line in server.ledger.settle())
 
 
 def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> None:
@@ -104,14 +104,14 @@ def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> N
     for stragglers in (0.0, 0.5):
         site = hospitals.hospital("north")
         site.recipe, site.floor = Recipe(lr=0.02, batch=4, epochs=2), Floor(images=1, steps=8)
-        net = InProcess({"north": site, "target": hospitals.hospital("target")}, "target", "test")
-        net.begin(1, 1)
+        server = InProcess({"north": site, "target": hospitals.hospital("target")}, "target", "test")
+        server.begin(1, 1)
         made = fedprox(stragglers=stragglers)
         if stragglers:
             with pytest.raises(FdamedError, match="north takes 4 local steps"):
-                made.round(made.start(hospitals.theta()), net)
+                made.round(made.start(hospitals.theta()), server)
         else:
-            assert torch.isfinite(made.round(made.start(hospitals.theta()), net).x).all()
+            assert torch.isfinite(made.round(made.start(hospitals.theta()), server).x).all()
 
 
 def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_them() -> None:
@@ -123,7 +123,7 @@ def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_t
 
 def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
     cut, told = (
-        study()["cut"] | {"labelled": 100},
+        study()["split"] | {"labeled": 100},
         r"`train\.target\.epochs: 2` \(100 images in batches of 16 are then 14",
     )
     with pytest.raises(FdamedError, match=told + r" steps\), or `privacy\.smallest_steps: 7`"):
@@ -147,17 +147,17 @@ def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_two_epochs_woul
     slower = config.train.model_copy(update={"target": config.train.target.model_copy(update={"epochs": 2})})
     strict = config.privacy.model_copy(update={"smallest_steps": None})
     changed = config.model_copy(update={"train": slower, "privacy": strict})
-    sizes = {p: {"train": 300, "adapt": 100} for p in config.cut.parties}
+    sizes = {p: {"train": 300, "adapt": 100} for p in config.split.clients}
     for run_name, spec in changed.expanded_runs().items():
-        check_floor(run_name, spec, changed, catalogue(), sizes, "test")
+        check_floor(run_name, spec, changed, catalog(), sizes, "test")
 
 
 def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
-    few = told(cut={"labelled": 60}, runs={"gp": {}})
+    few = told(cut={"labeled": 60}, runs={"gp": {}})
     assert "`runs.gp`, target B: B has 60 images" in few.what and "nothing was started" in few.fix
-    assert "takes 7 local steps" in told(cut={"labelled": 100}, runs={"gp": {}}).what
-    parse(study(cut={"labelled": 60}), "test")  # fedavg never asks the target
-    small = told(cut={"per_class": 45, "labelled": 20}, runs={"fedavg": {}})
+    assert "takes 7 local steps" in told(cut={"labeled": 100}, runs={"gp": {}}).what
+    parse(study(cut={"labeled": 60}), "test")  # fedavg never asks the target
+    small = told(cut={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})
     assert "A has 90 images" in small.what  # two classes, at most
 
 
@@ -165,7 +165,7 @@ def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> N
     config = parse(study(), "test")
     sizes = {"A": {"train": 90, "adapt": 9}, "B": {"train": 500, "adapt": 200}}
     with pytest.raises(FdamedError, match="A has 99 images"):
-        check_floor("fedavg", config.expanded_runs()["fedavg"], config, catalogue(), sizes, "cohort.json")
+        check_floor("fedavg", config.expanded_runs()["fedavg"], config, catalog(), sizes, "cohort.json")
 
 
 # --- noise and sums --------------------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> N
 NOISE = {"differential": {"multiplier": 1.0}}
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(catalog()))
 def test_noise_goes_with_the_methods_that_say_so_and_with_no_other(name: str) -> None:
     sections: dict[str, Any] = {"runs": {name: NOISE}, "privacy": {"release": ["weights", "features", "count"]}}
-    if catalogue()[name]["noised"]:
+    if catalog()[name]["noised"]:
         assert parse(study(**sections), "test").differential_of(parse(study(**sections), "test").runs[name])
     else:
         assert "let out more than local training under noise has made" in told(**sections).what
@@ -215,10 +215,10 @@ def test_secure_aggregation_with_fedgp_is_refused_because_a_projection_needs_eac
     assert "a projection on each source's update needs each update" in error.what
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(catalog()))
 def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
     release = {"release": ["weights", "update", "statistic", "features", "scalar", "count"], "secure_aggregation": True}
-    why = catalogue()[name]["needs_each"]
+    why = catalog()[name]["needs_each"]
     error = told(privacy=release, runs={name: {}})
     assert (why in error.what) if why else ("fdamed itself does not mask" in error.what and "SecAgg+" in error.fix)
 
@@ -226,7 +226,7 @@ def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
 def test_the_table_in_the_docs_is_that_of_the_code() -> None:
     text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
-    for name, entry in catalogue().items():
+    for name, entry in catalog().items():
         if entry.get("classical"):
             continue
         noise = "yes" if entry["noised"] else "no"
@@ -261,6 +261,6 @@ class _Record:
 
 def test_the_most_images_of_a_hospital_are_a_maximum_and_not_what_is_left_on_average() -> None:
     """Patients are drawn: with 20 a class, all 40 images may fall to training, whatever the shares of val and test."""
-    cut = STUDY["cut"] | {"per_class": 20, "labelled": 10, "val": 0.2, "test": 0.4}
+    cut = STUDY["split"] | {"per_class": 20, "labeled": 10, "val": 0.2, "test": 0.4}
     most = most_images(parse(study(cut=cut, privacy={"smallest_images": 1, "smallest_steps": 1}), "study.yaml"))
-    assert most == {party: {"train": 30, "adapt": 10} for party in ("A", "B")}
+    assert most == {client: {"train": 30, "adapt": 10} for client in ("A", "B")}

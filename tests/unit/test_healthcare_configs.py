@@ -48,7 +48,7 @@ def test_scaffold_and_the_fedavg_beside_it_train_with_the_same_plain_descent(coh
     runs = config.expanded_runs()
     scaffold, partner = runs["scaffold"], runs["fedavg_sgd"]
     assert partner.method == "fedavg" and config.train_of(scaffold) == config.train_of(partner)
-    assert config.train_of(scaffold).source.optimiser == "sgd" and scaffold.options.get("variate", "II") == "II"
+    assert config.train_of(scaffold).source.optimizer == "sgd" and scaffold.options.get("variate", "II") == "II"
 
 
 @pytest.mark.parametrize("cohort", COHORTS)

@@ -13,7 +13,7 @@ from PIL import Image
 from fdamed.data.image import REASONS, Unreadable, kind, read, sniff
 from tests.dicom_files import dataset, thorax, write
 
-GREY = thorax(bits=8).astype(np.uint8)
+GRAY = thorax(bits=8).astype(np.uint8)
 
 
 def refused(path: Path) -> str:
@@ -23,7 +23,7 @@ def refused(path: Path) -> str:
 
 
 def png(path: Path, width: int, height: int, body: bytes) -> Path:
-    """A grey PNG with any header over any compressed body."""
+    """A gray PNG with any header over any compressed body."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -33,11 +33,11 @@ def png(path: Path, width: int, height: int, body: bytes) -> Path:
     return path
 
 
-def test_eight_bit_grey_is_divided_by_255(tmp_path: Path) -> None:
-    Image.fromarray(GREY).save(tmp_path / "a.png")
+def test_eight_bit_gray_is_divided_by_255(tmp_path: Path) -> None:
+    Image.fromarray(GRAY).save(tmp_path / "a.png")
     image = read(tmp_path / "a.png")
     assert image.dtype == np.float32
-    np.testing.assert_allclose(image, GREY / 255, atol=1e-7)
+    np.testing.assert_allclose(image, GRAY / 255, atol=1e-7)
 
 
 def test_sixteen_bit_png_is_scaled_by_what_it_holds(tmp_path: Path) -> None:
@@ -49,20 +49,20 @@ def test_sixteen_bit_png_is_scaled_by_what_it_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P"])
-def test_grey_in_a_colour_mode_is_grey(tmp_path: Path, mode: str) -> None:
-    Image.fromarray(GREY).convert(mode).save(tmp_path / "a.png")
-    np.testing.assert_allclose(read(tmp_path / "a.png"), GREY / 255, atol=1e-6)
+def test_gray_in_a_color_mode_is_gray(tmp_path: Path, mode: str) -> None:
+    Image.fromarray(GRAY).convert(mode).save(tmp_path / "a.png")
+    np.testing.assert_allclose(read(tmp_path / "a.png"), GRAY / 255, atol=1e-6)
 
 
-def test_a_grey_rgb_jpeg_is_read_and_a_photograph_is_refused(tmp_path: Path) -> None:
-    Image.fromarray(GREY).convert("RGB").save(tmp_path / "grey.jpg", quality=75)
-    assert np.abs(read(tmp_path / "grey.jpg") - GREY / 255).mean() < 0.02
-    Image.fromarray(np.stack([GREY, 255 - GREY, GREY // 2], axis=-1)).save(tmp_path / "colour.jpg")
-    assert refused(tmp_path / "colour.jpg") == "COLOUR"
+def test_a_gray_rgb_jpeg_is_read_and_a_photograph_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(GRAY).convert("RGB").save(tmp_path / "gray.jpg", quality=75)
+    assert np.abs(read(tmp_path / "gray.jpg") - GRAY / 255).mean() < 0.02
+    Image.fromarray(np.stack([GRAY, 255 - GRAY, GRAY // 2], axis=-1)).save(tmp_path / "color.jpg")
+    assert refused(tmp_path / "color.jpg") == "COLOR"
 
 
 def test_the_first_bytes_decide_and_not_the_suffix(tmp_path: Path) -> None:
-    Image.fromarray(GREY).save(tmp_path / "a.dcm", format="PNG")
+    Image.fromarray(GRAY).save(tmp_path / "a.dcm", format="PNG")
     write(tmp_path / "b.jpg", dataset(thorax()))
     assert kind(tmp_path / "a.dcm") == "png"
     assert sniff(tmp_path / "b.jpg") == "dicom"
@@ -72,8 +72,8 @@ def test_the_first_bytes_decide_and_not_the_suffix(tmp_path: Path) -> None:
 def test_what_is_no_image_is_refused_in_one_word(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("patient 4711")
     (tmp_path / "empty").write_bytes(b"")
-    Image.fromarray(GREY).save(tmp_path / "a.bmp")
-    Image.fromarray(GREY).save(tmp_path / "a.tif")
+    Image.fromarray(GRAY).save(tmp_path / "a.bmp")
+    Image.fromarray(GRAY).save(tmp_path / "a.tif")
     names = {
         "text": "NOT_AN_IMAGE",
         "empty": "EMPTY",
@@ -91,7 +91,7 @@ def test_what_is_no_image_is_refused_in_one_word(tmp_path: Path) -> None:
 def test_no_truncation_is_accepted(tmp_path: Path, suffix: str) -> None:
     Image.fromarray(thorax(200, 160, bits=8).astype(np.uint8)).save(tmp_path / f"a.{suffix}")
     whole = (tmp_path / f"a.{suffix}").read_bytes()
-    cut = tmp_path / "cut"
+    cut = tmp_path / "split"
     for end in {*range(0, len(whole) - 1, max(1, len(whole) // 250)), *range(len(whole) - 12, len(whole) - 8)}:
         cut.write_bytes(whole[:end])
         assert refused(cut) in REASONS, end
@@ -112,7 +112,7 @@ def test_pixel_bombs_are_refused_from_the_header(tmp_path: Path) -> None:
 
 
 def test_damaged_bytes_in_the_middle_are_refused_or_still_an_image(tmp_path: Path) -> None:
-    Image.fromarray(GREY).save(tmp_path / "a.png")
+    Image.fromarray(GRAY).save(tmp_path / "a.png")
     whole = bytearray((tmp_path / "a.png").read_bytes())
     rng = np.random.default_rng(0)
     for _ in range(100):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.image import read_grey
+from fdamed.data.image import read_gray
 from fdamed.data.transforms import transform
 from fdamed.data.worker_pool import Refusal
 from fdamed.export.input import Preparation, batched, listed, prepared
@@ -44,17 +44,17 @@ def test_a_description_is_taken_back_and_one_of_other_pixels_is_refused() -> Non
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> tuple[list[str], list]:
     folder = tmp_path_factory.mktemp("incoming")
-    grey = thorax()
-    Image.fromarray((grey >> 4).astype(np.uint8)).save(folder / "good.png")
+    gray = thorax()
+    Image.fromarray((gray >> 4).astype(np.uint8)).save(folder / "good.png")
     Image.fromarray(np.full((64, 64), 7, np.uint8)).save(folder / "constant.png")
-    write(folder / "negative.dcm", dataset(grey, PhotometricInterpretation="MONOCHROME1"))
-    write(folder / "lateral.dcm", dataset(grey, ViewPosition="LL"))
-    write(folder / "ct.dcm", dataset(grey, Modality="CT"))
-    write(folder / "knee.dcm", dataset(grey, BodyPartExamined="KNEE"))
+    write(folder / "negative.dcm", dataset(gray, PhotometricInterpretation="MONOCHROME1"))
+    write(folder / "lateral.dcm", dataset(gray, ViewPosition="LL"))
+    write(folder / "ct.dcm", dataset(gray, Modality="CT"))
+    write(folder / "knee.dcm", dataset(gray, BodyPartExamined="KNEE"))
     whole = (folder / "negative.dcm").read_bytes()
-    (folder / "cut.dcm").write_bytes(whole[: len(whole) // 2])
+    (folder / "split.dcm").write_bytes(whole[: len(whole) // 2])
     (folder / "notes.txt").write_text("no image")
-    files = ["good.png", "constant.png", "negative.dcm", "lateral.dcm", "ct.dcm", "knee.dcm", "cut.dcm", "notes.txt"]
+    files = ["good.png", "constant.png", "negative.dcm", "lateral.dcm", "ct.dcm", "knee.dcm", "split.dcm", "notes.txt"]
     names = [str(folder / f) for f in [*files, "gone.dcm"]]
     return names, list(prepared(names, Preparation(32, False, ("frontal",)), workers=1))
 
@@ -63,7 +63,7 @@ def test_every_refused_file_has_its_reason_and_the_order_is_kept(results) -> Non
     names, found = results
     reasons = {Path(n).name: r.reason for n, r in zip(names, found, strict=True) if isinstance(r, Refusal)}
     short = {"WRONG_LENGTH", "TRUNCATED", "UNDECODABLE"}
-    assert reasons.pop("cut.dcm") in short
+    assert reasons.pop("split.dcm") in short
     assert reasons == {
         "constant.png": "CONSTANT",
         "lateral.dcm": "OTHER_VIEW",
@@ -78,7 +78,7 @@ def test_every_refused_file_has_its_reason_and_the_order_is_kept(results) -> Non
 def test_pixels_are_those_of_the_training_cache(results) -> None:
     names, found = results
     for place in (0, 2):
-        assert np.array_equal(found[place], transform(read_grey(names[place]), 32, False))
+        assert np.array_equal(found[place], transform(read_gray(names[place]), 32, False))
 
 
 def test_batches_keep_the_places_of_the_readable_and_of_the_refused() -> None:

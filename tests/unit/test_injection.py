@@ -34,7 +34,7 @@ MARKUP = [
     "javascript:alert(1)",
 ]
 EVIL = [*FORMULAS, *MARKUP]
-CUT = {"label": "Edema", "parties": {"LO": "a", "CO": "b", "NC": "c"}, "target": "NC"}
+CUT = {"label": "Edema", "clients": {"LO": "a", "CO": "b", "NC": "c"}, "target": "NC"}
 
 
 class Page(HTMLParser):
@@ -77,14 +77,14 @@ def is_number(cell: str) -> bool:
 
 
 @pytest.mark.parametrize("evil", EVIL)
-@pytest.mark.parametrize("place", ["cohort", "party", "run", "target"])
+@pytest.mark.parametrize("place", ["study", "client", "run", "target"])
 def test_a_name_that_a_spreadsheet_or_browser_would_run_is_no_name(place: str, evil: str, tmp_path: Path) -> None:
     raw = configuration(tmp_path)
-    parties = {"A": "Edema", "B": "Pneumonia"}
+    clients = {"A": "Edema", "B": "Pneumonia"}
     change: dict[str, object] = {
-        "cohort": {"cohort": evil},
-        "party": {"cut": {"by": "condition", "parties": {evil: "Edema", **parties}, "target": "A"}},
-        "target": {"cut": {"by": "condition", "parties": parties, "target": evil}},
+        "study": {"study": evil},
+        "client": {"split": {"by": "condition", "clients": {evil: "Edema", **clients}, "target": "A"}},
+        "target": {"split": {"by": "condition", "clients": clients, "target": evil}},
         "run": {"runs": {evil: {"method": "fedavg"}}},
     }[place]
     with pytest.raises(FdamedError) as refused:
@@ -128,7 +128,7 @@ def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path, mon
 
 
 def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
-    """MLflow's page renders notes as Markdown, and artefacts as they are."""
+    """MLflow's page renders notes as Markdown, and artifacts as they are."""
     evil = MARKUP[0]
     config = write_study(tmp_path, runs={"gp": {}}, seeds=[0], train={"rounds": 2}, cut=CUT | {"by": evil})
     told = track.note(load(config))

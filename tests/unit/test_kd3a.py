@@ -13,8 +13,8 @@ from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.loader import Labelled, Unlabelled
-from fdamed.federation.client import Site
+from fdamed.data.loader import Labeled, Unlabeled
+from fdamed.federation.client import Client
 from fdamed.federation.method import Model, describe
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut, InProcess
@@ -40,9 +40,9 @@ SWITCHES = {
 
 
 def network(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
-    net = hospitals.in_process(names, labels=False)
-    net.begin(1, 4)
-    return net
+    server = hospitals.in_process(names, labels=False)
+    server.begin(1, 4)
+    return server
 
 
 def model_of(name: str, spread: float = 0.3) -> Tensor:
@@ -77,24 +77,24 @@ def silent(*teachers: Tensor, **changes) -> Lesson:
     return lesson(*teachers, gate=1.0, old=old, **changes)
 
 
-def target(n: int | None = None, **recipe) -> Site:
+def target(n: int | None = None, **recipe) -> Client:
     site = hospitals.hospital("target", labels=False)
     images = np.concatenate([hospitals.images(name).images for name in hospitals.NAMES])
     site = replace(site, recipe=site.recipe.model_copy(update=recipe))
-    return replace(site, data=Unlabelled(images[:n])) if n else site
+    return replace(site, data=Unlabeled(images[:n])) if n else site
 
 
-def taught(site: Site, ask: Lesson, h: Tensor):
+def taught(site: Client, ask: Lesson, h: Tensor):
     site.rng = stream(1, "learn")
     take.run(site, Model(x=h))
     return learn.run(site, ask)
 
 
-def rounds(net: InProcess, method: KD3A, count: int = 3, start: Tensor | None = None) -> list[Consensus]:
+def rounds(server: InProcess, method: KD3A, count: int = 3, start: Tensor | None = None) -> list[Consensus]:
     states = [method.start(hospitals.theta() if start is None else start)]
     for r in range(1, count + 1):
-        net.begin(r, count)
-        states.append(method.round(states[-1], net))
+        server.begin(r, count)
+        states.append(method.round(states[-1], server))
     return states
 
 
@@ -270,7 +270,7 @@ def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for
     clear, _ = outputs(site.model, [a], images, 4, stream(1))
     assert torch.equal(q[0], q[1]) and not torch.allclose(q[0], clear[0])
     plain = taught(target(), lesson(a, pace=1.0), h)
-    noisy = taught(replace(site, data=Unlabelled(site.data.images, noise=0.5)), lesson(a, pace=1.0), h)
+    noisy = taught(replace(site, data=Unlabeled(site.data.images, noise=0.5)), lesson(a, pace=1.0), h)
     assert torch.isfinite(noisy.x).all() and not torch.allclose(noisy.x, plain.x)
 
 
@@ -279,27 +279,25 @@ def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for
 
 @BOTH
 def test_a_round_costs_three_models_a_source_and_one_and_the_first_one_more(variant) -> None:
-    net = network()
-    rounds(net, KD3A(variant=variant), 3)
-    k, m = 3, 4 * net.layout.size
-    lines = net.ledger.lines()
+    server = network()
+    rounds(server, KD3A(variant=variant), 3)
+    k, m = 3, 4 * server.layout.size
+    lines = server.ledger.lines()
     for r in (1, 2, 3):
         spent = [line for line in lines if line["round"] == r]
         models = sum(line["bytes"] for line in spent if line["kind"] in ("weights", "individual"))
         assert models == (3 * k + 1 + (r == 1)) * m
         others = sum(line["bytes"] for line in spent) - models
         assert others == 56 * k + 176 + 8 * (r == 1)
-    assert net.ledger.total(kind="individual") == 3 * k * m
-    assert net.ledger.total(kind="features") == net.ledger.total(kind="update") == 0
+    assert server.ledger.total(kind="individual") == 3 * k * m
+    assert server.ledger.total(kind="features") == server.ledger.total(kind="update") == 0
 
 
 def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> None:
-    net = network()
-    rounds(net, KD3A(), 1)
-    marked = [line for line in net.ledger.lines() if line["kind"] == "individual"]
-    assert [(line["from"], line["to"], line["step"]) for line in marked] == [
-        ("server", "target", "kd3a.distill")
-    ]
+    server = network()
+    rounds(server, KD3A(), 1)
+    marked = [line for line in server.ledger.lines() if line["kind"] == "individual"]
+    assert [(line["from"], line["to"], line["step"]) for line in marked] == [("server", "target", "kd3a.distill")]
     wire = {entry["step"]: entry for entry in describe()["kd3a"]["wire"]}
     assert wire["kd3a.distill"]["to_hospital"]["teachers"] == "individual"
     assert not any("individual" in entry["from_hospital"].values() for entry in wire.values())
@@ -307,26 +305,26 @@ def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> N
 
 def test_the_target_has_no_labels_to_peek_at() -> None:
     assert KD3A.target_labels is False
-    net = network()
-    assert not hasattr(net._sites["target"].data, "y")
-    rounds(net, KD3A(), 1)
+    server = network()
+    assert not hasattr(server._clients["target"].data, "y")
+    rounds(server, KD3A(), 1)
 
 
 def test_gate_and_learning_rate_follow_their_schedules() -> None:
-    net = network()
+    server = network()
     seen: dict[str, list[float]] = {"gate": [], "pace": [], "source": []}
-    deliver = net._deliver
+    deliver = server._deliver
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         if isinstance(msg, Lesson):
             seen["gate"].append(msg.gate)
             seen["pace"].append(msg.pace)
-        if isinstance(msg, Course) and party == "east":
+        if isinstance(msg, Course) and client == "east":
             seen["source"].append(msg.pace)
-        return deliver(party, step, nth, msg)
+        return deliver(client, step, nth, msg)
 
-    net._deliver = watched
-    rounds(net, KD3A(gate_begin=0.8, gate_end=1.0, lr_end=0.5), 4)
+    server._deliver = watched
+    rounds(server, KD3A(gate_begin=0.8, gate_end=1.0, lr_end=0.5), 4)
     assert seen["gate"] == pytest.approx([0.8, 0.85, 0.9, 0.95])
     assert seen["pace"] == seen["source"] == pytest.approx([1.0, 0.75 + 0.25 * 0.5**0.5, 0.75, 0.75 - 0.25 * 0.5**0.5])
 
@@ -342,40 +340,40 @@ def test_a_source_trains_at_the_pace_it_is_told() -> None:
 
 
 def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> None:
-    net = network()
-    sent, deliver = [], net._deliver
+    server = network()
+    sent, deliver = [], server._deliver
     kept: dict[int, Tensor] = {}
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         if isinstance(msg, Course):
-            sent.append(head_of(msg.x, net.layout))
-        reply = deliver(party, step, nth, msg)
-        if party == "east":
-            kept[net.round] = head_of(reply.x, net.layout)
+            sent.append(head_of(msg.x, server.layout))
+        reply = deliver(client, step, nth, msg)
+        if client == "east":
+            kept[server.round] = head_of(reply.x, server.layout)
         return reply
 
-    net._deliver = watched
-    rounds(net, KD3A(lr_end=1.0), 1)
+    server._deliver = watched
+    rounds(server, KD3A(lr_end=1.0), 1)
     first = kept[1]
     assert all(not head.any() for head in sent)
-    assert torch.equal(net._sites["east"].memory["kd3a.head"], first)
-    slow = train_source.run(net._sites["east"], Course(x=torch.rand(net.layout.size), pace=1e-9, own_head=1))
-    torch.testing.assert_close(head_of(slow.x, net.layout), first)
-    heads = {name: net._sites[name].memory["kd3a.head"] for name in ("east", "north")}
+    assert torch.equal(server._clients["east"].memory["kd3a.head"], first)
+    slow = train_source.run(server._clients["east"], Course(x=torch.rand(server.layout.size), pace=1e-9, own_head=1))
+    torch.testing.assert_close(head_of(slow.x, server.layout), first)
+    heads = {name: server._clients[name].memory["kd3a.head"] for name in ("east", "north")}
     assert not torch.allclose(heads["east"], heads["north"])
 
 
 def test_averaged_heads_travel_down() -> None:
-    net = network()
-    sent, deliver = [], net._deliver
+    server = network()
+    sent, deliver = [], server._deliver
 
-    def watched(party, step, nth, msg):
+    def watched(client, step, nth, msg):
         if isinstance(msg, Course):
             sent.append(msg.x)
-        return deliver(party, step, nth, msg)
+        return deliver(client, step, nth, msg)
 
-    net._deliver = watched
-    states = rounds(net, KD3A(variant="paper"), 2)
+    server._deliver = watched
+    states = rounds(server, KD3A(variant="paper"), 2)
     assert torch.equal(sent[-1], states[1].x)
 
 
@@ -398,108 +396,112 @@ def test_every_switch_changes_something(item) -> None:
 
 
 def test_the_weights_of_a_round_are_noted() -> None:
-    net = network()
-    state = rounds(net, KD3A(gate_begin=0.5), 1)[-1]
-    noted = [net.notes[f"weight/{p}"] for p in (*net.sources, net.target)]
+    server = network()
+    state = rounds(server, KD3A(gate_begin=0.5), 1)[-1]
+    noted = [server.notes[f"weight/{p}"] for p in (*server.sources, server.target)]
     assert noted == pytest.approx(state.alpha.tolist())
     assert sum(noted) == pytest.approx(1.0)
-    assert net.notes["gate"] == 0.5 and 0 < net.notes["gate/passed"] <= 1
+    assert server.notes["gate"] == 0.5 and 0 < server.notes["gate/passed"] <= 1
 
 
 # --- where something is missing --------------------------------------------------------------------------------------
 
 
 def test_where_no_image_passes_the_gate_the_sources_are_averaged_equally_and_that_is_noted() -> None:
-    net = network()
-    states = rounds(net, KD3A(gate_begin=1.0, gate_end=1.0), 2)
+    server = network()
+    states = rounds(server, KD3A(gate_begin=1.0, gate_end=1.0), 2)
     assert states[-1].alpha.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
-    assert (net.notes["gate/passed"], net.notes["distil/loss"], net.notes["distil/skipped"]) == (0.0, None, 2.0)
+    assert (server.notes["gate/passed"], server.notes["distil/loss"], server.notes["distil/skipped"]) == (
+        0.0,
+        None,
+        2.0,
+    )
     assert torch.isfinite(states[-1].x).all()
 
 
 def test_one_source_shares_with_the_target_by_what_passes_the_gate() -> None:
-    net = network(("north", "target"))
-    state = rounds(net, KD3A(gate_begin=0.5), 1)[-1]
-    passed = net.notes["gate/passed"]
+    server = network(("north", "target"))
+    state = rounds(server, KD3A(gate_begin=0.5), 1)[-1]
+    passed = server.notes["gate/passed"]
     assert state.alpha.tolist() == pytest.approx([1 - passed / 2, passed / 2])
 
 
-def without(net: InProcess, lost: str, in_round: int) -> InProcess:
-    deliver = net._deliver
+def without(server: InProcess, lost: str, in_round: int) -> InProcess:
+    deliver = server._deliver
 
-    def unreliable(party, step, nth, msg):
-        if party == lost and net.round == in_round:
-            raise DroppedOut(party, "gone for a round")
-        return deliver(party, step, nth, msg)
+    def unreliable(client, step, nth, msg):
+        if client == lost and server.round == in_round:
+            raise DroppedOut(client, "gone for a round")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = unreliable
-    return net
+    server._deliver = unreliable
+    return server
 
 
 def test_a_source_that_drops_out_keeps_its_weight_and_the_others_share_the_rest() -> None:
-    net = without(network(), "east", 2)
-    _, one, two = rounds(net, KD3A(gate_begin=0.5, gate_end=0.5), 2)
-    assert net.sources[0] == "east"
-    assert net.notes["weight/east"] is None and net.notes["sources"] == 2.0
+    server = without(network(), "east", 2)
+    _, one, two = rounds(server, KD3A(gate_begin=0.5, gate_end=0.5), 2)
+    assert server.sources[0] == "east"
+    assert server.notes["weight/east"] is None and server.notes["sources"] == 2.0
     assert two.alpha[0] == one.alpha[0]
-    used = torch.tensor([net.notes[f"weight/{p}"] for p in (*net.sources[1:], "target")], dtype=torch.float64)
+    used = torch.tensor([server.notes[f"weight/{p}"] for p in (*server.sources[1:], "target")], dtype=torch.float64)
     assert used.sum().item() == pytest.approx(1.0)
     torch.testing.assert_close(two.alpha[1:], used * (1 - one.alpha[0]))
 
 
 def test_a_source_that_misses_the_first_round_starts_with_its_own_weight() -> None:
-    net = without(network(), "east", 1)
-    _, one, two = rounds(net, KD3A(gate_begin=1.0, gate_end=1.0), 2)
+    server = without(network(), "east", 1)
+    _, one, two = rounds(server, KD3A(gate_begin=1.0, gate_end=1.0), 2)
     assert one.alpha.tolist() == pytest.approx([-1.0, 0.5, 0.5, 0.0])
     mixed_weights = [1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.0]
     assert two.alpha.tolist() == pytest.approx([w / sum(mixed_weights) for w in mixed_weights])
 
 
 def test_without_any_source_the_model_stays() -> None:
-    net = network()
-    deliver = net._deliver
+    server = network()
+    deliver = server._deliver
 
-    def deserted(party, step, nth, msg):
-        if party != "target":
-            raise DroppedOut(party, "gone")
-        return deliver(party, step, nth, msg)
+    def deserted(client, step, nth, msg):
+        if client != "target":
+            raise DroppedOut(client, "gone")
+        return deliver(client, step, nth, msg)
 
-    net._deliver = deserted
-    states = rounds(net, KD3A(), 1)
-    assert states[1] is states[0] and net.notes["sources"] == 0.0
+    server._deliver = deserted
+    states = rounds(server, KD3A(), 1)
+    assert states[1] is states[0] and server.notes["sources"] == 0.0
 
 
 def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
-    net = network()
+    server = network()
     method = KD3A(gate_begin=0.5)
-    one = rounds(net, method, 1)[-1]
-    deliver = net._deliver
+    one = rounds(server, method, 1)[-1]
+    deliver = server._deliver
 
-    def loses(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def loses(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         if step is learn:
-            raise DroppedOut(party, "lost on the way")
+            raise DroppedOut(client, "lost on the way")
         return reply
 
-    net._deliver = loses
-    net.begin(2, 3)
+    server._deliver = loses
+    server.begin(2, 3)
     with pytest.raises(DroppedOut):
-        method.round(one, net)
-    assert not torch.equal(net._sites["target"].memory["kd3a.h"], one.x)
-    net._deliver = deliver
-    net.begin(3, 3)
-    method.round(one, net)
-    again = [line["round"] for line in net.ledger.lines() if line["step"] == "kd3a.receive_model"]
+        method.round(one, server)
+    assert not torch.equal(server._clients["target"].memory["kd3a.h"], one.x)
+    server._deliver = deliver
+    server.begin(3, 3)
+    method.round(one, server)
+    again = [line["round"] for line in server.ledger.lines() if line["step"] == "kd3a.receive_model"]
     assert sorted(set(again)) == [1, 3]
 
 
 @BOTH
 def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> None:
-    net = network()
-    east = net._sites["east"]
+    server = network()
+    east = server._clients["east"]
     data = east.data
-    east.data = Labelled(data.images, np.zeros_like(data.y), data.auxiliary)
-    states = rounds(net, KD3A(variant=variant, gate_begin=0.5), 3)
+    east.data = Labeled(data.images, np.zeros_like(data.y), data.auxiliary)
+    states = rounds(server, KD3A(variant=variant, gate_begin=0.5), 3)
     assert torch.isfinite(states[-1].x).all()
     assert states[-1].alpha.sum().item() == pytest.approx(1.0)
 
@@ -507,16 +509,16 @@ def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> No
 @BOTH
 @pytest.mark.parametrize("n", [1, 5])
 def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
-    net = network()
-    net._sites["target"].data = target(n).data
-    states = rounds(net, KD3A(variant=variant, gate_begin=0.5, gate_end=0.5), 2)
+    server = network()
+    server._clients["target"].data = target(n).data
+    states = rounds(server, KD3A(variant=variant, gate_begin=0.5, gate_end=0.5), 2)
     assert torch.isfinite(states[-1].x).all()
-    assert net.notes["gate/passed"] == 1.0 and net.notes["distil/loss"] is not None
+    assert server.notes["gate/passed"] == 1.0 and server.notes["distil/loss"] is not None
 
 
 def test_a_target_without_images_is_told_so() -> None:
     site = target()
-    site.data = Unlabelled(site.data.images[:0])
+    site.data = Unlabeled(site.data.images[:0])
     with pytest.raises(FdamedError, match="no image to vote on"):
         taught(site, lesson(model_of("a")), hospitals.theta())
 
@@ -531,7 +533,7 @@ def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
 # --- the malicious source --------------------------------------------------------------------------------------------
 
 
-def with_noise(resident: FlatModel) -> tuple[dict[str, Site], np.ndarray]:
+def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
     """Two hospitals that see what the target sees, and one whose images and labels mean nothing."""
     sites = {}
     for i, name in enumerate(("east", "noise", "north", "target")):
@@ -541,8 +543,8 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Site], np.ndarray]:
         x[:, 2:6, 2:6] += 90 * y[:, None, None]
         if name == "noise":
             x = rng.integers(0, 256, (n, 8, 8))
-        data = Labelled(x.astype(np.uint8), y.astype(np.int64), {})
-        sites[name] = Site(
+        data = Labeled(x.astype(np.uint8), y.astype(np.int64), {})
+        sites[name] = Client(
             name=name,
             data=data.without_labels() if name == "target" else data,
             model=resident,

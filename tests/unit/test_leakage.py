@@ -26,7 +26,7 @@ def test_clean_manifests_pass_with_three_zeros() -> None:
 
 
 @pytest.mark.parametrize(
-    ("party", "row", "message"),
+    ("client", "row", "message"),
     [
         ("A", ("6", "p", "test"), "1 patients stand in more than one split (at A)"),
         ("A", ("6", "p", "adapt"), "more than one split"),
@@ -37,8 +37,8 @@ def test_clean_manifests_pass_with_three_zeros() -> None:
         ("A", ("6", "t", "training"), "split holds values outside"),
     ],
 )
-def test_a_hand_made_leak_stops_the_run(party: str, row: tuple[str, str, str], message: str) -> None:
-    leaking = {**GOOD, party: pd.concat([GOOD[party], manifest(row)], ignore_index=True)}
+def test_a_hand_made_leak_stops_the_run(client: str, row: tuple[str, str, str], message: str) -> None:
+    leaking = {**GOOD, client: pd.concat([GOOD[client], manifest(row)], ignore_index=True)}
     with pytest.raises(FdamedError) as error:
         check_manifests(leaking)
     assert message in error.value.what

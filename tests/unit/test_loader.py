@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Unlabelled, balanced_part, classes_of, load
+from fdamed.data.loader import Unlabeled, balanced_part, classes_of, load
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_neighbouring_splits_are_a_view_and_not_a_copy(folder: Path) -> None:
+def test_neighboring_splits_are_a_view_and_not_a_copy(folder: Path) -> None:
     data = load(folder, ("train", "adapt"))
     assert len(data) == 28
     assert isinstance(data.images, np.memmap)
@@ -55,7 +55,7 @@ def test_splits_apart_are_put_together_in_the_order_of_the_cache(folder: Path) -
 
 def test_without_labels_there_is_nothing_to_peek_at(folder: Path) -> None:
     hidden = load(folder, ("train",), heads=("sex",)).without_labels()
-    assert isinstance(hidden, Unlabelled)
+    assert isinstance(hidden, Unlabeled)
     assert not hasattr(hidden, "y")
     assert not hasattr(hidden, "auxiliary")
     assert len(hidden) == 16

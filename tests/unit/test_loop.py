@@ -10,7 +10,7 @@ import torch
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, open_door, pack, step, unpack
+from fdamed.federation.client import Client, open_door, pack, step, unpack
 from fdamed.federation.messages import Features, encode, message
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
@@ -26,7 +26,7 @@ class Rows:
 
 
 @step("tests.unit.test_loop.leak")
-def leak(site: Site, ask: Model) -> Rows:
+def leak(site: Client, ask: Model) -> Rows:
     return Rows(f=torch.zeros(len(site.data), 4))
 
 
@@ -34,8 +34,8 @@ class Nosy(OneModel):
     title = "Nosy"
     steps = (leak,)
 
-    def round(self, state, net):
-        net.ask_all(net.sources, leak, state)
+    def round(self, state, server):
+        server.ask_all(server.sources, leak, state)
         return state
 
 
@@ -48,11 +48,11 @@ def fedavg(checkpoints: Checkpoints, rounds: int):
 
 
 def test_features_leave_a_hospital_only_if_its_policy_says_so() -> None:
-    net = hospitals.in_process()
+    server = hospitals.in_process()
     with pytest.raises(FdamedError) as refused:
-        run(Nosy(), net, hospitals.theta(), 1, hospitals.no_judge)
+        run(Nosy(), server, hospitals.theta(), 1, hospitals.no_judge)
     assert "features" in refused.value.what and "leak" in refused.value.what and "east" in refused.value.what
-    assert net.ledger.lines() == []
+    assert server.ledger.lines() == []
 
 
 def test_the_door_itself_refuses_what_the_policy_withholds() -> None:
@@ -67,9 +67,9 @@ def test_a_hospital_answers_in_bytes_what_it_answers_in_person() -> None:
     from fdamed.methods._shared.local_training import Trained, train_locally
 
     ask = Model(x=hospitals.theta())
-    net = hospitals.in_process()
-    net.begin(3, 3)
-    expected = net.ask("north", train_locally, ask)
+    server = hospitals.in_process()
+    server.begin(3, 3)
+    expected = server.ask("north", train_locally, ask)
     request = pack({"step": train_locally.name, "round": 3, "nth": 0}, encode(ask))
     _, body = unpack(open_door(hospitals.hospital("north"), "test")(request))
     assert torch.equal(decode(Trained, body, len(ask.x)).x, expected.x)
@@ -98,39 +98,39 @@ def test_a_checkpoint_of_other_conditions_is_refused_with_the_reason(tmp_path: P
 def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     fedavg(keep(tmp_path), 1)
     before = (tmp_path / "checkpoint.bin").read_bytes()
-    net = hospitals.in_process()
-    for site in net._sites.values():
-        site.recipe = Recipe(lr=1e30, batch=4, optimiser="sgd", epochs=3)
+    server = hospitals.in_process()
+    for site in server._clients.values():
+        site.recipe = Recipe(lr=1e30, batch=4, optimizer="sgd", epochs=3)
     with pytest.raises(FdamedError, match="not finite"):
-        run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
+        run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
     assert (tmp_path / "checkpoint.bin").read_bytes() == before
 
 
 def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
-    net = hospitals.processes(("north", "east", "target"))
+    server = hospitals.processes(("north", "east", "target"))
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
-        if net.round == 1:
-            net._workers["east"].kill()
-            net._workers["east"].join()
+        if server.round == 1:
+            server._workers["east"].kill()
+            server._workers["east"].join()
         return {}
 
-    theta, record = run(FedAvg(), net, hospitals.theta(), 3, judge, keep(tmp_path))
-    net.close()
+    theta, record = run(FedAvg(), server, hospitals.theta(), 3, judge, keep(tmp_path))
+    server.close()
     assert torch.isfinite(theta).all()
-    assert [(a["round"], a["party"]) for a in record.absences] == [(2, "east"), (3, "east")]
-    assert net.gone("east") and not net.gone("north")
+    assert [(a["round"], a["client"]) for a in record.absences] == [(2, "east"), (3, "east")]
+    assert server.gone("east") and not server.gone("north")
 
 
 def test_a_run_that_lost_every_round_is_not_scored() -> None:
-    net = hospitals.in_process()
+    server = hospitals.in_process()
 
-    def gone(party, step, nth, msg):
-        raise DroppedOut(party, "gone")
+    def gone(client, step, nth, msg):
+        raise DroppedOut(client, "gone")
 
-    net._deliver = gone
+    server._deliver = gone
     with pytest.raises(FdamedError, match="every round was lost"):
-        run(Finetune(), net, hospitals.theta(), 2, hospitals.no_judge)
+        run(Finetune(), server, hospitals.theta(), 2, hospitals.no_judge)
 
 
 def test_streams_are_named_counted_and_independent() -> None:

@@ -166,10 +166,10 @@ def test_the_canary_sings_where_a_file_is_unpickled(tmp_path: Path) -> None:
 
 def test_pretrained_weights_that_are_no_numbers_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = {
-        "cohort": "demo",
+        "study": "demo",
         "results": str(tmp_path / "results"),
         "data": {"layout": "chexpert", "root": "x"},
-        "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
+        "split": {"by": "condition", "clients": {"a": "Edema", "b": "Pneumonia"}, "target": "a"},
         "model": {"weights": str(tmp_path / "w.safetensors")},
         "runs": {"fedavg": {}},
     }

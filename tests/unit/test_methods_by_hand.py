@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import Model
-from fdamed.federation.server import InProcess, Network
+from fdamed.federation.server import InProcess, Server
 from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally, train_on
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
@@ -27,24 +27,24 @@ from tests.unit.test_vector import TwoLayers
 Local = Callable[[str, Tensor], Tensor]
 
 
-class Scripted(Network):
-    """Hospitals that are formulas: local training maps x to local(party, x)."""
+class Scripted(Server):
+    """Hospitals that are formulas: local training maps x to local(client, x)."""
 
     def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> None:
         super().__init__([*n], "T", layout_of(TwoLayers(buffer)), "test")
         self._local, self._n, self._reach = local, n, reach
 
-    def check_release(self, party, step) -> None: ...
-    def save_memory(self, party, path) -> None: ...
-    def load_memory(self, party, path) -> None: ...
+    def check_release(self, client, step) -> None: ...
+    def save_memory(self, client, path) -> None: ...
+    def load_memory(self, client, path) -> None: ...
     def close(self) -> None: ...
 
-    def _deliver(self, party, step, nth, msg):
-        new = self._local(party, msg.x)
+    def _deliver(self, client, step, nth, msg):
+        new = self._local(client, msg.x)
         if step in (train_locally, train_on):
-            return Trained(x=new, n=self._n[party], loss=0.5)
+            return Trained(x=new, n=self._n[client], loss=0.5)
         assert step is move_locally
-        return Moved(g=new - msg.x, n=self._n[party], reach=self._reach[party], loss=0.5)
+        return Moved(g=new - msg.x, n=self._n[client], reach=self._reach[client], loss=0.5)
 
 
 MOVES = {
@@ -58,35 +58,35 @@ X = torch.tensor([10.0, 20.0, 30.0, 40.0])
 
 
 def moves() -> Scripted:
-    net = Scripted(lambda party, x: x + MOVES[party], SAMPLES, REACH)
-    net.begin(1, 2)
-    return net
+    server = Scripted(lambda client, x: x + MOVES[client], SAMPLES, REACH)
+    server.begin(1, 2)
+    return server
 
 
-def after(method, net: Network) -> list[float]:
-    return (method.round(Model(x=X), net).x - X).tolist()
+def after(method, server: Server) -> list[float]:
+    return (method.round(Model(x=X), server).x - X).tolist()
 
 
 def test_fedavg_weighs_by_samples_and_never_asks_the_target() -> None:
-    net = moves()
-    assert after(FedAvg(), net) == [0.75, -0.5, 1.5, 0.75]
-    assert net.ledger.total(receiver="T") == 0
+    server = moves()
+    assert after(FedAvg(), server) == [0.75, -0.5, 1.5, 0.75]
+    assert server.ledger.total(receiver="T") == 0
 
 
 def test_fedavg_drifts_to_the_fixed_point_of_two_quadratics() -> None:
     a, b = {"S1": 1.0, "S2": 10.0}, {"S1": 0.0, "S2": 1.0}
 
-    def ten_steps(party: str, x: Tensor) -> Tensor:
+    def ten_steps(client: str, x: Tensor) -> Tensor:
         y = x.double()
         for _ in range(10):
-            y = y - 0.02 * a[party] * (y - b[party])
+            y = y - 0.02 * a[client] * (y - b[client])
         return y.float()
 
-    net = Scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
+    server = Scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
     state = Model(x=torch.zeros(4))
     for r in range(1, 400):
-        net.begin(r, 400)
-        state = FedAvg().round(state, net)
+        server.begin(r, 400)
+        state = FedAvg().round(state, server)
     assert state.x.tolist() == pytest.approx([0.8299226618] * 4, abs=2e-7)
 
 
@@ -95,10 +95,10 @@ def test_finetune_starts_the_target_from_the_average_of_the_sources() -> None:
 
 
 def test_finetune_costs_two_models_a_source_and_two_for_the_target() -> None:
-    net = moves()
-    after(Finetune(), net)
-    model = 4 * net.layout.size
-    assert net.ledger.total(kind="weights") == (2 * 2 + 2) * model
+    server = moves()
+    after(Finetune(), server)
+    model = 4 * server.layout.size
+    assert server.ledger.total(kind="weights") == (2 * 2 + 2) * model
 
 
 def test_finetune_without_a_target_step_is_fedavg() -> None:
@@ -108,12 +108,12 @@ def test_finetune_without_a_target_step_is_fedavg() -> None:
 
 
 def test_finetune_offline_is_fedavg_and_then_the_target_alone() -> None:
-    net = moves()
+    server = moves()
     method = FinetuneOffline()
     assert method.length(50) == 100
-    assert after(method, net) == [0.75, -0.5, 1.5, 0.75]
-    net.begin(2, 2)
-    assert after(method, net) == [3.0, 4.0, 1.0, -1.0]
+    assert after(method, server) == [0.75, -0.5, 1.5, 0.75]
+    server.begin(2, 2)
+    assert after(method, server) == [3.0, 4.0, 1.0, -1.0]
 
 
 def test_target_only_takes_the_share_of_the_step_it_is_told() -> None:
@@ -122,9 +122,9 @@ def test_target_only_takes_the_share_of_the_step_it_is_told() -> None:
 
 
 def test_oracle_is_the_target_and_nobody_else() -> None:
-    net = moves()
-    assert after(Oracle(), net) == [3.0, 4.0, 1.0, -1.0]
-    assert {line["to"] for line in net.ledger.lines()} == {"T", "server"}
+    server = moves()
+    assert after(Oracle(), server) == [3.0, 4.0, 1.0, -1.0]
+    assert {line["to"] for line in server.ledger.lines()} == {"T", "server"}
 
 
 def test_gp_is_equation_9_with_beta_on_the_source_side() -> None:
@@ -134,10 +134,10 @@ def test_gp_is_equation_9_with_beta_on_the_source_side() -> None:
 
 
 def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:
-    net = moves()
-    after(GP(), net)
-    assert net.notes["cos/S1"] == pytest.approx(0.3)
-    cells = {(n["source"], n["layer"]): n["cos"] for n in net.layer_notes}
+    server = moves()
+    after(GP(), server)
+    assert server.notes["cos/S1"] == pytest.approx(0.3)
+    cells = {(n["source"], n["layer"]): n["cos"] for n in server.layer_notes}
     expected = {("S1", "a"): 0.6, ("S1", "b"): 0.0, ("S2", "a"): -0.8, ("S2", "b"): 0.707107}
     assert cells == pytest.approx(expected)
 
@@ -147,20 +147,20 @@ def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:
 )
 def test_gp_takes_the_buffers_it_is_told(policy, expected) -> None:
     change = {"T": 0.5, "S1": 2.0, "S2": 4.0}
-    net = Scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
-    net.begin(1, 1)
+    server = Scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
+    server.begin(1, 1)
     x = torch.zeros(6)
-    assert GP(buffers=policy).round(Model(x=x), net).x[4:].tolist() == pytest.approx([expected] * 2)
+    assert GP(buffers=policy).round(Model(x=x), server).x[4:].tolist() == pytest.approx([expected] * 2)
 
 
 def test_buffers_are_the_targets_when_no_source_answers_and_in_the_control() -> None:
-    def local(party: str, x: Tensor) -> Tensor:
-        return x + torch.cat([MOVES[party], torch.full((2,), 0.5)])
+    def local(client: str, x: Tensor) -> Tensor:
+        return x + torch.cat([MOVES[client], torch.full((2,), 0.5)])
 
     for method in (GP(beta=0.5), FedGP(beta=0.5), FedDA(beta=0.5), TargetOnly(server_step=0.5)):
-        net = Scripted(local, {"T": 100}, REACH, buffer=True)
-        net.begin(1, 1)
-        assert method.round(Model(x=torch.zeros(6)), net).x.tolist() == [1.5, 2.0, 0.5, -0.5, 0.5, 0.5]
+        server = Scripted(local, {"T": 100}, REACH, buffer=True)
+        server.begin(1, 1)
+        assert method.round(Model(x=torch.zeros(6)), server).x.tolist() == [1.5, 2.0, 0.5, -0.5, 0.5, 0.5]
 
 
 def test_fedda_is_definition_3_2_with_and_without_alignment() -> None:
@@ -178,17 +178,17 @@ def test_fedgp_is_definition_3_1() -> None:
 
 @pytest.mark.parametrize("method", [GP(warmup=1), FedGP(warmup=1), FedDA(warmup=1), TargetOnly(warmup=1)])
 def test_warm_up_rounds_are_fedavg(method) -> None:
-    net = moves()
-    assert after(method, net) == [0.75, -0.5, 1.5, 0.75]
-    net.begin(2, 2)
-    assert after(method, net) != [0.75, -0.5, 1.5, 0.75]
+    server = moves()
+    assert after(method, server) == [0.75, -0.5, 1.5, 0.75]
+    server.begin(2, 2)
+    assert after(method, server) != [0.75, -0.5, 1.5, 0.75]
 
 
 def test_local_training_returns_the_hospitals_count_and_nominal_reach() -> None:
-    net: InProcess = hospitals.in_process()
-    net.begin(1, 1)
-    moved = net.ask("north", move_locally, Model(x=hospitals.theta()))
+    server: InProcess = hospitals.in_process()
+    server.begin(1, 1)
+    moved = server.ask("north", move_locally, Model(x=hospitals.theta()))
     assert moved.n == 14
     assert moved.reach == pytest.approx(0.02 * 1 * 14 / 4)
-    trained = net.ask("north", train_locally, Model(x=hospitals.theta()))
-    assert trained.n == 14 and isinstance(net.ledger, Ledger)
+    trained = server.ask("north", train_locally, Model(x=hospitals.theta()))
+    assert trained.n == 14 and isinstance(server.ledger, Ledger)

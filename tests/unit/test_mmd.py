@@ -99,21 +99,21 @@ def test_the_printed_spread_takes_norms_and_a_cluster_of_one_contributes_nothing
 def test_k_means_finds_two_far_groups_from_any_beginning() -> None:
     f = torch.cat([rows(5, 2, "a", -50.0), rows(6, 2, "b", 50.0)])
     for i in range(5):
-        centres, own = k_means(f, 2, stream(i, "k"))
+        centers, own = k_means(f, 2, stream(i, "k"))
         assert len(set(own[:5].tolist())) == 1 and len(set(own[5:].tolist())) == 1 and own[0] != own[5]
-        assert torch.allclose(centres[own[0]], f[:5].mean(0))
+        assert torch.allclose(centers[own[0]], f[:5].mean(0))
 
 
 def test_an_empty_cluster_begins_anew_at_the_farthest_row() -> None:
     f = torch.tensor([[0.0], [1.0], [10.0]])
-    centres, own = k_means(f, 2, stream(0, "k"), centres=torch.tensor([[1.0], [1000.0]]))
-    assert own.tolist() == [0, 0, 1] and centres.flatten().tolist() == [0.5, 10.0]
+    centers, own = k_means(f, 2, stream(0, "k"), centers=torch.tensor([[1.0], [1000.0]]))
+    assert own.tolist() == [0, 0, 1] and centers.flatten().tolist() == [0.5, 10.0]
 
 
 @pytest.mark.parametrize("f", [torch.ones(5, 2), torch.ones(1, 2)])
 def test_equal_rows_and_fewer_rows_than_clusters_are_finite(f: torch.Tensor) -> None:
-    centres, own = k_means(f, 3, stream(0, "k"))
-    assert torch.isfinite(centres).all() and len(centres) == min(3, len(f))
+    centers, own = k_means(f, 3, stream(0, "k"))
+    assert torch.isfinite(centers).all() and len(centers) == min(3, len(f))
     assert spread(f, own) == 0.0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import DroppedOut
@@ -22,7 +22,7 @@ from tests import hospitals
 
 
 @step("tests.unit.test_on_demand.count_up")
-def count_up(site: Site, ask: Model) -> Trained:
+def count_up(site: Client, ask: Model) -> Trained:
     """Remember how often it was asked, and say so."""
     site.memory["count"] = site.memory.get("count", torch.zeros(1)) + 1
     return Trained(x=ask.x, n=int(site.memory["count"]), loss=0.0)
@@ -32,9 +32,9 @@ class Counting(OneModel):
     title = "Counting"
     steps = (count_up,)
 
-    def round(self, state: Model, net) -> Model:
-        told = net.ask_all(net.sources, count_up, state)
-        net.notes |= {f"count/{party}": float(r.n) for party, r in told.items()}
+    def round(self, state: Model, server) -> Model:
+        told = server.ask_all(server.sources, count_up, state)
+        server.notes |= {f"count/{client}": float(r.n) for client, r in told.items()}
         return Model(x=state.x + 1)
 
 
@@ -65,11 +65,11 @@ def keep(folder: Path, every: int = 1) -> Checkpoints:
 )
 def test_hospitals_that_come_and_go_give_the_same_bits_and_ledger(tmp_path, seats, method, options) -> None:
     expected, all_there = run(method, hospitals.in_process(**options), hospitals.theta(), 3, hospitals.no_judge)
-    net = few_seats(tmp_path, seats, **options)
-    theta, record = run(method, net, hospitals.theta(), 3, hospitals.no_judge)
+    server = few_seats(tmp_path, seats, **options)
+    theta, record = run(method, server, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.equal(theta, expected)
     assert record.ledger == all_there.ledger and record.metrics == all_there.metrics
-    assert len(net._here) <= seats
+    assert len(server._here) <= seats
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -84,35 +84,35 @@ def test_a_run_with_few_seats_goes_on_with_the_same_bits(tmp_path, every, stop) 
         rounds.append(theta)
         return {}
 
-    def net(folder: Path) -> OnDemand:
+    def server(folder: Path) -> OnDemand:
         made = few_seats(folder, 2, auxiliary=True)
         made.invite(0.7, 3)
         return made
 
     judged: list[torch.Tensor] = []
-    expected, whole = run(FedAvg(), net(tmp_path / "a"), hospitals.theta(), 5, hospitals.no_judge)
+    expected, whole = run(FedAvg(), server(tmp_path / "a"), hospitals.theta(), 5, hospitals.no_judge)
     with pytest.raises(Stop):
-        run(FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, judge, keep(tmp_path / "b", every))
+        run(FedAvg(), server(tmp_path / "b"), hospitals.theta(), 5, judge, keep(tmp_path / "b", every))
     theta, record = run(
-        FedAvg(), net(tmp_path / "b"), hospitals.theta(), 5, hospitals.no_judge, keep(tmp_path / "b", every)
+        FedAvg(), server(tmp_path / "b"), hospitals.theta(), 5, hospitals.no_judge, keep(tmp_path / "b", every)
     )
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics and record.ledger == whole.ledger
 
 
 def test_only_hospitals_that_were_asked_write_their_memory_and_two_generations_stay(tmp_path) -> None:
-    net = few_seats(tmp_path, 2)
-    net.invite(0.4, 0)  # one of three sources a round
+    server = few_seats(tmp_path, 2)
+    server.invite(0.4, 0)  # one of three sources a round
     checkpoints, heard = keep(tmp_path), []
 
     def judge(theta) -> dict[str, float | None]:
-        heard.append(net.participants[0])
+        heard.append(server.participants[0])
         return {}
 
-    run(Counting(), net, hospitals.theta(), 8, judge, checkpoints)
-    for party in net.sources:
-        asked = [r for r, name in enumerate(heard, 1) if name == party]
-        there = sorted(int(p.stem) for p in (tmp_path / party).glob("0*.safetensors"))
+    run(Counting(), server, hospitals.theta(), 8, judge, checkpoints)
+    for client in server.sources:
+        asked = [r for r, name in enumerate(heard, 1) if name == client]
+        there = sorted(int(p.stem) for p in (tmp_path / client).glob("0*.safetensors"))
         assert there == asked[-len(there) :] and len(there) <= 3
     assert not (tmp_path / "target").exists()
     (tmp_path / "checkpoint.bin").write_bytes(b"cut short")
@@ -160,11 +160,11 @@ def test_of_many_sources_the_metrics_tell_lowest_mean_and_highest() -> None:
     many = {f"s{i:03d}": hospitals.hospital("north") for i in range(60)} | {"target": hospitals.hospital("target")}
     from fdamed.federation.server import InProcess
 
-    net = InProcess(many, "target", "test")
-    _, record = run(Counting(), net, hospitals.theta(), 2, hospitals.no_judge)
+    server = InProcess(many, "target", "test")
+    _, record = run(Counting(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert set(record.metrics[1]) == {"round", "count/lowest", "count/mean", "count/highest"}
     assert record.metrics[1]["count/mean"] == 2.0
-    net.note_cosines(list(net.sources), torch.ones(60, len(net.layout.parameters)))
-    assert net.layer_notes == []
+    server.note_cosines(list(server.sources), torch.ones(60, len(server.layout.parameters)))
+    assert server.layer_notes == []
     with pytest.raises(DroppedOut):
-        net.ask("nobody", count_up, Model(x=hospitals.theta()))
+        server.ask("nobody", count_up, Model(x=hospitals.theta()))

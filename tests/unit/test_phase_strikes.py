@@ -19,11 +19,11 @@ def test_quarantine_counts_the_rounds_of_all_phases(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(phases, "judge", lambda *_: hospitals.no_judge)
     for name in ("check_policies", "predicting", "own_path", "checkpoints"):
         monkeypatch.setattr(phases, name, lambda *_: None)
-    config = SimpleNamespace(cut=SimpleNamespace(parties=hospitals.NAMES), differential_of=lambda spec: None)
+    config = SimpleNamespace(cut=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
     model = hospitals.model()
     job = SimpleNamespace(config=config, run="r", target="target", seed=0, threads=1, model=model, places=None)
     plan = tuple(phases.Phase(name, None, FedAvg(), Train(rounds=2)) for name in ("", "then"))
     _, record, lengths, _ = phases.train(job, plan, hospitals.theta())
     assert lengths == [2, 2]
-    told = [(a["round"], a["party"], a["why"].split(",")[0].split(":")[0]) for a in record.absences]
+    told = [(a["round"], a["client"], a["why"].split(",")[0].split(":")[0]) for a in record.absences]
     assert told == [(r, "north", "update rejected") for r in (1, 2, 3)] + [(4, "north", "in quarantine")]

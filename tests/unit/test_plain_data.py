@@ -19,15 +19,15 @@ from fdamed.config import yaml_reader as plain_data
 from fdamed.core.errors import FdamedError, printable
 
 STUDY: dict[str, Any] = {
-    "cohort": "demo",
+    "study": "demo",
     "results": "results",
     "data": {"layout": "chexpert", "root": "data/x", "reject_share": 0.1, "allowed_roots": ["/store"]},
-    "cut": {"by": "condition", "parties": {"a": "Edema", "b": "Pneumonia"}, "target": "a", "labelled": 20},
+    "split": {"by": "condition", "clients": {"a": "Edema", "b": "Pneumonia"}, "target": "a", "labeled": 20},
     "image": {"size": 64},
     "privacy": {"release": ["weights"], "smallest_cell": 11, "smallest_images": 1, "smallest_steps": 1},
     "model": {"width": 0.5, "heads": ["sex"]},
     "train": {"rounds": 5, "source": {"lr": 0.001, "batch": 8}, "device": "cpu"},
-    "runs": {"gp": {"beta": 0.4, "auxiliary": {"heads": ["sex"]}}, "fedavg": {"sweep": {"labelled": [5, 10]}}},
+    "runs": {"gp": {"beta": 0.4, "auxiliary": {"heads": ["sex"]}}, "fedavg": {"sweep": {"labeled": [5, 10]}}},
     "seeds": [0, 1],
     "tracking": {"uri": None},
 }
@@ -42,7 +42,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB, "aliases stand for more than"),
         ("a: &a {b: *a}", "an alias contains itself"),
         ("- &a [*a]", "an alias contains itself"),
-        ("seeds: [0]\ncohort: x\nseeds: [1]", "the key `seeds` stands there twice (line 1 and on)"),
+        ("seeds: [0]\nstudy: x\nseeds: [1]", "the key `seeds` stands there twice (line 1 and on)"),
         ("data: {root: a, root: b}", "the key `root` stands there twice"),
         ("a: !!python/object/apply:os.system ['touch sang']", "could not determine a constructor"),
         ("a: !!python/name:os.system", "could not determine a constructor"),
@@ -108,19 +108,19 @@ def test_whatever_the_file_holds_it_is_plain_data_or_refused(tmp_path_factory, c
 
 
 PLACES = [
-    ("cohort",),
+    ("study",),
     ("results",),
     ("data",),
     ("data", "layout"),
     ("data", "root"),
     ("data", "reject_share"),
     ("data", "allowed_roots"),
-    ("cut",),
-    ("cut", "by"),
-    ("cut", "parties"),
-    ("cut", "parties", "a"),
-    ("cut", "target"),
-    ("cut", "labelled"),
+    ("split",),
+    ("split", "by"),
+    ("split", "clients"),
+    ("split", "clients", "a"),
+    ("split", "target"),
+    ("split", "labeled"),
     ("image",),
     ("image", "size"),
     ("privacy", "release"),
@@ -136,7 +136,7 @@ PLACES = [
     ("runs", "gp", "beta"),
     ("runs", "gp", "auxiliary"),
     ("runs", "fedavg", "sweep"),
-    ("runs", "fedavg", "sweep", "labelled"),
+    ("runs", "fedavg", "sweep", "labeled"),
     ("seeds",),
     ("tracking", "uri"),
 ]
@@ -165,14 +165,14 @@ def test_a_wrong_value_is_named_by_its_key(place: tuple[str, ...], value: Any) -
         assert place[0] in error.what or place[-1] in error.what, error.what
         assert error.what.isprintable() and len(error.what) < 4000
         return
-    for folder in [study.cohort, *study.expanded_runs(), *study.cut.parties]:
+    for folder in [study.study, *study.expanded_runs(), *study.split.clients]:
         assert re.fullmatch(r"[A-Za-z][\w.+-]*", folder, re.ASCII), f"{folder!r} becomes a folder"
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(
-        [(), *((s,) for s in ("data", "cut", "image", "model", "train")), ("train", "source"), ("runs", "gp")]
+        [(), *((s,) for s in ("data", "split", "image", "model", "train")), ("train", "source"), ("runs", "gp")]
     ),
     st.text(max_size=12),
     VALUES,

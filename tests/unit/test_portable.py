@@ -14,7 +14,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.export.onnx_file import LIMIT, furthest, held_to_limit, in_torch, write_onnx
 from fdamed.export.runtime import in_onnxruntime
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
 onnx = pytest.importorskip("onnx", reason="pip install 'fdamed[export]'")
@@ -22,7 +22,7 @@ onnx = pytest.importorskip("onnx", reason="pip install 'fdamed[export]'")
 
 def network(**settings: object) -> torch.nn.Module:
     net = build(Model(**settings))
-    initialise(net, stream(0, "init").torch)
+    initialize(net, stream(0, "init").torch)
     return FlatModel(net).module
 
 

@@ -20,15 +20,15 @@ from fdamed.config.study import Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data import loader
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
 from fdamed.federation import runner as loop
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.privacy_budget import FILE, lines_in, note_costs
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import DroppedOut, InProcess
-from fdamed.models.backbone import build, initialise
+from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline import privacy_costs as costs
 from fdamed.training import dp_sgd as private
@@ -89,7 +89,7 @@ def test_a_step_in_which_nobody_was_drawn_is_noise_alone_of_the_promised_deviati
 @pytest.mark.parametrize("settings", [Model(width=0.125, norm="group"), Model(backbone="cnn", side=28)])
 def test_gradients_of_single_images_are_those_of_a_loop_over_them(settings: Model) -> None:
     net = build(settings)
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     model = FlatModel(net)
     x = torch.rand(10, 1, 28 if settings.backbone == "cnn" else 32, 28 if settings.backbone == "cnn" else 32)
     y = torch.arange(10) % 2
@@ -104,7 +104,7 @@ def test_gradients_of_single_images_are_those_of_a_loop_over_them(settings: Mode
 
 def test_how_many_images_are_differentiated_together_changes_no_more_than_rounding(monkeypatch) -> None:
     net = build(Model(width=0.125, norm="group"))
-    initialise(net, stream(0, "net").torch)
+    initialize(net, stream(0, "net").torch)
     model, x, y = FlatModel(net), torch.rand(20, 1, 32, 32), torch.arange(20) % 2
     found = []
     for most in (64, 8):
@@ -197,7 +197,7 @@ class Tiny(nn.Module):
 
 def model() -> FlatModel:
     net = Tiny()
-    initialise(net, stream(0, "test").torch)
+    initialize(net, stream(0, "test").torch)
     return FlatModel(net)
 
 
@@ -238,7 +238,7 @@ def test_a_method_that_looks_at_images_in_another_way_is_refused_by_the_hospital
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="without the noise that"):
         run(made, net, model().read(), 2, hospitals.no_judge)
-    assert all("privacy.spent" not in site.memory for site in net._sites.values())
+    assert all("privacy.spent" not in site.memory for site in net._clients.values())
 
 
 def test_the_sources_loss_has_no_noise_on_it_and_is_withheld() -> None:
@@ -275,9 +275,9 @@ def test_epsilon_after_a_kill_and_a_resume_is_that_of_an_uninterrupted_run(tmp_p
     net = federation(False)
     found, resumed = run(fedavg, net, theta, 4, hospitals.no_judge, keep, after=note_costs)
     assert torch.equal(found, expected) and resumed.metrics == record.metrics
-    for party, site in net._sites.items():
-        assert lines_in(site.memory) == lines_in(whole._sites[party].memory)
-    assert lines_in(net._sites["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images in fours, 4 rounds
+    for client, site in net._clients.items():
+        assert lines_in(site.memory) == lines_in(whole._clients[client].memory)
+    assert lines_in(net._clients["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images in fours, 4 rounds
 
 
 def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back(tmp_path: Path) -> None:
@@ -356,8 +356,8 @@ def test_a_hospital_killed_between_its_account_and_its_answer_has_paid_for_the_a
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     order = [p for p in hospitals.NAMES if p != "target"]
 
-    def steps(party: str) -> int:
-        return sum(line[2] for line in lines_in({}, tmp_path / "accounts" / party / FILE))
+    def steps(client: str) -> int:
+        return sum(line[2] for line in lines_in({}, tmp_path / "accounts" / client / FILE))
 
     once = steps(order[2])  # round 1 alone
     before = {p: steps(p) for p in order}
@@ -365,11 +365,11 @@ def test_a_hospital_killed_between_its_account_and_its_answer_has_paid_for_the_a
     _, record = in_folder(tmp_path)
     per_round = {p: (steps(p) - before[p]) // 2 for p in order}  # rounds 2 and 3 of the second life
     assert [before[p] // per_round[p] for p in order] == [2, 2, 1]
-    for party in order:
-        account = lines_in({}, tmp_path / "accounts" / party / FILE)
-        people = federation(False)._sites[party].noise.people
-        assert account[0][2] == (4 if party != order[2] else 3) * per_round[party]
-        assert record.metrics[-1][f"privacy/epsilon/{party}"] == epsilon(account, max(2, people) ** -1.1)
+    for client in order:
+        account = lines_in({}, tmp_path / "accounts" / client / FILE)
+        people = federation(False)._clients[client].noise.people
+        assert account[0][2] == (4 if client != order[2] else 3) * per_round[client]
+        assert record.metrics[-1][f"privacy/epsilon/{client}"] == epsilon(account, max(2, people) ** -1.1)
 
 
 class Mortal(InProcess):
@@ -377,17 +377,17 @@ class Mortal(InProcess):
 
     dead: frozenset[str] = frozenset()
 
-    def gone(self, party: str) -> bool:
-        return party in self.dead
+    def gone(self, client: str) -> bool:
+        return client in self.dead
 
-    def _deliver(self, party, step, nth, msg):
-        if party in self.dead:
-            self._miss(party, step, "its process ended")
-            raise DroppedOut(party, "its process ended")
-        return super()._deliver(party, step, nth, msg)
+    def _deliver(self, client, step, nth, msg):
+        if client in self.dead:
+            self._miss(client, step, "its process ended")
+            raise DroppedOut(client, "its process ended")
+        return super()._deliver(client, step, nth, msg)
 
-    def save_memory(self, party: str, path: Path) -> bool:
-        return party not in self.dead and super().save_memory(party, path)
+    def save_memory(self, client: str, path: Path) -> bool:
+        return client not in self.dead and super().save_memory(client, path)
 
 
 @pytest.mark.parametrize(("every", "known"), [(1, True), (2, False)])
@@ -396,7 +396,7 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
 ) -> None:
     """East dies after round 1: with a checkpoint its account is there, without one nobody knows what it has spent."""
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
-    net = Mortal(federation(False)._sites, "target", "test")
+    net = Mortal(federation(False)._clients, "target", "test")
     places = (tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1}, every)
     keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
 
@@ -406,8 +406,8 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
     monkeypatch.setattr(loop, "_tell", die)
     run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=note_costs)
     config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
-    monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(party=lambda party: party))
-    monkeypatch.setattr(loader, "patients", lambda party, splits: net._sites[party].noise.patients)
+    monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))
+    monkeypatch.setattr(loader, "patients", lambda client, splits: net._clients[client].noise.patients)
     resumed = Checkpoints(*places)
     revived = federation(False)
     assert resumed.load(fedavg, revived)
@@ -444,6 +444,6 @@ def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest
 
 
 def test_a_site_without_noise_is_trained_as_ever() -> None:
-    data = Labelled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
-    site = Site("a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, floor=NO_FLOOR)
+    data = Labeled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
+    site = Client("a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, floor=NO_FLOOR)
     assert site.noise is None and site.account is None and lines_in(site.memory) == []

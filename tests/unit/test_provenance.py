@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.core import provenance
 from fdamed.core.provenance import code_behind, digest_code, digest_package
@@ -35,7 +35,7 @@ def forget() -> None:
 
 def digests(*methods: str) -> list[str]:
     forget()
-    return [training.training_code(Run(method=name), catalogue()) for name in methods]
+    return [training.training_code(Run(method=name), catalog()) for name in methods]
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -69,9 +69,9 @@ def test_moving_a_module_retrains_nothing(copy: Path) -> None:
 
 
 def test_editing_the_core_retrains_every_method(copy: Path) -> None:
-    before = digests(*sorted(catalogue()))
+    before = digests(*sorted(catalog()))
     edit(copy / "core" / "rng.py", "def stream(", "CHANGED = 1\n\n\ndef stream(")
-    assert all(a != b for a, b in zip(digests(*sorted(catalogue())), before, strict=True))
+    assert all(a != b for a, b in zip(digests(*sorted(catalog())), before, strict=True))
 
 
 def test_a_package_of_a_method_is_in_its_digest(copy: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, edit, note_by_round, without_auc, write_absences, write_run, write_study
+from run_folders import CLIENTS, edit, note_by_round, without_auc, write_absences, write_run, write_study
 
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
@@ -172,8 +172,8 @@ def test_small_cells_show_nowhere(tmp_path: Path) -> None:
 
 
 def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
-    config = write_study(tmp_path, **STUDY | {"cut": cut, "seeds": [0, 1]})
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"split": cut, "seeds": [0, 1]})
     page = report(config)
     tabs = re.findall(r'<button type="button" data-view="(\d)" aria-pressed="(\w+)">([^<]+)', page)
     assert tabs == [("0", "true", ALL_TARGETS), ("1", "false", "LO"), ("2", "false", "CO"), ("3", "false", "ED")]
@@ -181,9 +181,9 @@ def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> 
 
 
 def test_bytes_are_a_mean_over_the_targets_that_ran(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     gone = tuple(("gp", "LO", s) for s in (0, 1, 2))
-    page = report(write_study(tmp_path, missing=gone, **STUDY | {"cut": cut}))
+    page = report(write_study(tmp_path, missing=gone, **STUDY | {"split": cut}))
     rows = re.findall(r'<tr><th scope="row" data-value="gp">gp</th><td data-value="update">update</td>.*?</tr>', page)
     cells = re.findall(r'data-value="([\d.]+)"', rows[0])
     # Targets CO and ED: LO sends in both, 4 rounds of 2.8 MB; CO and ED in one of the two.
@@ -202,8 +202,8 @@ def test_the_papers_figures_stand_beside_ours_where_the_layout_is_the_papers(tmp
     assert re.search(r"FedAvg_Finetune_GP</th><td>gp</td><td[^>]*>72\.63 ± 2\.27</td><td[^>]*>\d\d\.\d\d ± ", page)
     assert re.search(r"FADA</th><td>–</td><td[^>]*>61\.83 ± 3\.33</td><td[^>]*>not run</td>", page)
     assert "one to one" not in visible(page)
-    cut = {"by": "view", "label": "Edema", "parties": {"F": "frontal", "L": "lateral"}, "target": "L"}
-    assert "72.63" not in visible(report(write_study(tmp_path / "b", **STUDY | {"cut": cut})))
+    cut = {"by": "view", "label": "Edema", "clients": {"F": "frontal", "L": "lateral"}, "target": "L"}
+    assert "72.63" not in visible(report(write_study(tmp_path / "b", **STUDY | {"split": cut})))
 
 
 def test_beside_phantoms_the_page_says_that_figures_cannot_be_compared(tmp_path: Path) -> None:
@@ -213,8 +213,8 @@ def test_beside_phantoms_the_page_says_that_figures_cannot_be_compared(tmp_path:
 
 
 def test_the_leaking_rule_is_said_loudly(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": PARTIES, "target": "NC", "rule": "reference"}
-    assert "Leaking split rule." in visible(report(write_study(tmp_path, **STUDY | {"cut": cut})))
+    cut = {"by": "condition", "clients": CLIENTS, "target": "NC", "rule": "reference"}
+    assert "Leaking split rule." in visible(report(write_study(tmp_path, **STUDY | {"split": cut})))
 
 
 def test_runs_that_send_nothing_are_reported_as_such(tmp_path: Path) -> None:
@@ -290,23 +290,23 @@ def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_
 def test_two_swept_options_are_a_shaded_table_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
     runs = {
         "fedavg": {},
-        "both": {"method": "gp", "sweep": {"beta": [0.2, 0.8], "labelled": [20, 50, 100]}},
+        "both": {"method": "gp", "sweep": {"beta": [0.2, 0.8], "labeled": [20, 50, 100]}},
         "word": {"method": "gp", "sweep": {"granularity": ["layer", "model"]}},
-        "few": {"method": "gp", "sweep": {"labelled": [10, 100]}},
+        "few": {"method": "gp", "sweep": {"labeled": [10, 100]}},
     }
     part = section(report(write_study(tmp_path, **STUDY | {"runs": runs})), "sweeps")
     grid = part[part.index('<table class="grid">') :]
     shades = re.findall(r'style="--shade:([\d.]+)"', grid[: grid.index("</table>")])
     assert len(shades) == 6 and {"0.0", "1.0"} <= set(shades)
     assert ">layer</text>" in part and ">model</text>" in part
-    assert "labelled (log scale)" in part and "granularity (log scale)" not in part
+    assert "labeled (log scale)" in part and "granularity (log scale)" not in part
 
 
-def test_the_papers_table_4_stands_beside_a_sweep_over_labelled_images_of_its_cohort(tmp_path: Path) -> None:
-    cut = {"by": "site", "label": "covid", "parties": {"IL": "IL", "CA": "CA"}, "target": "IL"}
+def test_the_papers_table_4_stands_beside_a_sweep_over_labeled_images_of_its_cohort(tmp_path: Path) -> None:
+    cut = {"by": "site", "label": "covid", "clients": {"IL": "IL", "CA": "CA"}, "target": "IL"}
     data = {"layout": "midrc", "root": "/x"}
-    runs = {"fedavg": {}, "gp": {"sweep": {"labelled": [50, 100]}}}
-    changes = {"runs": runs, "cut": cut, "data": data, "phantom": None}
+    runs = {"fedavg": {}, "gp": {"sweep": {"labeled": [50, 100]}}}
+    changes = {"runs": runs, "split": cut, "data": data, "phantom": None}
     part = section(report(write_study(tmp_path, **STUDY | changes)), "sweeps")
     assert re.search(r'paper: GP</th><td class="num">53\.27</td><td class="num">55\.38</td>', part)
 
@@ -324,13 +324,13 @@ def ordered(cohort: str, **scores: Interval) -> str:
         "gp_aux": {"method": "gp", "auxiliary": {"heads": ["sex"]}},
     }
     layouts = {"chexpert": "condition", "mimic": "race", "nih": "condition"}
-    cut = {"by": layouts[cohort], "parties": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
+    cut = {"by": layouts[cohort], "clients": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
     data = {"layout": cohort, "root": "/x"}
     privacy = {"smallest_steps": 7}
     raw = {
-        "cohort": "c",
+        "study": "c",
         "data": data,
-        "cut": cut,
+        "split": cut,
         "privacy": privacy,
         "runs": runs,
         "model": {"heads": ["sex", "age"]},
@@ -371,7 +371,7 @@ def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_pa
     text = visible(part)
     assert "paper 5.6212E+07" in text and "paper 31.53" in text
     assert re.search(r"FADA not run paper 5\.6369E\+07", text)
-    assert "fine-tune on 100 labelled target images" in text
+    assert "fine-tune on 100 labeled target images" in text
 
 
 # --- protocol, absences, weights, classes ----------------------------------------------------------------------------
@@ -389,11 +389,11 @@ def test_the_caption_tells_the_protocol_and_the_headline_has_the_chosen_round(tm
     for words in (
         "Seeds 0, 1, 2; rounds 4.",
         "1 epoch in batches of 32 at each source and 1 epoch in batches of 16 at the target",
-        "it costs the target 74 labelled validation images",
+        "it costs the target 74 labeled validation images",
         "The test split never chooses a round.",
         # 700 + 100 images of LO in batches of 32 are 25 steps; 100 of NC in batches of 16 are 7.
         "25 at LO",
-        "At NC: 7 on 100 labelled images.",
+        "At NC: 7 on 100 labeled images.",
     ):
         assert words in text
 
@@ -570,7 +570,7 @@ def test_numbers_are_written_for_readers() -> None:
 
 def test_a_second_study_folder_is_not_read(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
-    write_run(config.parent, "old_run", "fedavg", "NC", 0, list(PARTIES), 4)
+    write_run(config.parent, "old_run", "fedavg", "NC", 0, list(CLIENTS), 4)
     assert "old_run" not in report(config)
 
 
@@ -644,9 +644,9 @@ def test_a_run_that_sends_nothing_stands_left_of_all_and_one_amount_is_no_axis()
 
 
 def test_bytes_of_all_targets_are_the_mean_over_them(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": PARTIES, "target": "each"}
-    config = write_study(tmp_path, **STUDY | {"cut": cut, "runs": {"fedavg": {}}, "seeds": [0, 1]})
+    cut = {"by": "condition", "clients": CLIENTS, "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"split": cut, "runs": {"fedavg": {}}, "seeds": [0, 1]})
     report(config)
     lines = (config.parent / "report/tables/score_by_bytes.csv").read_text().splitlines()
     last = {line.split(",")[0]: float(line.split(",")[3]) for line in lines[1:] if line.split(",")[2] == "4"}
-    assert set(last) == {ALL_TARGETS, *PARTIES} and len(set(last.values())) == 1
+    assert set(last) == {ALL_TARGETS, *CLIENTS} and len(set(last.values())) == 1

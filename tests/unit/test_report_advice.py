@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, edit, write_json, write_study
+from run_folders import CLIENTS, edit, write_json, write_study
 
 from fdamed.cli.main import main
 from fdamed.report.advice import drawing, ranking, reach, sentences, sources
@@ -36,7 +36,7 @@ def advice(target: str = "NC", **errors: float) -> dict[str, Any]:
     told = {"fedgp": 0.2, "fedavg": 0.4, "target_only": 0.8} | errors
     order = [row("fedgp(0.5)", "fedgp", 0.5, 0.2, 0.7), row("fedavg", "fedavg", None, 0.4, 0.3)]
     return {
-        "cohort": "demo",
+        "study": "demo",
         "target_name": target,
         "seed": 0,
         "cost": {"images": 400, "images_of_one_run": 10_000, "share": 0.04},
@@ -48,7 +48,7 @@ def advice(target: str = "NC", **errors: float) -> dict[str, Any]:
             | {"delta": about(0.9), "cosine": about(0.3)}
             for s, v, g, d2 in (("LO", "hurts", -0.1, 4.0), ("CO", "helps", 0.2, 0.25), ("ED", "unclear", 0.01, 1.0))
         ],
-        "target": {"labelled": 60, "sigma2": about(1.0), "norm2": about(0.8), "m": 10.0, "pooled_d2": about(0.4)},
+        "target": {"labeled": 60, "sigma2": about(1.0), "norm2": about(0.8), "m": 10.0, "pooled_d2": about(0.4)},
         "weak": False,
         "best_beta": {"fedda": 0.4, "fedgp": 0.6},
         "points": 1,
@@ -64,7 +64,7 @@ def scores(**runs: list[float]) -> pd.DataFrame:
         for run, found in runs.items()
         for seed, value in enumerate(found)
     ]
-    return pd.DataFrame(rows, columns=["run", "method", "target", "seed", "party", "split", "metric", "value", "why"])
+    return pd.DataFrame(rows, columns=["run", "method", "target", "seed", "client", "split", "metric", "value", "why"])
 
 
 def hindsight(told: dict[str, Any], **runs: list[float]) -> Any:
@@ -173,7 +173,7 @@ def test_the_map_names_its_regions_and_spreads_the_names_of_sources() -> None:
     assert len(heights) == 3 and all(b - a >= 14.9 for a, b in itertools.pairwise(heights))
 
 
-def test_a_map_as_a_file_brings_its_colours_for_light_and_dark_and_escapes_names() -> None:
+def test_a_map_as_a_file_brings_its_colors_for_light_and_dark_and_escapes_names() -> None:
     spots = [Spot("<b>&", (1.0, 0.5, 2.0), (1.0, 1e-9, 2.0))]
     picture = alone(landscape(lambda sigma, d: "fedgp" if d < sigma else "target_only", spots, "t", ("x", "y")))
     assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "prefers-color-scheme:dark" in picture
@@ -221,7 +221,7 @@ def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
 
 
 def test_each_target_has_its_own_advice_and_all_are_counted_together(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": dict(list(PARTIES.items())[:3]), "target": "each"}
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     config = write_study(tmp_path, **STUDY, cut=cut, advise=True)
     for target in ("LO", "CO"):
         write_json(config.parent / f"advice/{target}.json", advice(target))

@@ -24,7 +24,7 @@ from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.time_to_score import by_round, on_cpu
 from fdamed.report import sections
 from fdamed.report.headline import Card, cards
-from fdamed.report.svg import COLOURS, DASHES, MARKS, Line, colour, curves, dash, key, shape
+from fdamed.report.svg import COLORS, DASHES, MARKS, Line, color, curves, dash, key, shape
 from fdamed.report.target_view import Findings, Row, View, view
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
@@ -156,12 +156,12 @@ def test_a_hospital_cannot_be_called_a_script_and_would_be_text_if_it_were(tmp_p
     evil = "<script>alert(1)</script>"
     config = write_study(tmp_path, **STUDY)
     raw = json.loads(config.read_text())
-    raw["cut"]["parties"][evil] = "x"
+    raw["split"]["clients"][evil] = "x"
     with pytest.raises(FdamedError):
         parse(raw, "test")
     path = config.parent / "cohort.json"
     cohort = json.loads(path.read_text())
-    cohort["parties"][evil] = cohort["parties"]["LO"]
+    cohort["clients"][evil] = cohort["clients"]["LO"]
     path.write_text(json.dumps(cohort))
     for ledger in config.parent.glob("runs/*/NC/*/ledger.jsonl"):
         ledger.write_text(ledger.read_text().replace('"from": "LO"', f'"from": "{evil}"'))
@@ -175,11 +175,11 @@ def test_a_hospital_cannot_be_called_a_script_and_would_be_text_if_it_were(tmp_p
 # --- drawings --------------------------------------------------------------------------------------------------------
 
 
-def test_forty_runs_have_forty_looks_and_shapes_differ_where_colours_come_again() -> None:
-    looks = {(colour(i), shape(i), dash(i)) for i in range(COLOURS * len(DASHES))}
-    assert len(looks) == COLOURS * len(DASHES)
-    assert len({shape(i) for i in range(COLOURS)}) == len(MARKS)
-    assert shape(0) != shape(COLOURS) and colour(0) == colour(COLOURS)
+def test_forty_runs_have_forty_looks_and_shapes_differ_where_colors_come_again() -> None:
+    looks = {(color(i), shape(i), dash(i)) for i in range(COLORS * len(DASHES))}
+    assert len(looks) == COLORS * len(DASHES)
+    assert len({shape(i) for i in range(COLORS)}) == len(MARKS)
+    assert shape(0) != shape(COLORS) and color(0) == color(COLORS)
     assert 'aria-hidden="true"' in key(3), "the name stands beside it"
 
 

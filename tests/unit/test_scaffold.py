@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Labelled
-from fdamed.federation.client import Site, answer
+from fdamed.data.loader import Labeled
+from fdamed.federation.client import Client, answer
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess, Network
+from fdamed.federation.server import InProcess, Server
 from fdamed.federation.transport.faulty import Unreliable
 from fdamed.methods import scaffold
 from fdamed.methods.fedavg import FedAvg
@@ -25,46 +25,46 @@ from fdamed.methods.scaffold import Ask, Scaffold, State, gradient_at, train_cor
 from fdamed.training.local import as_input
 from tests import hospitals, quadratics
 
-SGD = Recipe(lr=0.05, batch=4, optimiser="sgd")
+SGD = Recipe(lr=0.05, batch=4, optimizer="sgd")
 SOURCES = ("east", "north", "south")
 
 
 def sgd(names: tuple[str, ...] = hospitals.NAMES, recipe: Recipe = SGD, **options: bool) -> InProcess:
-    net = hospitals.in_process(names, **options)
-    for site in net._sites.values():
+    server = hospitals.in_process(names, **options)
+    for site in server._clients.values():
         site.recipe = recipe
-    return net
+    return server
 
 
-def states(method: Scaffold, net: Network, theta: Tensor, rounds: int):
+def states(method: Scaffold, server: Server, theta: Tensor, rounds: int):
     """Each state, and the network as it is after its round."""
     state = method.start(theta)
     for number in range(1, rounds + 1):
-        net.begin(number, rounds)
-        state = method.round(state, net)
+        server.begin(number, rounds)
+        state = method.round(state, server)
         yield state
 
 
-def variate(net: InProcess, state: State, party: str) -> Tensor:
+def variate(server: InProcess, state: State, client: str) -> Tensor:
     """c_k as the hospital will have it once it hears what the server has taken."""
-    memory, taken = net._sites[party].memory, int(state.taken[net.sources.index(party)])
-    c_k = memory.get(scaffold.VARIATE, torch.zeros(net.layout.trainable, dtype=torch.float64))
+    memory, taken = server._clients[client].memory, int(state.taken[server.sources.index(client)])
+    c_k = memory.get(scaffold.VARIATE, torch.zeros(server.layout.trainable, dtype=torch.float64))
     sent_in = int(memory[scaffold.SENT_IN]) if scaffold.SENT_IN in memory else 0
     return c_k + memory[scaffold.SENT] if taken and sent_in == taken else c_k
 
 
-def gap(net: InProcess, state: State) -> float:
+def gap(server: InProcess, state: State) -> float:
     """|c - 1/K sum c_k|, with K all sources but those that the guard has never let in."""
-    counted = [k for k, last in zip(net.sources, state.taken.tolist(), strict=True) if last != scaffold.LEFT_OUT]
-    return float((state.c - torch.stack([variate(net, state, k) for k in counted]).mean(0)).norm())
+    counted = [k for k, last in zip(server.sources, state.taken.tolist(), strict=True) if last != scaffold.LEFT_OUT]
+    return float((state.c - torch.stack([variate(server, state, k) for k in counted]).mean(0)).norm())
 
 
 @pytest.mark.parametrize(("option", "share", "rate"), [("I", 1, 1), ("I", 0.5, 0.5), ("II", 1, 1), ("II", 0.5, 1)])
 def test_two_parabolas_end_at_their_common_minimum_with_all_and_with_half_of_the_sources(option, share, rate) -> None:
-    net = quadratics.in_process()
-    net.invite(share, 1)
-    for state in states(Scaffold(variate=option, server_lr=rate), net, torch.full((1,), 0.5), 300):
-        assert gap(net, state) < 1e-10
+    server = quadratics.in_process()
+    server.invite(share, 1)
+    for state in states(Scaffold(variate=option, server_lr=rate), server, torch.full((1,), 0.5), 300):
+        assert gap(server, state) < 1e-10
     assert float(state.x) == pytest.approx(10 / 11, abs=1e-6) == pytest.approx(0.9090909, abs=1e-6)
 
 
@@ -83,11 +83,11 @@ def test_the_first_round_is_fedavgs_bit_for_bit(option) -> None:
 @pytest.mark.parametrize("auxiliary", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(decay, auxiliary, monkeypatch) -> None:
-    net = sgd(recipe=SGD.model_copy(update={"weight_decay": decay}), auxiliary=auxiliary)
+    server = sgd(recipe=SGD.model_copy(update={"weight_decay": decay}), auxiliary=auxiliary)
     used: list[Tensor] = []
     plain = scaffold.train_from
 
-    def watched(site: Site, x: Tensor, shift: Tensor):
+    def watched(site: Client, x: Tensor, shift: Tensor):
         used.clear()
 
         def look(grad: Tensor) -> None:
@@ -96,15 +96,15 @@ def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(d
         return plain(site, x, correct=look, shift=shift)
 
     monkeypatch.setattr(scaffold, "train_from", watched)
-    for state in states(Scaffold(), net, hospitals.theta(), 3):
+    for state in states(Scaffold(), server, hospitals.theta(), 3):
         mean = torch.stack(used).mean(0)  # of south, which is asked last
-        assert torch.allclose(variate(net, state, "south"), mean, atol=2e-6)
+        assert torch.allclose(variate(server, state, "south"), mean, atol=2e-6)
         assert float(mean.norm()) > 1e-2
 
 
 def test_a_variate_of_option_one_is_the_gradient_of_the_whole_loss_where_the_round_began() -> None:
     site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.05, batch=16, optimiser="sgd", weight_decay=0.1)
+    site.recipe = Recipe(lr=0.05, batch=16, optimizer="sgd", weight_decay=0.1)
     x = hospitals.theta()
     g = gradient_at(site, x)
     assert torch.equal(site.model.trainable, x[: len(g)])
@@ -117,53 +117,53 @@ def test_a_variate_of_option_one_is_the_gradient_of_the_whole_loss_where_the_rou
 
 
 def test_batches_of_different_sizes_weigh_by_their_images_in_option_one() -> None:
-    site = quadratics.in_process()._sites["two"]
+    site = quadratics.in_process()._clients["two"]
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0], [5.0, 0.0]], np.float32)
-    site.data = Labelled(rows, np.zeros(5, np.int64), {})
-    site.recipe = Recipe(lr=0.1, batch=3, optimiser="sgd")
+    site.data = Labeled(rows, np.zeros(5, np.int64), {})
+    site.recipe = Recipe(lr=0.1, batch=3, optimizer="sgd")
     assert float(gradient_at(site, torch.tensor([2.0]))) == pytest.approx(3.0 * 2.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("names", [("north", "target"), hospitals.NAMES])
 def test_adam_with_option_two_is_refused_before_anybody_trains(names) -> None:
-    net = hospitals.in_process(names)
+    server = hospitals.in_process(names)
     with pytest.raises(FdamedError, match="mean gradient, which under adam it is not") as refused:
-        run(Scaffold(), net, hospitals.theta(), 1, hospitals.no_judge)
+        run(Scaffold(), server, hospitals.theta(), 1, hospitals.no_judge)
     assert "sgd" in refused.value.fix and "variate: I" in refused.value.fix
-    assert {line["from"] for line in net.ledger.lines()} == {"server"}
-    assert all(site.memory == {} for site in net._sites.values())
+    assert {line["from"] for line in server.ledger.lines()} == {"server"}
+    assert all(site.memory == {} for site in server._clients.values())
 
 
 def test_the_server_divides_by_all_sources_not_by_those_that_took_part() -> None:
-    net = sgd()
-    net.invite(0.4, 3)
-    state = next(states(Scaffold(), net, hospitals.theta(), 1))
-    (party,) = net.participants
-    sent = net._sites[party].memory[scaffold.SENT]
+    server = sgd()
+    server.invite(0.4, 3)
+    state = next(states(Scaffold(), server, hospitals.theta(), 1))
+    (client,) = server.participants
+    sent = server._clients[client].memory[scaffold.SENT]
     assert float(sent.norm()) > 0.0
     assert torch.allclose(state.c, sent.double() / 3, rtol=1e-12)
-    assert state.taken.tolist() == [int(k == party) for k in SOURCES]
+    assert state.taken.tolist() == [int(k == client) for k in SOURCES]
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_source_that_drops_out_has_not_changed_its_variate(way) -> None:
-    net = sgd()
-    before = list(states(Scaffold(), net, hospitals.theta(), 2))[-1]
-    was = variate(net, before, "north")
-    lossy = Unreliable(net, Faults.model_validate({"lost": {"every": {way: 1.0}}, "spare": ["east", "south"]}), 0)
+    server = sgd()
+    before = list(states(Scaffold(), server, hospitals.theta(), 2))[-1]
+    was = variate(server, before, "north")
+    lossy = Unreliable(server, Faults.model_validate({"lost": {"every": {way: 1.0}}, "spare": ["east", "south"]}), 0)
     lossy.begin(3, 4)
     during = Scaffold().round(before, lossy)
-    assert [(a["party"], a["why"]) for a in lossy.absences] == [("north", f"message lost: weights {way}")]
+    assert [(a["client"], a["why"]) for a in lossy.absences] == [("north", f"message lost: weights {way}")]
     assert during.taken.tolist() == [3, 2, 3]
     # Where the answer was lost the hospital has trained, and cannot know that nobody heard.
-    assert int(net._sites["north"].memory[scaffold.SENT_IN]) == (3 if way == "up" else 2)
-    assert torch.equal(variate(net, during, "north"), was) and gap(net, during) < 1e-10
-    net.begin(4, 4)
-    after = Scaffold().round(during, net)
+    assert int(server._clients["north"].memory[scaffold.SENT_IN]) == (3 if way == "up" else 2)
+    assert torch.equal(variate(server, during, "north"), was) and gap(server, during) < 1e-10
+    server.begin(4, 4)
+    after = Scaffold().round(during, server)
     assert after.taken.tolist() == [4, 4, 4]
-    assert torch.equal(net._sites["north"].memory[scaffold.VARIATE], was)
-    assert torch.equal(variate(net, after, "north"), was + net._sites["north"].memory[scaffold.SENT])
-    assert gap(net, after) < 1e-10
+    assert torch.equal(server._clients["north"].memory[scaffold.VARIATE], was)
+    assert torch.equal(variate(server, after, "north"), was + server._clients["north"].memory[scaffold.SENT])
+    assert gap(server, after) < 1e-10
 
 
 HARSH = {"absent": 0.2, "lost": {"every": {"down": 0.2, "up": 0.3}}, "spare": ["target"], "quorum": 0}
@@ -172,21 +172,21 @@ HARSH = {"absent": 0.2, "lost": {"every": {"down": 0.2, "up": 0.3}}, "spare": ["
 @pytest.mark.parametrize("quorum", [0, 2])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_c_is_the_mean_of_the_variates_on_a_harsh_network_with_a_share_of_the_sources(option, quorum) -> None:
-    net = sgd()
-    lossy = Unreliable(net, Faults.model_validate(HARSH | {"quorum": quorum}), 7)
+    server = sgd()
+    lossy = Unreliable(server, Faults.model_validate(HARSH | {"quorum": quorum}), 7)
     lossy.invite(0.7, 2)
     seen: list[State] = []
 
     class Watched(Scaffold):
-        def round(self, state, net):
-            new = super().round(state, net)
+        def round(self, state, server):
+            new = super().round(state, server)
             seen.append(new)
             return new
 
     def judge(theta: Tensor) -> dict:
         if seen:  # also after a round that was lost when some had already answered
             assert torch.equal(seen[-1].x, theta)
-            assert gap(net, seen[-1]) < 1e-10
+            assert gap(server, seen[-1]) < 1e-10
         return {}
 
     theta, record = run(Watched(variate=option), lossy, hospitals.theta(), 40, judge)
@@ -198,41 +198,41 @@ def test_c_is_the_mean_of_the_variates_on_a_harsh_network_with_a_share_of_the_so
 
 def test_a_rejected_answer_is_in_no_variate() -> None:
     for part in ("x", "dc"):
-        net = sgd()
-        deliver = net._deliver
+        server = sgd()
+        deliver = server._deliver
 
-        def huge(party, step, nth, msg, deliver=deliver, part=part, net=net):
-            reply = deliver(party, step, nth, msg)
-            if party == "north" and net.round == 2:
+        def huge(client, step, nth, msg, deliver=deliver, part=part, server=server):
+            reply = deliver(client, step, nth, msg)
+            if client == "north" and server.round == 2:
                 return dataclasses.replace(reply, **{part: getattr(reply, part) * 1e12})
             return reply
 
-        net._deliver = huge
-        all_states = list(states(Scaffold(), net, hospitals.theta(), 4))
-        assert [(a["round"], a["party"]) for a in net.absences] == [(2, "north")]
-        assert "times as long as" in net.absences[0]["why"]
+        server._deliver = huge
+        all_states = list(states(Scaffold(), server, hospitals.theta(), 4))
+        assert [(a["round"], a["client"]) for a in server.absences] == [(2, "north")]
+        assert "times as long as" in server.absences[0]["why"]
         assert [s.taken.tolist()[1] for s in all_states] == [1, 1, 3, 4]
-        assert gap(net, all_states[-1]) < 1e-10
+        assert gap(server, all_states[-1]) < 1e-10
         assert torch.isfinite(all_states[-1].x).all()
 
 
 def test_a_source_without_images_is_passed_over() -> None:
-    net = sgd()
-    site = net._sites["north"]
-    site.data = Labelled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
-    both = list(states(Scaffold(), net, hospitals.theta(), 2))
+    server = sgd()
+    site = server._clients["north"]
+    site.data = Labeled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    both = list(states(Scaffold(), server, hospitals.theta(), 2))
     assert both[-1].taken.tolist() == [2, scaffold.LEFT_OUT, 2]
-    assert gap(net, both[-1]) < 1e-10
+    assert gap(server, both[-1]) < 1e-10
     without = list(states(Scaffold(), sgd(("east", "south", "target")), hospitals.theta(), 2))
     assert all(torch.equal(a.x, b.x) and torch.equal(a.c, b.c) for a, b in zip(both, without, strict=True))
 
 
 def test_a_source_that_is_let_in_late_is_one_of_k_from_then_on() -> None:
-    net = sgd()
-    site = net._sites["north"]
-    whole, site.data = site.data, Labelled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
-    for round, state in enumerate(states(Scaffold(), net, hospitals.theta(), 3), 1):
-        assert gap(net, state) < 1e-10
+    server = sgd()
+    site = server._clients["north"]
+    whole, site.data = site.data, Labeled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    for round, state in enumerate(states(Scaffold(), server, hospitals.theta(), 3), 1):
+        assert gap(server, state) < 1e-10
         if round == 1:
             site.data = whole
     assert state.taken.tolist() == [3, 3, 3]
@@ -247,10 +247,10 @@ def test_the_servers_rate_holds_for_parameters_and_leaves_buffers_averaged() -> 
 
 
 def test_a_hospital_that_has_lost_its_memory_says_so() -> None:
-    net = sgd()
-    rounds = states(Scaffold(), net, hospitals.theta(), 2)
+    server = sgd()
+    rounds = states(Scaffold(), server, hospitals.theta(), 2)
     next(rounds)
-    net._sites["south"].memory = {}
+    server._clients["south"].memory = {}
     with pytest.raises(FdamedError, match="variate of round 1") as lost:
         next(rounds)
     assert "south" in lost.value.where

@@ -10,7 +10,7 @@ import torch
 from fdamed.config import loader as configfile
 from fdamed.config.study import Decay, Recipe
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run, spent
 from fdamed.methods._shared.local_training import Trained
@@ -30,32 +30,32 @@ def test_the_papers_learning_rate_falls_to_a_tenth_every_fifty_rounds() -> None:
 
 
 @step("tests.unit.test_schedule.tell_rate")
-def tell_rate(site: Site, ask: Model) -> Trained:
+def tell_rate(site: Client, ask: Model) -> Trained:
     return Trained(x=ask.x, n=1, loss=site.recipe.lr)
 
 
 def test_every_question_of_a_round_meets_the_rate_of_that_round() -> None:
-    net = hospitals.in_process()
-    for site in net._sites.values():
+    server = hospitals.in_process()
+    for site in server._clients.values():
         site.recipe = Recipe(lr=0.08, decay=Decay(factor=0.5, every=2))
     told = []
     for round in range(1, 6):
-        net.begin(round, 5)
-        told.append(net.ask("north", tell_rate, Model(x=hospitals.theta())).loss)
+        server.begin(round, 5)
+        told.append(server.ask("north", tell_rate, Model(x=hospitals.theta())).loss)
     assert told == [0.08, 0.08, 0.04, 0.04, 0.02]
-    assert net._sites["north"].recipe.lr == 0.08
+    assert server._clients["north"].recipe.lr == 0.08
 
 
 def test_a_falling_rate_is_the_same_run_as_one_with_the_rates_set_by_hand() -> None:
     falling, by_hand = hospitals.in_process(), hospitals.in_process()
-    for site in falling._sites.values():
+    for site in falling._clients.values():
         site.recipe = Recipe(lr=0.02, batch=4, decay=Decay(factor=0.1, every=1))
     state, other = Model(x=hospitals.theta()), Model(x=hospitals.theta())
     for round in (1, 2, 3):
-        for site in by_hand._sites.values():
+        for site in by_hand._clients.values():
             site.recipe = Recipe(lr=0.02 * 0.1 ** (round - 1), batch=4)
-        for net in (falling, by_hand):
-            net.begin(round, 3)
+        for server in (falling, by_hand):
+            server.begin(round, 3)
         state, other = FedAvg().round(state, falling), FedAvg().round(other, by_hand)
     assert torch.equal(state.x, other.x)
 
@@ -64,8 +64,8 @@ class Told(OneModel):
     title = "Told"
     steps = ()
 
-    def round(self, state: Model, net) -> Model:
-        net.notes["train/loss"] = LOSSES[net.round - 1]
+    def round(self, state: Model, server) -> Model:
+        server.notes["train/loss"] = LOSSES[server.round - 1]
         return Model(x=state.x + 1)
 
 
@@ -73,7 +73,7 @@ class Silent(OneModel):
     title = "Silent"
     steps = ()
 
-    def round(self, state: Model, net) -> Model:
+    def round(self, state: Model, server) -> Model:
         return state
 
 

@@ -54,15 +54,15 @@ def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_su
     rng, units = np.random.default_rng(1), np.eye(12)
     meaning = {"images": units[0:4] + units[4:8], "patients": units[8:12], "positives": units[0:4]}
     meaning = {k: np.vstack([rows, rows.sum(0)]) for k, rows in meaning.items()}  # the splits and their total
-    parties, truths = {}, {}
+    clients, truths = {}, {}
     for name in map(str, range(TABLES)):
         positives, negatives = drawn(rng, 4), drawn(rng, 4)
         patients = rng.binomial(positives + negatives, 0.8)
         known = {"images": positives + negatives, "patients": patients, "positives": positives}
-        parties[name] = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in known.items()}
+        clients[name] = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in known.items()}
         truths[name] = np.concatenate([positives, negatives, patients])
-    equations: dict[str, list[tuple[NDArray[np.float64], float]]] = {name: [] for name in parties}
-    for row in sizes({"parties": parties}, SMALLEST).to_dict("records"):
+    equations: dict[str, list[tuple[NDArray[np.float64], float]]] = {name: [] for name in clients}
+    for row in sizes({"clients": clients}, SMALLEST).to_dict("records"):
         place = (*SPLITS, "total").index(row["split"])
         for column, rows in meaning.items():
             if not isinstance(row[column], str):
@@ -76,7 +76,7 @@ def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_su
 
 def test_a_public_set_with_several_classes_hides_its_small_splits_too() -> None:
     content = {"images": {"train": 90, "val": 4}, "patients": {"train": 90, "val": 4}, "positives": None}
-    text = json.dumps(sizes({"parties": {"A": content}}, SMALLEST).values.tolist())
+    text = json.dumps(sizes({"clients": {"A": content}}, SMALLEST).values.tolist())
     assert "<11" in text and "94" not in text and " 4," not in text
 
 

@@ -164,7 +164,7 @@ def test_only_its_owner_can_enter_what_stays_in_the_hospitals(tmp_path: Path) ->
 
     before = os.umask(0o022)
     try:
-        folder = private(tmp_path / "results" / "demo" / "parties")
+        folder = private(tmp_path / "results" / "demo" / "clients")
         assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent.stat().st_mode & 0o777 == 0o755
         folder.chmod(0o750)
         assert private(folder).stat().st_mode & 0o777 == 0o750, "what the owner has opened stays open"

@@ -21,24 +21,24 @@ def keep(folder: Path, every: int) -> Checkpoints:
     return Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1}, every)
 
 
-def rounds(folder: Path, every: int = 1, net=None):
-    net = net or hospitals.in_process()
-    return run(GP(), net, hospitals.theta(), ROUNDS, hospitals.no_judge, keep(folder, every))
+def rounds(folder: Path, every: int = 1, server=None):
+    server = server or hospitals.in_process()
+    return run(GP(), server, hospitals.theta(), ROUNDS, hospitals.no_judge, keep(folder, every))
 
 
-def interrupted(round: int, question: int, net=None):
+def interrupted(round: int, question: int, server=None):
     """A network on which SIGTERM comes while a hospital works on the given question of the given round."""
-    net = net or hospitals.in_process()
-    asked, deliver = [0], net._deliver
+    server = server or hospitals.in_process()
+    asked, deliver = [0], server._deliver
 
     def delivered(*words):
-        asked[0] = asked[0] + 1 if net.round == round else 0
-        if net.round == round and asked[0] == question:
+        asked[0] = asked[0] + 1 if server.round == round else 0
+        if server.round == round and asked[0] == question:
             os.kill(os.getpid(), signal.SIGTERM)
         return deliver(*words)
 
-    net._deliver = delivered
-    return net
+    server._deliver = delivered
+    return server
 
 
 @pytest.mark.parametrize(("round", "question"), [(1, 1), (2, 1), (3, 2), (5, 4)])
@@ -47,9 +47,9 @@ def test_in_the_middle_of_a_round_it_stops_at_once_and_ends_later_with_the_same_
 ) -> None:
     expected, whole = rounds(tmp_path / "whole")
     with stop.listening(), pytest.raises(Stopped):
-        rounds(tmp_path / "cut", net=interrupted(round, question))
+        rounds(tmp_path / "split", server=interrupted(round, question))
     capsys.readouterr()
-    theta, record = rounds(tmp_path / "cut")
+    theta, record = rounds(tmp_path / "split")
     told = capsys.readouterr().err
     assert (f"going on after round {round - 1} of {ROUNDS}" in told) == (round > 1)
     assert torch.equal(theta, expected)
@@ -59,9 +59,9 @@ def test_in_the_middle_of_a_round_it_stops_at_once_and_ends_later_with_the_same_
 def test_a_round_that_is_not_on_disk_is_written_down_first(tmp_path: Path, capsys) -> None:
     expected, whole = rounds(tmp_path / "whole", every=3)
     with stop.listening(), pytest.raises(Stopped):
-        rounds(tmp_path / "cut", every=3, net=interrupted(round=2, question=1))
+        rounds(tmp_path / "split", every=3, server=interrupted(round=2, question=1))
     capsys.readouterr()
-    theta, record = rounds(tmp_path / "cut", every=3)
+    theta, record = rounds(tmp_path / "split", every=3)
     assert f"going on after round 2 of {ROUNDS}" in capsys.readouterr().err
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics
@@ -69,17 +69,17 @@ def test_a_round_that_is_not_on_disk_is_written_down_first(tmp_path: Path, capsy
 
 def test_a_hospital_in_a_process_of_its_own_leaves_the_decision_to_the_server(tmp_path: Path) -> None:
     names = ("north", "east", "target")
-    net = hospitals.processes(names)
-    expected, whole = run(GP(), net, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "whole", 1))
-    for worker in net._workers.values():
+    server = hospitals.processes(names)
+    expected, whole = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "whole", 1))
+    for worker in server._workers.values():
         os.kill(worker.pid, signal.SIGTERM)
-    net.close()
-    net = hospitals.processes(names)
-    run(GP(), net, hospitals.theta(), 1, hospitals.no_judge, keep(tmp_path / "cut", 1))
-    for worker in net._workers.values():
+    server.close()
+    server = hospitals.processes(names)
+    run(GP(), server, hospitals.theta(), 1, hospitals.no_judge, keep(tmp_path / "split", 1))
+    for worker in server._workers.values():
         os.kill(worker.pid, signal.SIGTERM)  # as SLURM tells every process of the job
-    theta, record = run(GP(), net, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "cut", 1))
-    net.close()
+    theta, record = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "split", 1))
+    server.close()
     assert torch.equal(theta, expected)
     assert record.absences == whole.absences == []
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import PARTIES, edit, without_auc, write_lines, write_study
+from run_folders import CLIENTS, edit, without_auc, write_lines, write_study
 
 from fdamed.config.loader import load
 from fdamed.config.runs import Swept
@@ -54,7 +54,7 @@ def test_an_undefined_score_is_in_no_mean_and_keeps_its_reason(tmp_path: Path) -
     config = write_study(tmp_path, **SMALL)
     edit(config.parent / "runs/gp/NC/0/scores/NC.json", auc=None, why={"auc": "no positives"}, n=50, positives=0)
     scores = tables.tidy(records_of(config), 11)
-    gone = scores[(scores["run"] == "gp") & (scores["seed"] == 0) & (scores["party"] == "NC")].set_index("metric")
+    gone = scores[(scores["run"] == "gp") & (scores["seed"] == 0) & (scores["client"] == "NC")].set_index("metric")
     assert gone.loc["auc", "why"] == "no positives"
     assert np.isnan(gone.loc["auc", "value"])
     assert tables.summary(scores)["NC", "gp", "auc"].n == 2
@@ -66,7 +66,7 @@ def test_scores_over_few_images_of_a_class_are_suppressed(tmp_path: Path, n: int
     edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=n, positives=positives)
     records = records_of(config)
     scores = tables.tidy(records, 11)
-    mine = scores[(scores["run"] == "gp") & (scores["party"] == "NC")]
+    mine = scores[(scores["run"] == "gp") & (scores["client"] == "NC")]
     assert mine["value"].isna().all()
     assert mine["why"].str.startswith("suppressed").all()
     assert "gp" not in set(tables.rounds(records, 11)["run"])
@@ -74,8 +74,8 @@ def test_scores_over_few_images_of_a_class_are_suppressed(tmp_path: Path, n: int
 
 
 def test_with_several_targets_the_mean_is_taken_within_a_seed_first(tmp_path: Path) -> None:
-    cut = {"by": "condition", "parties": {"A": "Edema", "B": "Pneumonia"}, "target": "each"}
-    config = write_study(tmp_path, **SMALL | {"cut": cut, "seeds": [0, 1, 2]})
+    cut = {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "each"}
+    config = write_study(tmp_path, **SMALL | {"split": cut, "seeds": [0, 1, 2]})
     for target, values in {"A": (0.6, 0.7, 0.8), "B": (0.9, 0.8, 0.9)}.items():
         for seed, auc in enumerate(values):
             edit(config.parent / f"runs/gp/{target}/{seed}/scores/{target}.json", auc=auc)
@@ -147,7 +147,7 @@ def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[i
         "patients": {s: c[1] for s, c in zip(cohort.SPLITS, cells, strict=True)},
         "positives": {s: c[2] for s, c in zip(cohort.SPLITS, cells, strict=True)},
     }
-    frame = cohort.sizes({"parties": {"A": sizes}}, 11)
+    frame = cohort.sizes({"clients": {"A": sizes}}, 11)
     for _, row in frame.iterrows():
         for column in ("images", "patients", "positives"):
             assert isinstance(row[column], str) or row[column] == 0 or row[column] >= 11
@@ -204,7 +204,7 @@ def test_the_digest_of_a_run_changes_with_each_of_its_files(tmp_path: Path) -> N
     (folder / "done").write_text("other")
     seen.add(read(folder).digest)  # type: ignore[union-attr]
     assert len(seen) == 3
-    assert len(PARTIES) == 5
+    assert len(CLIENTS) == 5
 
 
 # --- scores that are no shares, classes that are no pairs ------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_with_many_classes_the_accuracy_is_the_main_score(tmp_path: Path) -> Non
     assert list(tables.headline(scores, ("acc",))["run"]) == ["gp", "fedavg"]
     edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=10)
     hidden = tables.tidy(records_of(config), 11)
-    assert hidden[(hidden["run"] == "gp") & (hidden["seed"] == 0) & (hidden["party"] == "NC")]["value"].isna().all()
+    assert hidden[(hidden["run"] == "gp") & (hidden["seed"] == 0) & (hidden["client"] == "NC")]["value"].isna().all()
 
 
 # --- sweeps ----------------------------------------------------------------------------------------------------------
@@ -244,11 +244,11 @@ def test_with_many_classes_the_accuracy_is_the_main_score(tmp_path: Path) -> Non
 def test_runs_over_the_same_option_share_a_sweep_and_values_are_in_order() -> None:
     swept = {f"gp-beta-{v}": Swept("gp", {"beta": v}) for v in (0.8, 0, 0.2)}
     swept |= {f"fedgp-beta-{v}": Swept("fedgp", {"beta": v}) for v in (0.2, 0.4)}
-    swept |= {f"few-labelled-{v}": Swept("few", {"labelled": v}) for v in (100, 20)}
-    beta, labelled = sweeps.grouped(swept)
+    swept |= {f"few-labeled-{v}": Swept("few", {"labeled": v}) for v in (100, 20)}
+    beta, labeled = sweeps.grouped(swept)
     assert (beta.options, list(beta.runs), beta.axis()) == (("beta",), ["gp", "fedgp"], [0, 0.2, 0.4, 0.8])
     assert (beta.numeric, beta.logarithmic) == (True, False)
-    assert (labelled.axis(), labelled.logarithmic) == ([20, 100], True)
+    assert (labeled.axis(), labeled.logarithmic) == ([20, 100], True)
     summary = {("NC", "gp-beta-0.2", "auc"): Interval(0.7, 0.4, 3)}
     table = sweeps.table([beta], summary, ["NC"], ["auc"])
     assert list(table["value"]) == ["0", "0.2", "0.8", "0.2", "0.4"]
@@ -306,13 +306,13 @@ def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
 
 
 def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> None:
-    config = write_study(tmp_path, **SMALL | {"runs": {"fedavg": {}, "gp": {"labelled": 33}, "oracle": {}}})
-    sizes = {"parties": {p: {"images": {"train": 60, "adapt": 40, "val": 9}} for p in PARTIES}}
+    config = write_study(tmp_path, **SMALL | {"runs": {"fedavg": {}, "gp": {"labeled": 33}, "oracle": {}}})
+    sizes = {"clients": {p: {"images": {"train": 60, "adapt": 40, "val": 9}} for p in CLIENTS}}
     found = {b.run: b for b in protocol.budgets(records_of(config), load(config), sizes)}
     # Sources: 100 images in batches of 32, the last one of 4. Target: 33 in batches of 16, the last of one left out.
     assert found["fedavg"].sources == {"LO": 4, "CO": 4, "ED": 4, "AT": 4}
     assert (found["fedavg"].own, found["gp"].own, found["oracle"].own) == (None, 2, 4)
-    assert (found["fedavg"].labelled, found["gp"].labelled, found["oracle"].labelled) == ("0", "33", "100 (all)")
+    assert (found["fedavg"].labeled, found["gp"].labeled, found["oracle"].labeled) == ("0", "33", "100 (all)")
     assert found["oracle"].sources == {}
 
 
@@ -363,7 +363,7 @@ def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: P
         "sex": {"method": "finetune", "auxiliary": {"heads": ["sex"]}},
         "both": {"method": "finetune", "auxiliary": {"heads": ["sex", "age"]}},
         "gp_sex": {"method": "gp", "auxiliary": {"heads": ["sex"]}},
-        "other": {"method": "finetune", "labelled": 50, "auxiliary": {"heads": ["age"]}},
+        "other": {"method": "finetune", "labeled": 50, "auxiliary": {"heads": ["age"]}},
     }
     config = write_study(tmp_path, **SMALL | {"runs": runs, "model": {"heads": ["sex", "age"]}})
     values = {"finetune": (0.5, 0.6, 0.7), "sex": (0.6, 0.7, 0.8), "both": (0.5, 0.7, 0.9)}

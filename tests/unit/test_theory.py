@@ -104,7 +104,7 @@ def test_the_four_rules_win_in_the_papers_order_as_the_distance_grows() -> None:
     assert order == ["source_only", "fedda", "fedgp", "target_only"]
 
 
-def test_best_beta_minimises_the_error_of_fedda() -> None:
+def test_best_beta_minimizes_the_error_of_fedda() -> None:
     best = errors.best_beta(2.0, 6.0)
     assert best == 0.25
     assert errors.fedda_error(best, 2.0, 6.0) == pytest.approx(1.5)
@@ -241,13 +241,13 @@ def test_the_score_says_what_following_the_advice_cost() -> None:
 
 
 def test_a_plan_stays_within_its_share_of_a_run() -> None:
-    for run, samples, labelled in (
+    for run, samples, labeled in (
         (100_000, [2000] * 4, 100),
         (6_500, [240] * 4, 80),
         (30_000, [500, 90], 20),
         (4_188, [137] * 4, 150),
     ):
-        p = plan(run, samples, labelled)
+        p = plan(run, samples, labeled)
         cost = p.points * (len(samples) * (p.warm + p.images) + p.target)
         assert cost <= 0.05 * run
     assert plan(100_000, [2000] * 4, 100).points == 3
@@ -256,14 +256,14 @@ def test_a_plan_stays_within_its_share_of_a_run() -> None:
 
 
 def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
-    net = hospitals.in_process()
-    found = survey(net, hospitals.theta(), Plan(points=1, warm=0, images=99, target=99, batch=2, replicates=50))
-    assert found.sources == ("east", "north", "south") and found.samples == (9, 14, 11) and found.labelled == 6
+    server = hospitals.in_process()
+    found = survey(server, hospitals.theta(), Plan(points=1, warm=0, images=99, target=99, batch=2, replicates=50))
+    assert found.sources == ("east", "north", "south") and found.samples == (9, 14, 11) and found.labeled == 6
     m = found.points[0].found
     assert len(found.points[0].again) == 50
     assert m.sigma2 > 0 and (np.abs(m.t) <= m.norm2**0.5 + 1e-9).all()
     assert np.allclose(np.diag(m.gram), 1.0) and (m.length > 0).all()
-    out = {line["kind"] for line in net.ledger.lines() if line["from"] == "target"}
+    out = {line["kind"] for line in server.ledger.lines() if line["from"] == "target"}
     assert out == {"count", "scalar", "statistic"}
     assert found.images == 9 + 14 + 11 + 6
 
@@ -309,19 +309,19 @@ def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None
 
 
 def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
-    net = hospitals.in_process()
-    deliver = net._deliver
+    server = hospitals.in_process()
+    deliver = server._deliver
 
-    def poisoned(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
-        if party in bad and hasattr(reply, "g"):
+    def poisoned(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        if client in bad and hasattr(reply, "g"):
             reply.g[0] = float("nan")
         return reply
 
-    net._deliver = poisoned
+    server._deliver = poisoned
     bad = {"east"}
-    assert survey(net, hospitals.theta(), Plan(2, 4, 8, 6, 2, 10)).sources == ("north", "south")
-    assert {a["party"] for a in net.absences} == {"east"}
+    assert survey(server, hospitals.theta(), Plan(2, 4, 8, 6, 2, 10)).sources == ("north", "south")
+    assert {a["client"] for a in server.absences} == {"east"}
     bad = {"north", "east", "south"}
     with pytest.raises(FdamedError, match="no source"):
-        survey(net, hospitals.theta(), Plan(1, 0, 8, 6, 2, 10))
+        survey(server, hospitals.theta(), Plan(1, 0, 8, 6, 2, 10))

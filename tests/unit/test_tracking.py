@@ -86,7 +86,7 @@ def test_nothing_in_the_store_names_a_login_a_place_or_a_secret(tracked: Path) -
     if getpass.getuser() not in {"root", "fdamed"}:
         assert getpass.getuser() not in json.dumps([run.data.tags, run.data.params])
     kept = tracked / "results/mlflow/artifacts/demo" / run.info.run_id / "artifacts"
-    assert json.loads((kept / "config.json").read_text())["cohort"] == "demo"
+    assert json.loads((kept / "config.json").read_text())["study"] == "demo"
     assert (kept / "figures/rounds.svg").read_text().startswith("<svg xmlns=")
 
 
@@ -185,7 +185,7 @@ def test_a_printed_address_has_no_password() -> None:
 def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
     store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
     assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
-    assert store.artefacts == tmp_path.resolve() / "results/mlflow/artifacts"
+    assert store.artifacts == tmp_path.resolve() / "results/mlflow/artifacts"
 
 
 def test_errors_of_the_store_are_the_users_to_mend() -> None:
@@ -203,7 +203,7 @@ def test_a_confusion_matrix_is_the_rates_times_the_classes_and_hides_rows_with_f
     assert confusion(score | {"positives": 4}, 11) is None
 
 
-def test_the_report_and_the_matrix_are_kept_as_artefacts(tracked: Path, tmp_path: Path) -> None:
+def test_the_report_and_the_matrix_are_kept_as_artifacts(tracked: Path, tmp_path: Path) -> None:
     shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
     config = tmp_path / "results/demo/config.json"
     edit(config, results=str(tmp_path / "results"))

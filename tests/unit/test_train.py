@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
-from fdamed.data.loader import Labelled
+from fdamed.data.loader import Labeled
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import AuxiliaryTasks, as_input, fit, held, noisy, predict, taken
 
@@ -45,16 +45,16 @@ def sex_head() -> FlatModel:
     return heads
 
 
-def two_patients(sexes: list[int]) -> Labelled:
+def two_patients(sexes: list[int]) -> Labeled:
     x = np.array([[1, 0], [1, 0]], dtype=np.float32)
-    return Labelled(x, np.array([1, 1]), {"sex": np.array(sexes)})
+    return Labeled(x, np.array([1, 1]), {"sex": np.array(sexes)})
 
 
 @pytest.mark.parametrize("sexes", [[1, 1], [1, -1]], ids=["all known", "one missing"])
 def test_auxinfo_is_equation_3_and_a_missing_label_is_masked(sexes: list[int]) -> None:
     model, heads = line(), sex_head()
     auxiliary = AuxiliaryTasks(heads, ("sex",), alpha=2.0)
-    outcome = fit(model, two_patients(sexes), Recipe(lr=0.1, batch=2, optimiser="sgd"), Stream(0), auxiliary=auxiliary)
+    outcome = fit(model, two_patients(sexes), Recipe(lr=0.1, batch=2, optimizer="sgd"), Stream(0), auxiliary=auxiliary)
     # L_main = -ln(3/4), L_aux = -ln(1/4): the loss of Eq. 3 with alpha = 2.
     assert outcome.loss == pytest.approx(-math.log(0.75) - 2 * math.log(0.25), rel=1e-6)
     # dL/df = <V, p - y> + alpha <U, q - b> = -ln3/4 + 2 * 3/4 ln3 = 5/4 ln3, and only the first weight sees x.
@@ -67,7 +67,7 @@ def test_auxinfo_is_equation_3_and_a_missing_label_is_masked(sexes: list[int]) -
 
 def test_without_any_known_label_the_auxiliary_loss_is_nothing() -> None:
     with_heads, plain, heads = line(), line(), sex_head()
-    recipe = Recipe(lr=0.1, batch=2, optimiser="sgd")
+    recipe = Recipe(lr=0.1, batch=2, optimizer="sgd")
     fit(with_heads, two_patients([-1, -1]), recipe, Stream(0), auxiliary=AuxiliaryTasks(heads, ("sex",), 2.0))
     fit(plain, two_patients([-1, -1]), recipe, Stream(0))
     assert torch.equal(with_heads.theta, plain.theta)
@@ -76,22 +76,22 @@ def test_without_any_known_label_the_auxiliary_loss_is_nothing() -> None:
 
 def test_alpha_nought_trains_the_main_task_alone() -> None:
     with_heads, plain = line(), line()
-    recipe = Recipe(lr=0.1, batch=2, optimiser="sgd")
+    recipe = Recipe(lr=0.1, batch=2, optimizer="sgd")
     fit(with_heads, two_patients([1, 0]), recipe, Stream(0), auxiliary=AuxiliaryTasks(sex_head(), ("sex",), 0.0))
     fit(plain, two_patients([1, 0]), recipe, Stream(0))
     assert torch.equal(with_heads.theta, plain.theta)
 
 
 def test_images_of_every_form_become_inputs() -> None:
-    grey, colour = torch.full((2, 4, 4), 255, dtype=torch.uint8), torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
-    assert as_input(grey).shape == (2, 1, 4, 4) and as_input(grey).max() == 1.0
-    assert as_input(colour).shape == (2, 3, 4, 4)
+    gray, color = torch.full((2, 4, 4), 255, dtype=torch.uint8), torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
+    assert as_input(gray).shape == (2, 1, 4, 4) and as_input(gray).max() == 1.0
+    assert as_input(color).shape == (2, 3, 4, 4)
     vectors = torch.ones(2, 7)
     assert as_input(vectors) is vectors
 
 
 def test_a_batch_is_taken_from_the_memory_map_without_copying_all_of_it() -> None:
-    data = Labelled(np.arange(32, dtype=np.uint8).reshape(8, 2, 2), np.zeros(8, np.int64), {})
+    data = Labeled(np.arange(32, dtype=np.uint8).reshape(8, 2, 2), np.zeros(8, np.int64), {})
     images = held(data, torch.device("cpu"))
     assert images.data_ptr() == data.images.ctypes.data
     assert taken(images, torch.tensor([3, 0]), torch.device("cpu"))[:, 0, 0].tolist() == [12, 0]
@@ -114,8 +114,8 @@ def test_noise_reaches_training_and_prediction_of_noisy_data_only() -> None:
     for noise in (0.0, 0.3, 0.3):
         model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
         model.load(start)
-        data = Labelled(x, y, {}, noise)
-        fit(model, data, Recipe(lr=0.1, batch=6, optimiser="sgd"), Stream(0))
+        data = Labeled(x, y, {}, noise)
+        fit(model, data, Recipe(lr=0.1, batch=6, optimizer="sgd"), Stream(0))
         results.append((model.read(), predict(model, data, rng=Stream(1))))
     assert not torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[1][0], results[2][0])
@@ -125,5 +125,5 @@ def test_noise_reaches_training_and_prediction_of_noisy_data_only() -> None:
 
 def test_prediction_gives_one_probability_a_class() -> None:
     model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
-    p = predict(model, Labelled(np.zeros((5, 2, 2), np.uint8), np.zeros(5, np.int64), {}), batch=2)
+    p = predict(model, Labeled(np.zeros((5, 2, 2), np.uint8), np.zeros(5, np.int64), {}), batch=2)
     assert p.shape == (5, 3) and p.sum(axis=1) == pytest.approx(np.ones(5))

@@ -26,10 +26,10 @@ METHODS = {
 
 def federation(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
     """Hospitals that train by plain descent, as SCAFFOLD asks for."""
-    net = hospitals.in_process(names)
-    for site in net._sites.values():
-        site.recipe = Recipe(lr=0.02, batch=4, optimiser="sgd")
-    return net
+    server = hospitals.in_process(names)
+    for site in server._clients.values():
+        site.recipe = Recipe(lr=0.02, batch=4, optimizer="sgd")
+    return server
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -37,14 +37,14 @@ def test_a_source_that_vanishes_with_the_model_leaves_the_round_to_the_others(na
     """In the first round; the state after it is theirs to the last bit, as if it had never been invited."""
     method, others = REGISTRY[name](**METHODS[name]), federation(("east", "south", "target"))
     lost = {"lost": {"every": {"up": 1.0}}, "spare": ["east", "south", "target"]}
-    net = Unreliable(federation(), Faults.model_validate(lost), 0)
+    server = Unreliable(federation(), Faults.model_validate(lost), 0)
     found = []
-    for each in (net, others):
+    for each in (server, others):
         each.begin(1, 2)
         found.append(method.final(method.round(method.start(hospitals.theta()), each)))
     assert torch.equal(*found) and not torch.equal(found[0][: len(hospitals.theta())], hospitals.theta())
-    assert {(a["party"], a["why"]) for a in net.absences} == {("north", _why(name))}
-    assert ("north", "weights") in {(line["to"], line["kind"]) for line in net.ledger.lines()}, "it had the model"
+    assert {(a["client"], a["why"]) for a in server.absences} == {("north", _why(name))}
+    assert ("north", "weights") in {(line["to"], line["kind"]) for line in server.ledger.lines()}, "it had the model"
 
 
 def _why(name: str) -> str:
@@ -53,22 +53,22 @@ def _why(name: str) -> str:
 
 def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_in_the_model() -> None:
     faults = Faults.model_validate({"lost": {"weights": {"up": 1.0}}, "spare": ["east", "south", "target"]})
-    net, whole = Unreliable(federation(), faults, 0), federation()
+    server, whole = Unreliable(federation(), faults, 0), federation()
     states = []
-    for each in (net, whole):
+    for each in (server, whole):
         each.begin(1, 2)
         method = FedIIR(weight=0.1)
         states.append(method.round(method.start(hospitals.theta()), each))
     assert torch.equal(states[0].g, states[1].g) and not torch.equal(states[0].x, states[1].x)
-    assert [(a["party"], a["step"]) for a in net.absences] == [("north", "fediir.train")]
-    assert ("north", "statistic") in {(line["from"], line["kind"]) for line in net.ledger.lines()}
+    assert [(a["client"], a["step"]) for a in server.absences] == [("north", "fediir.train")]
+    assert ("north", "statistic") in {(line["from"], line["kind"]) for line in server.ledger.lines()}
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("probes", [0, 1, 2])
 def test_where_no_parameter_has_a_gradient_fedgtst_stays_and_tells_a_norm_of_almost_zero(probes, guide) -> None:
     site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.02, batch=14, optimiser="sgd")  # all images at once, as many of either class
+    site.recipe = Recipe(lr=0.02, batch=14, optimizer="sgd")  # all images at once, as many of either class
     nothing = torch.zeros_like(hospitals.theta())
     cut = site.model.layout.trainable
     question = Guided(

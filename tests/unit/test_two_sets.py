@@ -31,20 +31,20 @@ def ids(part, *splits: str) -> set[str]:
 
 
 CUTS = [
-    Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labelled=20),
-    Partition(by="dirichlet", clients=10, sources="a", target="b", labelled=20),
-    Partition(by="iid", clients=10, sources="a", target="b", labelled=20, val=0.1),
+    Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labeled=20),
+    Partition(by="dirichlet", clients=10, sources="a", target="b", labeled=20),
+    Partition(by="iid", clients=10, sources="a", target="b", labeled=20, val=0.1),
 ]
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=lambda c: c.by)
+@pytest.mark.parametrize("split", CUTS, ids=lambda c: c.by)
 def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partition) -> None:
     sets = {"a": samples(1300, 200, "files"), "b": samples(1300, 200, "files")}
     parts = partition(sets, cut)
     assert list(parts) == [*(f"C{i}" for i in range(10)), "b"]
     sources = set().union(*(ids(parts[f"C{i}"], "train") for i in range(10)))
     everything = [i for p in parts.values() for i in p.order["image"]]
-    assert len(everything) == len(set(everything)) and shared(parts) == {"parties": 0, "splits": 0}
+    assert len(everything) == len(set(everything)) and shared(parts) == {"clients": 0, "splits": 0}
     assert len(sources) == 990 and not sources & set(parts["b"].order["image"])
     assert ids(parts["b"], "test") == {f"a/{r}" for r in range(1100, 1300)}, "the released test part"
     assert len(parts["b"].order) == 110 + 200
@@ -54,7 +54,7 @@ def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partitio
 
 def test_sets_of_different_files_are_used_whole() -> None:
     sets = {"a": samples(600, 100, "mnist"), "b": samples(900, 300, "mnist_m")}
-    cut = Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labelled="all")
+    cut = Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labeled="all")
     parts = partition(sets, cut)
     assert sum(len(parts[f"C{i}"].order) for i in range(10)) == 500
     assert {parts[f"C{i}"].order["y"].nunique() for i in range(10)} == {2}
@@ -64,10 +64,10 @@ def test_sets_of_different_files_are_used_whole() -> None:
 
 def test_a_sample_in_two_hospitals_would_be_counted() -> None:
     parts = partition(
-        {"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labelled": 2})
+        {"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labeled": 2})
     )
     parts["C0"] = parts["b"]
-    assert shared(parts)["parties"] == len(parts["b"].order)
+    assert shared(parts)["clients"] == len(parts["b"].order)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_sample_in_two_hospitals_would_be_counted() -> None:
 def test_what_does_not_fit_is_refused(wrong: dict, reason: str) -> None:
     domain = {"kind": "idx", "root": "x"}
     raw = {
-        "cohort": "t",
+        "study": "t",
         "data": {"layout": "benchmark", "domains": {"a": domain, "b": domain}},
-        "cut": {"by": "iid", "clients": 10, "sources": "a", "target": "b"} | wrong,
+        "split": {"by": "iid", "clients": 10, "sources": "a", "target": "b"} | wrong,
         "runs": {"fedavg": {}},
     }
     with pytest.raises(FdamedError, match=reason):
@@ -95,8 +95,8 @@ def test_what_does_not_fit_is_refused(wrong: dict, reason: str) -> None:
 def test_turning_by_ninety_degrees_moves_every_pixel_to_its_place() -> None:
     x = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
     assert (shifted(x, Moved(rotate=90), "x") == np.rot90(x, axes=(1, 2))).all()
-    colours = np.stack([x, x + 40, x + 80], axis=-1)
-    assert (shifted(colours, Moved(rotate=-90), "x") == np.rot90(colours, -1, axes=(1, 2))).all()
+    colors = np.stack([x, x + 40, x + 80], axis=-1)
+    assert (shifted(colors, Moved(rotate=-90), "x") == np.rot90(colors, -1, axes=(1, 2))).all()
 
 
 def test_inversion_and_noise_do_what_they_say_and_the_same_each_time() -> None:
@@ -113,11 +113,11 @@ def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_pat
     write_idx(tmp_path / "idx", train=400, test=100)
     base = {"kind": "idx", "root": str(tmp_path / "idx")}
     raw = {
-        "cohort": "t",
+        "study": "t",
         "results": str(tmp_path / "results"),
         "data": {"layout": "benchmark", "domains": {"plain": base, "turned": base | {"shift": {"rotate": 30}}}},
-        "cut": {
-            "by": "classes", "clients": 7, "classes_each": 2, "sources": "plain", "target": "turned", "labelled": 20,
+        "split": {
+            "by": "classes", "clients": 7, "classes_each": 2, "sources": "plain", "target": "turned", "labeled": 20,
         },
         "image": {"size": 28},
         "model": {"backbone": "cnn", "classes": 10},
@@ -127,14 +127,14 @@ def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_pat
     divide.write(config, Places.of(config))
     import pandas as pd
 
-    orders = {p: pd.read_parquet(Places.of(config).party(p) / "order.parquet") for p in config.cut.parties}
+    orders = {p: pd.read_parquet(Places.of(config).client(p) / "order.parquet") for p in config.split.clients}
     everything = pd.concat(orders.values())["image"]
     assert everything.is_unique and everything.str.startswith("plain/").all()
-    images = np.load(Places.of(config).party("turned") / "images.npy")
+    images = np.load(Places.of(config).client("turned") / "images.npy")
     place = int(orders["turned"]["image"].iloc[0].removeprefix("plain/"))
     turned = read(Domain(kind="idx", root=base["root"], shift=Moved(rotate=30)), "x")
     assert (images[0] == turned.x[place]).all()
-    assert read_json(Places.of(config).root / "leakage.json")["patients_in_two_parties"] == 0
+    assert read_json(Places.of(config).root / "leakage.json")["patients_in_two_clients"] == 0
 
 
 def test_mnist_m_is_read_with_its_released_test_part(tmp_path: Path) -> None:

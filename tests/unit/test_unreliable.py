@@ -10,7 +10,7 @@ import torch
 from fdamed.config import loader as configfile
 from fdamed.config.faults import Faults
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.privacy_budget import note_costs, tell_cost
@@ -37,16 +37,16 @@ class Times:
 
 
 @step("tests.unit.test_unreliable.remember")
-def remember(site: Site, ask: Times) -> Times:
+def remember(site: Client, ask: Times) -> Times:
     """Count the questions that arrived."""
     site.memory["times"] = site.memory.get("times", torch.zeros(1)) + ask.count
     return Times(count=int(site.memory["times"]))
 
 
 def unreliable(seed: int = 3, **faults: object) -> Unreliable:
-    net = Unreliable(hospitals.in_process(), Faults.model_validate(faults), seed)
-    net.begin(1, 3)
-    return net
+    server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), seed)
+    server.begin(1, 3)
+    return server
 
 
 def schedule(seed: int = 3, **faults: object) -> Schedule:
@@ -57,8 +57,8 @@ def hits(plan: Schedule, rounds: int = 40) -> set[tuple[int, str]]:
     return {(r, p) for r in range(1, rounds + 1) for p in hospitals.NAMES if plan.absent(r, p)}
 
 
-def bytes_of(net: Unreliable, **where: str) -> int:
-    return net.ledger.total(**where)
+def bytes_of(server: Unreliable, **where: str) -> int:
+    return server.ledger.total(**where)
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------
@@ -138,14 +138,14 @@ def test_times_are_log_normal_and_a_slow_hospital_is_slow_by_its_factor() -> Non
 
 
 def test_who_is_absent_is_not_sent_anything() -> None:
-    net = unreliable(away={1: ["north"]})
-    replies = net.ask_all(net.sources, train_locally, Model(x=hospitals.theta()))
+    server = unreliable(away={1: ["north"]})
+    replies = server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))
     assert set(replies) == {"east", "south"}
-    assert bytes_of(net, receiver="north") == bytes_of(net, sender="north") == 0
-    assert net.absences == [{"round": 1, "party": "north", "step": TRAIN, "why": "absent by schedule"}]
-    net.absences.clear()
-    net.begin(2, 3)
-    assert set(net.ask_all(net.sources, train_locally, Model(x=hospitals.theta()))) == set(SOURCES)
+    assert bytes_of(server, receiver="north") == bytes_of(server, sender="north") == 0
+    assert server.absences == [{"round": 1, "client": "north", "step": TRAIN, "why": "absent by schedule"}]
+    server.absences.clear()
+    server.begin(2, 3)
+    assert set(server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))) == set(SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -158,47 +158,47 @@ def test_who_is_absent_is_not_sent_anything() -> None:
     ],
 )
 def test_what_the_hospital_did_and_which_bytes_left(faults, why, worked, up) -> None:
-    net = unreliable(**faults)
+    server = unreliable(**faults)
     with pytest.raises(DroppedOut, match=f"north: {why}"):
-        net.ask("north", remember, Times(count=1))
-    assert [a["why"] for a in net.absences] == [why]
-    assert len(net._inner._sites["north"].memory) == worked
-    assert bytes_of(net, receiver="north") == (0 if up is None else 8)
-    assert bytes_of(net, sender="north") == (up or 0)
+        server.ask("north", remember, Times(count=1))
+    assert [a["why"] for a in server.absences] == [why]
+    assert len(server._inner._clients["north"].memory) == worked
+    assert bytes_of(server, receiver="north") == (0 if up is None else 8)
+    assert bytes_of(server, sender="north") == (up or 0)
 
 
 def test_an_answer_in_time_is_the_answer() -> None:
-    net = unreliable(minutes={"median": 9.0, "spread": 0.0}, deadline=9.0)
-    assert net.ask("north", remember, Times(count=1)).count == 1
-    assert net.ask("north", remember, Times(count=1)).count == 2
-    assert net.absences == []
+    server = unreliable(minutes={"median": 9.0, "spread": 0.0}, deadline=9.0)
+    assert server.ask("north", remember, Times(count=1)).count == 1
+    assert server.ask("north", remember, Times(count=1)).count == 2
+    assert server.absences == []
 
 
 def test_an_answer_that_is_not_finite_is_still_refused() -> None:
-    net = unreliable()
-    deliver = net._inner._deliver
+    server = unreliable()
+    deliver = server._inner._deliver
 
-    def poisoned(party, step, nth, msg):
-        reply = deliver(party, step, nth, msg)
+    def poisoned(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
         return Trained(x=reply.x * float("nan"), n=reply.n, loss=reply.loss)
 
-    net._inner._deliver = poisoned
+    server._inner._deliver = poisoned
     with pytest.raises(DroppedOut, match="not finite"):
-        net.ask("north", train_locally, Model(x=hospitals.theta()))
+        server.ask("north", train_locally, Model(x=hospitals.theta()))
 
 
 def test_the_order_in_which_hospitals_are_asked_changes_nothing() -> None:
     faults = {"absent": 0.3, "lost": 0.3}
     there = []
     for names in (hospitals.NAMES, tuple(reversed(hospitals.NAMES))):
-        net = unreliable(**faults)
+        server = unreliable(**faults)
         found = {}
         for r in range(1, 15):
-            net.begin(r, 15)
+            server.begin(r, 15)
             for name in names:
                 for nth in range(2):
                     try:
-                        net.ask(name, remember, Times(count=1))
+                        server.ask(name, remember, Times(count=1))
                         found[r, name, nth] = ""
                     except DroppedOut as absent:
                         found[r, name, nth] = absent.why
@@ -211,9 +211,9 @@ def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
     faults = {"absent": 0.2, "lost": {"update": 0.3, "weights": {"up": 0.3}}, "spare": ["target"], "quorum": 0}
     told = []
     for method in (FedAvg(), FedGP()):
-        net = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 3)
-        _, record = run(method, net, hospitals.theta(), 6, hospitals.no_judge)
-        told.append([(a["round"], a["party"], a["why"].partition(":")[0]) for a in record.absences])
+        server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 3)
+        _, record = run(method, server, hospitals.theta(), 6, hospitals.no_judge)
+        told.append([(a["round"], a["client"], a["why"].partition(":")[0]) for a in record.absences])
     assert told[0] == told[1] and len(told[0]) >= 4
 
 
@@ -223,14 +223,14 @@ def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
 @pytest.mark.parametrize(("quorum", "lost"), [(0, set()), (1, {3}), (2, {2, 3}), (3, {1, 2, 3})])
 def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept(quorum, lost) -> None:
     faults = {"away": {1: ["north"], 2: ["north", "east"], 3: ["sources"]}, "quorum": quorum}
-    net = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 0)
+    server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 0)
     seen = [hospitals.theta()]
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
         seen.append(theta.clone())
         return {}
 
-    _, record = run(FedAvg(), net, hospitals.theta(), 4, judge)
+    _, record = run(FedAvg(), server, hospitals.theta(), 4, judge)
     assert {m["round"] for m in record.metrics if m.get("lost")} == lost
     assert {m["round"] for m in record.metrics if m.get("below_quorum")} == lost
     same = {r for r in range(1, 5) if torch.equal(seen[r], seen[r - 1])}
@@ -239,30 +239,30 @@ def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept
 
 
 def test_a_method_that_asks_no_source_needs_no_quorum() -> None:
-    net = Unreliable(hospitals.in_process(), Faults(absent=1.0, spare=("target",), quorum=3), 0)
-    _, record = run(TargetOnly(), net, hospitals.theta(), 2, hospitals.no_judge)
+    server = Unreliable(hospitals.in_process(), Faults(absent=1.0, spare=("target",), quorum=3), 0)
+    _, record = run(TargetOnly(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert record.absences == [] and not any(m.get("lost") for m in record.metrics)
 
 
 def test_asking_one_source_on_purpose_is_not_below_the_quorum() -> None:
-    net = unreliable(quorum=3)
-    assert set(net.ask_all(["north"], train_locally, Model(x=hospitals.theta()))) == {"north"}
-    assert net.ask_all([], train_locally, Model(x=hospitals.theta())) == {}
+    server = unreliable(quorum=3)
+    assert set(server.ask_all(["north"], train_locally, Model(x=hospitals.theta()))) == {"north"}
+    assert server.ask_all([], train_locally, Model(x=hospitals.theta())) == {}
 
 
 def test_the_quorum_counts_all_sources_of_the_round_not_those_of_one_question() -> None:
-    net = unreliable(away={1: ["north", "east"]}, quorum=2)
+    server = unreliable(away={1: ["north", "east"]}, quorum=2)
     ask = Model(x=hospitals.theta())
-    assert set(net.ask_all(["south"], train_locally, ask)) == {"south"}
-    assert net.ask_all(["north"], train_locally, ask) == {}
+    assert set(server.ask_all(["south"], train_locally, ask)) == {"south"}
+    assert server.ask_all(["north"], train_locally, ask) == {}
     with pytest.raises(DroppedOut, match="1 of 3 are there, the quorum is 2"):
-        net.ask_all(["east"], train_locally, ask)
-    assert net.notes["below_quorum"] == 1.0
+        server.ask_all(["east"], train_locally, ask)
+    assert server.notes["below_quorum"] == 1.0
 
 
 def test_a_round_without_its_target_is_lost_and_the_run_goes_on() -> None:
-    net = Unreliable(hospitals.in_process(), Faults(away={2: ("target",)}), 0)
-    _, record = run(Finetune(), net, hospitals.theta(), 3, hospitals.no_judge)
+    server = Unreliable(hospitals.in_process(), Faults(away={2: ("target",)}), 0)
+    _, record = run(Finetune(), server, hospitals.theta(), 3, hospitals.no_judge)
     assert [bool(m.get("lost")) for m in record.metrics] == [False, True, False]
     assert [a["why"] for a in record.absences] == ["absent by schedule"]
     spent = {line["to"] for line in record.ledger if line["round"] == 2}
@@ -270,22 +270,22 @@ def test_a_round_without_its_target_is_lost_and_the_run_goes_on() -> None:
 
 
 def test_a_study_in_which_every_round_is_lost_is_not_scored() -> None:
-    net = Unreliable(hospitals.in_process(), Faults(lost={"every": {"up": 1.0}}), 0)
+    server = Unreliable(hospitals.in_process(), Faults(lost={"every": {"up": 1.0}}), 0)
     with pytest.raises(FdamedError, match="every round was lost"):
-        run(FedAvg(), net, hospitals.theta(), 2, hospitals.no_judge)
+        run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
 
 
 def test_what_the_network_behind_misses_is_told_once() -> None:
-    net = unreliable()
+    server = unreliable()
 
-    def ended(party, step, nth, msg):
-        net._inner._miss(party, step, "its process ended")
-        raise DroppedOut(party, "its process ended")
+    def ended(client, step, nth, msg):
+        server._inner._miss(client, step, "its process ended")
+        raise DroppedOut(client, "its process ended")
 
-    net._inner._deliver = ended
+    server._inner._deliver = ended
     with pytest.raises(DroppedOut):
-        net.ask("east", train_locally, Model(x=hospitals.theta()))
-    assert [(a["round"], a["party"], a["why"]) for a in net.absences] == [(1, "east", "its process ended")]
+        server.ask("east", train_locally, Model(x=hospitals.theta()))
+    assert [(a["round"], a["client"], a["why"]) for a in server.absences] == [(1, "east", "its process ended")]
 
 
 def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
@@ -293,7 +293,7 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         title, steps = "Nosy", (train_locally,)
 
     inner = hospitals.in_process()
-    for site in inner._sites.values():
+    for site in inner._clients.values():
         site.release = frozenset({"update"})
     with pytest.raises(FdamedError, match="does not release"):
         run(Nosy(), Unreliable(inner, Faults(), 0), hospitals.theta(), 1, hospitals.no_judge)
@@ -305,17 +305,17 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"absent": 1.5}, "`train.unreliable.absent`: Input should be less than or equal to 1"),
-        ({"absent": -0.1}, "`train.unreliable.absent`"),
-        ({"absent": float("nan")}, "`train.unreliable.absent`"),
+        ({"absent": 1.5}, "`train.faults.absent`: Input should be less than or equal to 1"),
+        ({"absent": -0.1}, "`train.faults.absent`"),
+        ({"absent": float("nan")}, "`train.faults.absent`"),
         ({"lost": {"updte": 0.1}}, "no message has updte; allowed: every, weights, individual, update, statistic"),
         ({"lost": {"federation.steps.trin": 0.1}}, "train_locally"),
         ({"lost": {"update": {"upp": 0.1}}}, "did you mean `up`?"),
-        ({"lost": 2}, "`train.unreliable.lost.every.down`"),
+        ({"lost": 2}, "`train.faults.lost.every.down`"),
         ({"deadline": 3}, "`minutes` and `deadline` go together"),
         ({"minutes": {"median": 3}}, "`minutes` and `deadline` go together"),
-        ({"minutes": {"median": 0}, "deadline": 3}, "`train.unreliable.minutes.median`"),
-        ({"away": {0: ["a"]}}, "`train.unreliable.away.0"),
+        ({"minutes": {"median": 0}, "deadline": 3}, "`train.faults.minutes.median`"),
+        ({"away": {0: ["a"]}}, "`train.faults.away.0"),
         ({"away": {1: ["c"]}}, "names c; allowed: a, b, target, sources"),
         ({"spare": ["c"]}, "names c"),
         ({"minutes": {"median": 1, "slower": {"c": 2}}, "deadline": 3}, "names c"),
@@ -330,7 +330,7 @@ def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
 
 def test_a_study_without_the_section_has_the_digests_that_it_always_had() -> None:
     study = configfile.parse(changed(), "x")
-    assert study.train.unreliable is None
+    assert study.train.faults is None
     assert "unreliable" not in study.model_dump(mode="json")["train"]
 
 
@@ -346,11 +346,11 @@ def test_a_sweep_goes_over_faults_as_over_options_and_survives_being_written_dow
     assert list(runs) == ["gp-absent-0-lost-0.1", "gp-absent-0.2-lost-0.1", "fedavg"]
     train = study.train_of(runs["gp-absent-0.2-lost-0.1"])
     assert train.rounds == 9 and runs["gp-absent-0.2-lost-0.1"].options == {"beta": 0.4}
-    faults = train.unreliable
+    faults = train.faults
     assert faults is not None
     assert (faults.absent, faults.spare, faults.away) == (0.2, ("target",), {3: ("b",)})
     assert faults.lost["every"].up == faults.lost["every"].down == 0.1
-    assert study.train_of(runs["fedavg"]).unreliable.absent == 0.0
+    assert study.train_of(runs["fedavg"]).faults.absent == 0.0
 
 
 def test_a_swept_chance_is_checked_too() -> None:
@@ -360,8 +360,8 @@ def test_a_swept_chance_is_checked_too() -> None:
 def test_a_run_can_have_a_reliable_network_in_an_unreliable_study() -> None:
     raw = changed(train__unreliable={"absent": 0.5}, runs__gp={"train": {"unreliable": None}})
     study = configfile.parse(raw, "x")
-    assert study.train_of(study.runs["gp"]).unreliable is None
-    assert study.train_of(study.runs["fedavg"]).unreliable is not None
+    assert study.train_of(study.runs["gp"]).faults is None
+    assert study.train_of(study.runs["fedavg"]).faults is not None
 
 
 @pytest.mark.parametrize("given", [None, {"absent": 0.5}])
@@ -384,14 +384,14 @@ def test_every_overlay_can_be_laid_over_the_cohorts(path: Path) -> None:
         alone = configfile.load(ROOT / "config" / f"{cohort}.yaml")
         both = configfile.load(ROOT / "config" / f"{cohort}.yaml", path)
         assert set(alone.expanded_runs()) <= set(both.expanded_runs())
-        faulty = [r for r in both.expanded_runs().values() if both.train_of(r).unreliable]
+        faulty = [r for r in both.expanded_runs().values() if both.train_of(r).faults]
         assert len(faulty) >= 2
 
 
 def test_a_lost_account_of_privacy_takes_no_quorum_from_a_round_that_was_good(monkeypatch) -> None:
-    net = unreliable(quorum=3)
-    monkeypatch.setattr(net, "_lost", lambda party, way, step: "scalar" if step is tell_cost else None)
-    assert len(net.ask_all(net.sources, train_locally, Model(x=hospitals.theta()))) == 3
-    note_costs(net)
-    assert "below_quorum" not in net.notes
-    assert {a["party"] for a in net.absences if a["step"] == tell_cost.name} == set(SOURCES)
+    server = unreliable(quorum=3)
+    monkeypatch.setattr(server, "_lost", lambda client, way, step: "scalar" if step is tell_cost else None)
+    assert len(server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))) == 3
+    note_costs(server)
+    assert "below_quorum" not in server.notes
+    assert {a["client"] for a in server.absences if a["step"] == tell_cost.name} == set(SOURCES)

@@ -25,7 +25,7 @@ def test_epsilon_of_secure_noise_is_in_metrics_record_report_and_in_the_hospital
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rounds = [line["privacy/epsilon/lesion"] for line in metrics]
     assert 0 < rounds[0] < rounds[1] == pytest.approx(cost["epsilon"], rel=1e-6)
-    account = lines_in({}, root / "parties" / "lesion" / "memory" / "secure" / "edema" / "0" / FILE)
+    account = lines_in({}, root / "clients" / "lesion" / "memory" / "secure" / "edema" / "0" / FILE)
     assert [list(line) for line in account] == cost["spent"], "the account stays when the run is finished"
     assert epsilon(account, cost["delta"]) == cost["epsilon"]
     page = (root / "report" / "index.html").read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def runs(study: Path) -> list[Path]:
     return sorted((study / "results" / "tiny" / "runs").glob("*/*/*/done"))
 
 
-def test_every_artefact_of_the_contract_is_there(study: Path) -> None:
+def test_every_artifact_of_the_contract_is_there(study: Path) -> None:
     root = study / "results" / "tiny"
     for name in ("ingest.json", "cohort.json", "leakage.json", "tracked.json", "report/index.html"):
         assert (root / name).stat().st_size > 0, name
@@ -81,7 +81,7 @@ def test_classical_rows_stand_beside_the_federated_ones_and_their_features_are_i
     assert {"lesion", "edema", "consolidation"} <= set(features["hospital"])
     assert not left[left["run"] == "fedavg"]["kind"].eq("features").any()
     embedded = {p.relative_to(root).parts[:4] for p in root.rglob("features/*/*/*.safetensors")}
-    assert {parts[0] for parts in embedded} == {"parties"} and {parts[3] for parts in embedded} == {"init", "fedavg"}
+    assert {parts[0] for parts in embedded} == {"clients"} and {parts[3] for parts in embedded} == {"init", "fedavg"}
 
 
 def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> None:
@@ -93,7 +93,7 @@ def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> Non
     score = json.loads((root / "runs" / "tca" / "edema" / "0" / "scores" / "edema.json").read_text())
     low, high = score["bootstrap"]["intervals"]["auc"]
     assert low <= score["auc"] <= high
-    assert {p.relative_to(root).parts[0] for p in root.rglob("probes")} == {"parties"}
+    assert {p.relative_to(root).parts[0] for p in root.rglob("probes")} == {"clients"}
 
 
 def test_every_hospital_asks_the_models_it_had_a_part_in_who_trained_them(study: Path) -> None:
@@ -115,10 +115,10 @@ def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
 
 def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:
     seen: dict[str, tuple[str, str]] = {}
-    for party in ("lesion", "edema", "consolidation"):
-        rows = pd.read_parquet(study / "results" / "tiny" / "parties" / party / "manifest.parquet")
+    for client in ("lesion", "edema", "consolidation"):
+        rows = pd.read_parquet(study / "results" / "tiny" / "clients" / client / "manifest.parquet")
         for patient, split in zip(rows["patient"], rows["split"], strict=True):
-            assert seen.setdefault(patient, (party, split)) == (party, split)
+            assert seen.setdefault(patient, (client, split)) == (client, split)
     assert len(seen) > 20
 
 
@@ -202,7 +202,7 @@ def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) 
     for name in ("done", "metrics.jsonl", "theta.safetensors"):
         (folder / name).unlink()
     config = next(
-        c for c in (study / "results" / "tiny" / "parties").glob("config.*.json") if '"beta": 0.5' in c.read_text()
+        c for c in (study / "results" / "tiny" / "clients").glob("config.*.json") if '"beta": 0.5' in c.read_text()
     )
     command = ["fdamed", "federate", "--config", config, "--run", "gp_auxinfo", "--target", "edema", "--seed", "0"]
     fdamed = Path(sys.executable).parent / command[0]
@@ -262,14 +262,14 @@ def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_ml
     page = (root / "report" / "index.html").read_text(encoding="utf-8")
     assert "fedavg, then finetune_head" in page and "50% of the sources" in page and "second phase" in page
     costs = pd.read_csv(root / "report" / "tables" / "costs.csv").set_index("run")
-    assert "then finetune_head on 30 labelled target images, 2 rounds" in costs.loc["transfer", "work"]
+    assert "then finetune_head on 30 labeled target images, 2 rounds" in costs.loc["transfer", "work"]
     budget = pd.read_csv(root / "report" / "tables" / "budget.csv").set_index("run")
-    assert str(budget.loc["transfer", "labelled"]) == "30" and budget.loc["transfer", "target_steps"] == 4
+    assert str(budget.loc["transfer", "labeled"]) == "30" and budget.loc["transfer", "target_steps"] == 4
     with sqlite3.connect(tmp_path / "results" / "mlflow" / "mlflow.db") as db:
         told = dict(db.execute("select key, value from params where key like 'then%'").fetchall())
     assert told == {"then": "finetune_head", "then_rounds": "2", "then_lr": "0.005"} | {
         "then_head": "new",
-        "then_optimiser": "kept",
+        "then_optimizer": "kept",
     }
     changed = tmp_path / "changed.yaml"
     changed.write_text(config.read_text().replace("rounds: 2 }", "rounds: 1 }"))

@@ -30,7 +30,7 @@ rule advise:
         settings=settings(
             "phantom",
             "data",
-            "cut",
+            "split",
             "image",
             "model",
             "train",

@@ -4,9 +4,9 @@
 rule divide:
     output:
         orders=expand(
-            f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties
+            f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients
         ),
-        images=expand(f"{ROOT}/parties/{{party}}/images.npy", party=study.cut.parties),
+        images=expand(f"{ROOT}/clients/{{client}}/images.npy", client=study.split.clients),
         summary=multiext(f"{ROOT}/", "ingest.json", "cohort.json", "leakage.json"),
     log:
         f"{ROOT}/logs/divide.log",
@@ -18,6 +18,6 @@ rule divide:
         mem_mb=growing(4000),
         runtime=60,
     params:
-        settings=settings("data", "cut", "image", "model"),
+        settings=settings("data", "split", "image", "model"),
     shell:
         "fdamed divide 2> {log:q}"

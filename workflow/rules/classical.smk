@@ -3,14 +3,14 @@
 
 rule features:
     input:
-        f"{ROOT}/parties/{{party}}/order.parquet",
+        f"{ROOT}/clients/{{client}}/order.parquet",
         backbone_weights,
     output:
-        f"{ROOT}/parties/{{party}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
+        f"{ROOT}/clients/{{client}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
     log:
-        f"{ROOT}/parties/{{party}}/logs/features.{{backbone}}.{{target}}.{{seed}}.log",
+        f"{ROOT}/clients/{{client}}/logs/features.{{backbone}}.{{target}}.{{seed}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/features.{{party}}.{{backbone}}.{{target}}.{{seed}}.tsv"
+        f"{ROOT}/benchmarks/features.{{client}}.{{backbone}}.{{target}}.{{seed}}.tsv"
     wildcard_constraints:
         backbone=one_of(["init", *FEDERATED]),
     conda:
@@ -21,9 +21,9 @@ rule features:
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
-        settings=settings("phantom", "data", "cut", "image", "model", source="features"),
+        settings=settings("phantom", "data", "split", "image", "model", source="features"),
     shell:
-        "fdamed features --party {wildcards.party} --backbone {wildcards.backbone:q} "
+        "fdamed features --client {wildcards.client} --backbone {wildcards.backbone:q} "
         "--target {wildcards.target} --seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.core.errors import FdamedError
@@ -33,12 +33,12 @@ for place in (
             "  to do: rename the folder, or give the path of a symbolic link without braces"
         )
 
-ROOT = f"{study.results}/{study.cohort}"
+ROOT = f"{study.results}/{study.study}"
 SECTIONS = study.model_dump(mode="json")
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
-CONFIG = f"{ROOT}/parties/config.{digest(SECTIONS)}.json"
+CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
-CLASSICAL = [n for n, run in RUNS.items() if catalogue()[run.method].get("classical")]
+CLASSICAL = [n for n, run in RUNS.items() if catalog()[run.method].get("classical")]
 FEDERATED = [n for n in RUNS if n not in CLASSICAL]
 COMMANDS = "fdamed.cli.commands"
 DATA = [
@@ -56,8 +56,8 @@ SOURCE = {
 
 
 wildcard_constraints:
-    party="|".join(study.cut.parties),
-    target="|".join(study.cut.targets),
+    client="|".join(study.split.clients),
+    target="|".join(study.split.targets),
     run="|".join(map(re.escape, RUNS)),
     seed=r"-?\d+",
 
@@ -67,7 +67,7 @@ def keep_config():
 
     By the environment, not by params: its name changes with every key, and a job must run again only for its own.
     """
-    private(f"{ROOT}/parties")
+    private(f"{ROOT}/clients")
     if not Path(CONFIG).exists():
         write_json(CONFIG, SECTIONS)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
@@ -101,8 +101,8 @@ def settings(*sections, source="data"):
 
 
 def settings_of(run):
-    sections = ("phantom", "data", "cut", "image", "model", "train", "privacy")
-    code = training_code(RUNS[run], catalogue())
+    sections = ("phantom", "data", "split", "image", "model", "train", "privacy")
+    code = training_code(RUNS[run], catalog())
     return digest([settings(*sections), code, RUNS[run].model_dump(mode="json")])
 
 
@@ -127,8 +127,8 @@ def backbone_weights(wildcards):
 def released_features(wildcards):
     """The features of every hospital that a classical run pools."""
     return expand(
-        f"{ROOT}/parties/{{party}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
-        party=study.cut.parties,
+        f"{ROOT}/clients/{{client}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
+        client=study.split.clients,
         backbone=backbone_of(wildcards),
         target=wildcards.target,
         seed=wildcards.seed,
@@ -197,7 +197,7 @@ def run_files():
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
         ],
         run=RUNS,
-        target=study.cut.targets,
+        target=study.split.targets,
         seed=study.seeds,
     )
 
@@ -206,18 +206,18 @@ def advice_files():
     """The advice for every target, where the configuration asks for it."""
     if not study.advise:
         return []
-    return expand(f"{ROOT}/advice/{{target}}.json", target=study.cut.targets)
+    return expand(f"{ROOT}/advice/{{target}}.json", target=study.split.targets)
 
 
 def audit_files():
     """What every target lets out of its audit and, where the configuration asks for them, of the two leak probes."""
     kinds = ["audit", "probe"] if study.audit.probe and FEDERATED else ["audit"]
     found = expand(
-        f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.cut.targets
+        f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.split.targets
     )
     # Public sets have no patients of whom a model could tell.
     if study.audit.membership and FEDERATED and study.data.layout != "benchmark":
-        found += expand(f"{ROOT}/membership/{{party}}.json", party=study.cut.parties)
+        found += expand(f"{ROOT}/membership/{{client}}.json", client=study.split.clients)
     return found
 
 

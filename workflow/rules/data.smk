@@ -25,11 +25,11 @@ rule ingest:
     input:
         raw_data,
     output:
-        index=f"{ROOT}/parties/index.parquet",
-        rejects=f"{ROOT}/parties/rejects.csv",
+        index=f"{ROOT}/clients/index.parquet",
+        rejects=f"{ROOT}/clients/rejects.csv",
         summary=f"{ROOT}/ingest.json",
     log:
-        f"{ROOT}/parties/logs/ingest.log",
+        f"{ROOT}/clients/logs/ingest.log",
     benchmark:
         f"{ROOT}/benchmarks/ingest.tsv"
     conda:
@@ -46,10 +46,10 @@ rule ingest:
 
 rule split:
     input:
-        f"{ROOT}/parties/index.parquet",
+        f"{ROOT}/clients/index.parquet",
     output:
         manifests=expand(
-            f"{ROOT}/parties/{{party}}/manifest.parquet", party=study.cut.parties
+            f"{ROOT}/clients/{{client}}/manifest.parquet", client=study.split.clients
         ),
         cohort=f"{ROOT}/cohort.json",
     log:
@@ -62,21 +62,21 @@ rule split:
         mem_mb=growing(1500),
         runtime=20,
     params:
-        settings=settings("phantom", "data", "cut"),
+        settings=settings("phantom", "data", "split"),
     shell:
         "fdamed split 2> {log:q}"
 
 
 rule cache:
     input:
-        f"{ROOT}/parties/{{party}}/manifest.parquet",
+        f"{ROOT}/clients/{{client}}/manifest.parquet",
     output:
-        images=f"{ROOT}/parties/{{party}}/images.npy",
-        order=f"{ROOT}/parties/{{party}}/order.parquet",
+        images=f"{ROOT}/clients/{{client}}/images.npy",
+        order=f"{ROOT}/clients/{{client}}/order.parquet",
     log:
-        f"{ROOT}/parties/{{party}}/logs/cache.log",
+        f"{ROOT}/clients/{{client}}/logs/cache.log",
     benchmark:
-        f"{ROOT}/benchmarks/cache.{{party}}.tsv"
+        f"{ROOT}/benchmarks/cache.{{client}}.tsv"
     conda:
         "../../envs/fdamed.yaml"
     threads: 1 if study.phantom else 8
@@ -84,14 +84,14 @@ rule cache:
         mem_mb=growing(3000),
         runtime=240,
     params:
-        settings=settings("phantom", "data", "cut", "image"),
+        settings=settings("phantom", "data", "split", "image"),
     shell:
-        "fdamed cache --party {wildcards.party} --workers {threads} 2> {log:q}"
+        "fdamed cache --client {wildcards.client} --workers {threads} 2> {log:q}"
 
 
 rule guard:
     input:
-        expand(f"{ROOT}/parties/{{party}}/order.parquet", party=study.cut.parties),
+        expand(f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients),
     output:
         f"{ROOT}/leakage.json",
     log:
@@ -104,6 +104,6 @@ rule guard:
         mem_mb=growing(3000),
         runtime=60,
     params:
-        settings=settings("phantom", "data", "cut", "image"),
+        settings=settings("phantom", "data", "split", "image"),
     shell:
         "fdamed guard 2> {log:q}"

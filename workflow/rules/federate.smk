@@ -112,4 +112,4 @@ rule evaluate:
         source=SOURCE["scores"],
     shell:
         "fdamed evaluate --run {wildcards.run:q} --target {wildcards.target} "
-        "--party {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"
+        "--client {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"

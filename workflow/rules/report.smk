@@ -33,7 +33,7 @@ rule probe:
             for run in FEDERATED
             for seed in study.seeds
         ],
-        order=f"{ROOT}/parties/{{target}}/order.parquet",
+        order=f"{ROOT}/clients/{{target}}/order.parquet",
         theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
     output:
         f"{ROOT}/probe/{{target}}.json",
@@ -59,17 +59,17 @@ rule membership:
         expand(
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
             run=FEDERATED,
-            target=study.cut.targets,
+            target=study.split.targets,
             seed=study.seeds,
         ),
-        order=f"{ROOT}/parties/{{party}}/order.parquet",
+        order=f"{ROOT}/clients/{{client}}/order.parquet",
         theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
     output:
-        f"{ROOT}/membership/{{party}}.json",
+        f"{ROOT}/membership/{{client}}.json",
     log:
-        f"{ROOT}/logs/membership.{{party}}.log",
+        f"{ROOT}/logs/membership.{{client}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/membership.{{party}}.tsv"
+        f"{ROOT}/benchmarks/membership.{{client}}.tsv"
     conda:
         "../../envs/fdamed.yaml"
     threads: study.train.threads
@@ -80,7 +80,7 @@ rule membership:
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),
     shell:
-        "fdamed membership --party {wildcards.party:q} --threads {threads} 2> {log:q}"
+        "fdamed membership --client {wildcards.client:q} --threads {threads} 2> {log:q}"
 
 
 rule track:
@@ -132,7 +132,7 @@ rule report_page:
         "../../envs/fdamed.yaml"
     params:
         settings=settings(
-            "cut", "privacy", "runs", "seeds", "published", source="package"
+            "split", "privacy", "runs", "seeds", "published", source="package"
         ),
     shell:
         "fdamed report 2> {log:q}"

@@ -16,16 +16,16 @@ from fdamed.pipeline.clients import hospital, resident
 from fdamed.pipeline.paths import Places, add_config, needed, read_config, weights_in
 
 if TYPE_CHECKING:
-    from fdamed.federation.client import Site
-    from fdamed.federation.server import Network
+    from fdamed.federation.client import Client
+    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
     from fdamed.theory.delta_error import Rule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--target", metavar="PARTY", help="default: every target of the study")
-    parser.add_argument("--seed", type=int, help="starting weights and labelled images (default: the first seed)")
+    parser.add_argument("--target", metavar="CLIENT", help="default: every target of the study")
+    parser.add_argument("--seed", type=int, help="starting weights and labeled images (default: the first seed)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--json", action="store_true", help="print {target: advice} as one JSON object")
 
@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
-    targets = config.cut.targets if arguments.target is None else (arguments.target,)
+    targets = config.split.targets if arguments.target is None else (arguments.target,)
     found = {}
     for target in targets:
-        if target not in config.cut.parties:
-            fix = f"Choose one of: {', '.join(config.cut.parties)}."
-            raise FdamedError(f"the configuration has no party {target!r}", "command line", fix)
+        if target not in config.split.clients:
+            fix = f"Choose one of: {', '.join(config.split.clients)}."
+            raise FdamedError(f"the configuration has no client {target!r}", "command line", fix)
         found[target] = advise(config, target, seed, arguments.threads)
         print(told(found[target]), file=sys.stderr)
     if arguments.json:
@@ -59,19 +59,19 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     places = Places.of(config)
     model = resident(config)
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
-    net, sizes = network(config, target, seed, model, threads)
-    samples = [sizes[s] for s in net.sources]
+    server, sizes = network(config, target, seed, model, threads)
+    samples = [sizes[s] for s in server.sources]
     epochs = config.train.source.epochs * sum(samples) + config.train.target.epochs * sizes[target]
     run_images = config.train.rounds * epochs
     try:
-        findings = survey(net, theta, plan(run_images, samples, sizes[target]))
+        findings = survey(server, theta, plan(run_images, samples, sizes[target]))
     finally:
-        net.close()
+        server.close()
     share = findings.images / run_images
     if share > 0.05:
         print(f"the runs are so short that the survey costs {share:.0%} of one", file=sys.stderr)
     content = {
-        "cohort": config.cohort,
+        "study": config.study,
         "target_name": target,
         "seed": seed,
         "cost": {"images": findings.images, "images_of_one_run": run_images, "share": share},
@@ -79,40 +79,40 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     }
     folder = places.root / "advice"
     write_text(folder / f"{target}.svg", alone(drawing(content)))
-    write_lines(folder / f"{target}.ledger.jsonl", net.ledger.lines())
+    write_lines(folder / f"{target}.ledger.jsonl", server.ledger.lines())
     write_json(folder / f"{target}.json", content)
     return content
 
 
-def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Network, dict[str, int]]:
+def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Server, dict[str, int]]:
     """All hospitals, in this process or in one each, and their numbers of images."""
     from fdamed.federation.server import InProcess
     from fdamed.federation.transport.multiprocess import Processes
 
-    parties = config.cut.parties
-    if config.train.network == "in_process":
-        sites = {p: site(config, p, target, seed, model) for p in parties}
+    clients = config.split.clients
+    if config.train.transport == "in_process":
+        sites = {p: site(config, p, target, seed, model) for p in clients}
         return InProcess(sites, target, "advise"), {p: len(s.data) for p, s in sites.items()}
     counts = _counts(config, target)
-    release = {p: frozenset(config.privacy.release) for p in parties}
-    builders = {p: partial(site, config, p, target, seed) for p in parties}
+    release = {p: frozenset(config.privacy.release) for p in clients}
+    builders = {p: partial(site, config, p, target, seed) for p in clients}
     return Processes(builders, target, model.layout, "advise", release, threads), counts
 
 
 def _counts(config: Config, target: str) -> dict[str, int]:
-    """Images that each party trains on, from the shared summary of the cohort."""
+    """Images that each client trains on, from the shared summary of the cohort."""
     from fdamed.core.files import read_json
 
-    parties = read_json(needed(Places.of(config).root / "cohort.json", "split"))["parties"]
-    images = {p: parties[p]["images"] for p in config.cut.parties}
+    clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
+    images = {p: clients[p]["images"] for p in config.split.clients}
     return {p: n["adapt"] + (n["train"] if p != target else 0) for p, n in images.items()}
 
 
-def site(config: Config, party: str, target: str, seed: int, model: FlatModel | None = None) -> Site:
+def site(config: Config, client: str, target: str, seed: int, model: FlatModel | None = None) -> Client:
     """One hospital; in a process of its own it must know the steps of a survey."""
     import fdamed.theory.survey_client  # noqa: F401
 
-    return hospital(config, Run(method="advise"), party, target, seed, labels=True, every=False, model=model)
+    return hospital(config, Run(method="advise"), client, target, seed, labels=True, every=False, model=model)
 
 
 def rules(config: Config) -> dict[str, Rule]:
@@ -122,7 +122,7 @@ def rules(config: Config) -> dict[str, Rule]:
     usual = {"fedavg": "samples", "fedda": "samples", "fedda_auto": "samples"}
     out = {}
     for name, spec in config.expanded_runs().items():
-        as_cut = spec.labelled in (None, config.cut.labelled) and config.noise_of(spec) == config.cut.noise
+        as_cut = spec.labeled in (None, config.split.labeled) and config.noise_of(spec) == config.split.noise
         if spec.method in METHODS and as_cut and spec.then is None and spec.options.get("server_step", 1.0) == 1.0:
             beta = float(spec.options.get("beta", 0.5)) if spec.method in ("fedda", "fedgp") else None
             weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))

@@ -14,7 +14,7 @@ from fdamed import __version__
 from fdamed.cli.commands.evaluate import keep_predictions, over_patients
 from fdamed.cli.commands.features import read
 from fdamed.cli.commands.federate import chosen
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fdamed.classical.registry import Row
-    from fdamed.federation.client import Site
-    from fdamed.federation.server import Network
+    from fdamed.federation.client import Client
+    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
 
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
-    if not catalogue()[spec.method].get("classical"):
+    if not catalog()[spec.method].get("classical"):
         fix = "Run it with `fdamed federate`."
         raise FdamedError(f"{spec.method} is no classical method", f"runs.{arguments.run_name}", fix)
     with held(Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)):
@@ -68,16 +68,16 @@ def align(config: Config, name: str, spec: Run, target: str, seed: int, threads:
     model = resident(config)
     backbone = needed(places.weights(row.features, target, seed), "init" if row.features == FROZEN else "federate")
     theta = weights_in(backbone, "federate", model.layout)
-    net = network(config, spec.method, row, target, seed, model, threads)
+    server = network(config, spec.method, row, target, seed, model, threads)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin, used = time.perf_counter(), time.process_time()
     try:
-        net.begin(1, 1)
-        fitted = pool(row, theta, net, config.model.classes, seed)
+        server.begin(1, 1)
+        fitted = pool(row, theta, server, config.model.classes, seed)
         spent = {"seconds": round(time.perf_counter() - begin, 4), "cpu": round(time.process_time() - used, 4)}
-        p = answers(net, places.memory(target, name, target, seed) / "answers.safetensors")
+        p = answers(server, places.memory(target, name, target, seed) / "answers.safetensors")
     finally:
-        net.close()
+        server.close()
     folder = places.run(name, target, seed)
     metrics = {"round": 1, **judged(config, name, spec, target, seed, p)}
     write_json(
@@ -86,8 +86,8 @@ def align(config: Config, name: str, spec: Run, target: str, seed: int, threads:
     )
     write_lines(folder / "metrics.jsonl", [metrics])
     write_lines(folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
-    write_lines(folder / "ledger.jsonl", net.ledger.lines())
-    write_lines(folder / "absences.jsonl", net.absences)
+    write_lines(folder / "ledger.jsonl", server.ledger.lines())
+    write_lines(folder / "absences.jsonl", server.absences)
     write_text(folder / "done", digest(p.tobytes().hex()) + "\n")
 
 
@@ -96,46 +96,46 @@ def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
     from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
     from fdamed.federation.client import refusal
 
-    for party in config.cut.parties:
-        for step in TARGET_STEPS if party == target else SOURCE_STEPS:
-            refused = refusal(step, frozenset(config.privacy.release), party, spec.method)
+    for client in config.split.clients:
+        for step in TARGET_STEPS if client == target else SOURCE_STEPS:
+            refused = refusal(step, frozenset(config.privacy.release), client, spec.method)
             if refused:
                 raise refused
 
 
-def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Network:
+def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Server:
     """All hospitals with their features, in this process or in one each."""
     from fdamed.federation.server import InProcess
     from fdamed.federation.transport.multiprocess import Processes
 
-    builders = {p: partial(site, config, row, p, target, seed) for p in config.cut.parties}
-    if config.train.network == "in_process":
+    builders = {p: partial(site, config, row, p, target, seed) for p in config.split.clients}
+    if config.train.transport == "in_process":
         return InProcess({p: build(model=model) for p, build in builders.items()}, target, method)
-    release = {p: frozenset(config.privacy.release) for p in config.cut.parties}
+    release = {p: frozenset(config.privacy.release) for p in config.split.clients}
     return Processes(builders, target, model.layout, method, release, threads)
 
 
-def site(config: Config, row: Row, party: str, target: str, seed: int, model: FlatModel | None = None) -> Site:
+def site(config: Config, row: Row, client: str, target: str, seed: int, model: FlatModel | None = None) -> Client:
     """One hospital with its features in the place of its images: a source's with labels, the target's without."""
     import torch
 
     from fdamed.classical.messages import BACKBONE, QUESTIONS
-    from fdamed.data.loader import Labelled
-    from fdamed.federation.client import Site
+    from fdamed.data.loader import Labeled
+    from fdamed.federation.client import Client
 
-    kept = read(config, party, row.features, target, seed)
+    kept = read(config, client, row.features, target, seed)
     split = kept.rows["split"]
     learned = split.isin(("train", "adapt")).to_numpy()
-    data: Any = Labelled(kept.z.numpy()[learned], kept.rows["y"].to_numpy(dtype="int64")[learned], {})
+    data: Any = Labeled(kept.z.numpy()[learned], kept.rows["y"].to_numpy(dtype="int64")[learned], {})
     memory = {BACKBONE: kept.backbone}
-    if party == target:
+    if client == target:
         data = data.without_labels()
         memory[QUESTIONS] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
-    return Site(
-        name=party,
+    return Client(
+        name=client,
         data=data,
         model=model or resident(config),
-        recipe=config.train.target if party == target else config.train.source,
+        recipe=config.train.target if client == target else config.train.source,
         seed=seed,
         release=frozenset(config.privacy.release),
         floor=config.floor,
@@ -143,12 +143,12 @@ def site(config: Config, row: Row, party: str, target: str, seed: int, model: Fl
     )
 
 
-def answers(net: Network, path: Path) -> NDArray[Any]:
+def answers(server: Server, path: Path) -> NDArray[Any]:
     """The probabilities that the target has in its memory, by way of a file in its own folder."""
     from fdamed.classical.messages import ANSWERS
     from fdamed.federation.client_state import read_memory
 
-    net.save_memory(net.target, path)
+    server.save_memory(server.target, path)
     p: NDArray[Any] = read_memory(path)[ANSWERS].numpy()
     path.unlink()
     return p
@@ -159,20 +159,20 @@ def judged(config: Config, name: str, spec: Run, target: str, seed: int, p: NDAr
     from fdamed.evaluation.metrics import scores
 
     places = Places.of(config)
-    rows = rows_in(places.party(target) / "order.parquet", "cache")
+    rows = rows_in(places.client(target) / "order.parquet", "cache")
     asked = rows[rows["split"].isin(JUDGED)]
     y, split = asked["y"].to_numpy(dtype="int64"), asked["split"].to_numpy(dtype=object)
     found = {s: scores(y[split == s], p[split == s]) for s in JUDGED}
     tested, chances = y[split == "test"], p[split == "test"]
     patient = keep_predictions(places, target, name, target, seed, tested, chances)
     record: dict[str, Any] = {
-        "cohort": config.cohort,
+        "study": config.study,
         "run": name,
         "method": spec.method,
-        "title": catalogue()[spec.method]["title"],
+        "title": catalog()[spec.method]["title"],
         "target": target,
         "seed": seed,
-        "party": target,
+        "client": target,
         "split": "test",
         **found["test"],
         "bootstrap": over_patients(config, target, tested, chances, patient),
@@ -188,20 +188,20 @@ def describe(
     import sklearn
     import torch
 
-    data = {p: digest_file(Places.of(config).party(p) / "order.parquet") for p in sorted(config.cut.parties)}
+    data = {p: digest_file(Places.of(config).client(p) / "order.parquet") for p in sorted(config.split.clients)}
     return {
-        "cohort": config.cohort,
+        "study": config.study,
         "run": name,
         "method": spec.method,
         "title": type(row).title,
         "options": dataclasses.asdict(row),
         "fitted": dataclasses.asdict(fitted),
         "auxiliary": None,
-        "labelled": config.cut.labelled,
+        "labeled": config.split.labeled,
         "target": target,
-        "sources": sorted(p for p in config.cut.parties if p != target),
+        "sources": sorted(p for p in config.split.clients if p != target),
         "seed": seed,
-        "noise": config.cut.noise,
+        "noise": config.split.noise,
         "rounds": 1,
         "train": config.train.model_dump(mode="json"),
         "device": device(config),

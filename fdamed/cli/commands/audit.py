@@ -29,14 +29,14 @@ Runs = dict[str, dict[int, int]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--target", required=True, metavar="PARTY", help="the hospital whose predictions are compared")
+    parser.add_argument("--target", required=True, metavar="CLIENT", help="the hospital whose predictions are compared")
     parser.add_argument("--json", action="store_true", help="print the audit too, as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    if arguments.target not in config.cut.targets:
-        fix = f"Choose one of: {', '.join(config.cut.targets)}."
+    if arguments.target not in config.split.targets:
+        fix = f"Choose one of: {', '.join(config.split.targets)}."
         raise FdamedError(f"the configuration has no target {arguments.target!r}", "command line", fix)
     content = audited(config, arguments.target)
     path = Places.of(config).root / "audit" / f"{arguments.target}.json"
@@ -81,7 +81,7 @@ def audited(config: Config, target: str) -> dict[str, Any]:
     }
     if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
         return content | {"suppressed": f"fewer than {smallest} images of a class"}
-    scored = comparisons.scored(frame, chances, stream(0, config.cohort, target, "audit"))
+    scored = comparisons.scored(frame, chances, stream(0, config.study, target, "audit"))
     content["replicates"] = resampling.affordable(chances.shape[0], chances.shape[1])
     content["scores"] = comparisons.means(scored, runs)
     content["pairs"] = comparisons.pairs(scored, runs, reference, frame, chances)

@@ -12,7 +12,7 @@ from fdamed.pipeline.paths import add_config, clinical, read_config, rows_in
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--party", required=True, help="the hospital whose images are decoded")
+    parser.add_argument("--client", required=True, help="the hospital whose images are decoded")
     parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
 
 
@@ -21,16 +21,16 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = read_config(arguments)
     data, _ = clinical(config)
-    if arguments.party not in config.cut.parties:
+    if arguments.client not in config.split.clients:
         raise FdamedError(
-            f"there is no hospital {arguments.party!r}",
+            f"there is no hospital {arguments.client!r}",
             ", ".join(map(str, arguments.config)),
-            f"Choose one of {', '.join(config.cut.parties)}.",
+            f"Choose one of {', '.join(config.split.clients)}.",
         )
     workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise FdamedError("--workers must be at least 1", "command line", "Leave it out to use all cores.")
-    folder = Path(config.results) / config.cohort / "parties" / arguments.party
+    folder = Path(config.results) / config.study / "clients" / arguments.client
     manifest = folder / "manifest.parquet"
     if not manifest.is_file():
         raise FdamedError("the hospital has no manifest yet", str(manifest), "Run `fdamed split` first.")
@@ -41,14 +41,14 @@ def run(arguments: argparse.Namespace) -> None:
         rows_in(manifest, "split"),
         root,
         config.image.size,
-        config.image.equalise,
+        config.image.equalize,
         folder / "images.npy",
         folder / "order.parquet",
         folder / "rejects.csv",
         workers,
         data.reject_share,
-        what=f"cache {arguments.party}",
+        what=f"cache {arguments.client}",
         allowed=data.allowed_roots,
     )
     refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
-    print(f"{arguments.party}: {report.images} images, {report.decoded} decoded now, refused: {refused}")
+    print(f"{arguments.client}: {report.images} images, {report.decoded} decoded now, refused: {refused}")

@@ -34,11 +34,11 @@ def write(config: Config, places: Places) -> None:
     from fdamed.data.benchmark.partition import partition, repeated, shared
     from fdamed.data.benchmark.sources import fitted, numbered_alike, read
 
-    if not isinstance(config.data, Benchmark) or not isinstance(config.cut, Partition):
+    if not isinstance(config.data, Benchmark) or not isinstance(config.split, Partition):
         fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `guard`."
         raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
     begin = time.monotonic()
-    used = config.cut.sets or tuple(config.data.domains)
+    used = config.split.sets or tuple(config.data.domains)
     sets = numbered_alike(
         {
             name: fitted(
@@ -56,23 +56,23 @@ def write(config: Config, places: Places) -> None:
             "model.classes",
             f"Set it to {classes}.",
         )
-    parts = partition(sets, config.cut)
-    private(places.parties)
-    for party, part in parts.items():
-        folder = places.party(party)
+    parts = partition(sets, config.split)
+    private(places.clients)
+    for client, part in parts.items():
+        folder = places.client(client)
         with atomic(folder / "images.npy") as draft, draft.open("wb") as file:
             np.save(file, part.x)
         with atomic(folder / "order.parquet") as draft:
             part.order.to_parquet(draft, index=False)
-    for party in [*parts][:FEW] if len(parts) > MANY else parts:
-        print(f"{party}: {_told(parts[party].order)}", file=sys.stderr)
+    for client in [*parts][:FEW] if len(parts) > MANY else parts:
+        print(f"{client}: {_told(parts[client].order)}", file=sys.stderr)
     if len(parts) > MANY:
         print(f"... {len(parts)} hospitals in all", file=sys.stderr)
     same, twice = repeated(parts), shared(parts)
-    described = {party: _describe(part.order, config.model.classes) for party, part in parts.items()}
+    described = {client: _describe(part.order, config.model.classes) for client, part in parts.items()}
     none = {
         "patients_in_two_splits": twice["splits"],
-        "patients_in_two_parties": twice["parties"],
+        "patients_in_two_clients": twice["clients"],
         "images_in_two_splits": twice["splits"],
     }
     rows = sum(map(len, sets.values()))
@@ -91,10 +91,10 @@ def write(config: Config, places: Places) -> None:
     write_json(
         places.root / "cohort.json",
         {
-            "by": config.cut.by,
+            "by": config.split.by,
             "rule": "partition",
-            "seed": config.cut.seed,
-            "parties": described,
+            "seed": config.split.seed,
+            "clients": described,
             "leakage": none,
             "patients_by_hospitals_they_fit": {"1": rows},
             "notes": [],

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
-from fdamed.config.split import Cut
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
@@ -45,7 +45,7 @@ class Report:
     checks: list[dict[str, str]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
-    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     patients_shared: dict[str, str] = field(default_factory=dict)
     cache_bytes: int = 0
     cache_seconds: float = 0.0
@@ -108,7 +108,7 @@ def _checkpoints(config: Config, report: Report) -> None:
     from fdamed.models import backbone
 
     model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
-    runs = len(config.expanded_runs()) * len(config.cut.targets) * len(config.seeds)
+    runs = len(config.expanded_runs()) * len(config.split.targets) * len(config.seeds)
     needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
     report.say("ok" if left > needed else "fail", "checkpoints", detail)
@@ -178,18 +178,18 @@ def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
     except FdamedError as error:
         report.say("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
-    for party, frame in cohort.manifests.items():
+    for client, frame in cohort.manifests.items():
         y, split = frame["y"], frame["split"]
-        report.parties[party] = {
+        report.clients[client] = {
             "images": len(frame),
             "patients": int(frame["patient"].nunique()),
             "positive": round(float(y.mean()), 3),
-            "candidates": {word: _shown(int((truth[party] == side).sum()), cell) for word, side in CLASSES.items()},
+            "candidates": {word: _shown(int((truth[client] == side).sum()), cell) for word, side in CLASSES.items()},
             "splits": {s: _shown(int((split == s).sum()), cell) for s in ("train", "adapt", "val", "test")},
         }
     for note in cohort.notes[1:]:
         report.say("warn", "hospitals", note)
-    report.say("ok", "hospitals", f"{len(cohort.manifests)} hospitals can be cut by {config.cut.by}")
+    report.say("ok", "hospitals", f"{len(cohort.manifests)} hospitals can be cut by {config.split.by}")
     _floor(config, cohort.manifests, report)
     _costs(config, cohort.manifests, report)
 
@@ -200,7 +200,7 @@ def _floor(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -
     faults = []
     for name, run in config.expanded_runs().items():
         try:
-            check_floor(name, run, config, catalogue(), sizes, "privacy")
+            check_floor(name, run, config, catalog(), sizes, "privacy")
         except FdamedError as error:
             faults.append(f"{error.what}. {error.fix}")
     for fault in faults[:FAULTS]:
@@ -229,10 +229,10 @@ def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -
     rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
     trained = {p: int(f["split"].isin(("train", "adapt")).sum()) for p, f in manifests.items()}
     rounds = config.train.rounds * len(config.seeds) * len(config.expanded_runs())
-    labelled = config.cut.labelled if isinstance(config.cut, Cut) else 0
+    labeled = config.split.labeled if isinstance(config.split, Split) else 0
     steps = sum(
-        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + labelled
-        for target in config.cut.targets
+        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + labeled
+        for target in config.split.targets
     )
     report.training_seconds = round(rounds * steps / rate, 1)
     room = report.machine["free_gb"] * 2**30 > 1.2 * report.cache_bytes
@@ -264,11 +264,11 @@ def show(report: Report) -> None:
         table.add_row(marks[check["status"]], check["check"], check["detail"].replace("[", r"\["))
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
     out.print(table)
-    if report.parties:
+    if report.clients:
         sizes = Table("hospital", "images", "patients", "positive", "train", "adapt", "val", "test")
-        for party, entry in report.parties.items():
+        for client, entry in report.clients.items():
             splits = [entry["splits"][s] for s in ("train", "adapt", "val", "test")]
-            sizes.add_row(party, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
+            sizes.add_row(client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
         out.print(sizes)
     if report.patients_shared:
         out.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))

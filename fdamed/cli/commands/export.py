@@ -140,7 +140,7 @@ def samples(chosen: Chosen) -> tuple[list[Floats], int]:
 
     shape = input_shape(chosen.config)
     batches = [stream(0, "export").numpy.random((RANDOM, *shape), dtype=np.float32)]
-    folder = chosen.places.party(chosen.record.target)
+    folder = chosen.places.client(chosen.record.target)
     if not (folder / "images.npy").is_file():
         return batches, 0
     data = load(folder, splits=("test",))
@@ -180,7 +180,7 @@ def describe(chosen: Chosen) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "study": {
-            "cohort": config.cohort,
+            "study": config.study,
             "run": record.run,
             "method": record.method,
             "title": facts["title"],

@@ -35,11 +35,11 @@ class Embedded:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--party", required=True, help="the hospital whose images are embedded")
+    parser.add_argument("--client", required=True, help="the hospital whose images are embedded")
     parser.add_argument(
         "--backbone", default=FROZEN, metavar="RUN", help="whose weights: init (the default) or a finished run"
     )
-    parser.add_argument("--target", required=True, metavar="PARTY", help="the target of that run")
+    parser.add_argument("--target", required=True, metavar="CLIENT", help="the target of that run")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)
 
@@ -47,18 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     for what, value, known in (
-        ("party", arguments.party, list(config.cut.parties)),
-        ("target", arguments.target, list(config.cut.targets)),
+        ("client", arguments.client, list(config.split.clients)),
+        ("target", arguments.target, list(config.split.targets)),
         ("backbone", arguments.backbone, backbones(config)),
         ("seed", arguments.seed, list(config.seeds)),
     ):
         if value not in known:
             fix = f"Choose one of: {', '.join(map(str, known))}."
             raise FdamedError(f"the configuration has no {what} {value!r}", "command line", fix)
-    write(config, arguments.party, arguments.backbone, arguments.target, arguments.seed, arguments.threads)
+    write(config, arguments.client, arguments.backbone, arguments.target, arguments.seed, arguments.threads)
 
 
-def write(config: Config, party: str, backbone: str, target: str, seed: int, threads: int) -> None:
+def write(config: Config, client: str, backbone: str, target: str, seed: int, threads: int) -> None:
     """Embed every image of the hospital's cache and write the file, with where it came from."""
     import torch
     from safetensors.torch import save_file
@@ -75,23 +75,23 @@ def write(config: Config, party: str, backbone: str, target: str, seed: int, thr
     path = needed(places.weights(backbone, target, seed), made_by)
     model = resident(config)
     model.load(weights_in(path, made_by, model.layout))
-    order = needed(places.party(party) / "order.parquet", "cache")
-    data = load(places.party(party), SPLITS, noise=config.cut.noise if party == target else 0.0)
-    z = embed(model, data, rng=stream(seed, party, "features", "noise"))
+    order = needed(places.client(client) / "order.parquet", "cache")
+    data = load(places.client(client), SPLITS, noise=config.split.noise if client == target else 0.0)
+    z = embed(model, data, rng=stream(seed, client, "features", "noise"))
     about = {"theta": digest_file(path), "order": digest_file(order), "backbone": backbone, "fdamed": __version__}
-    with atomic(places.features(party, backbone, target, seed)) as draft:
+    with atomic(places.features(client, backbone, target, seed)) as draft:
         save_file({"z": z.contiguous(), "backbone": fingerprint(model.read())}, draft, metadata=about)
 
 
-def read(config: Config, party: str, backbone: str, target: str, seed: int) -> Embedded:
+def read(config: Config, client: str, backbone: str, target: str, seed: int) -> Embedded:
     """A hospital's features, if they are of the images that are there now."""
     from safetensors import SafetensorError, safe_open
 
     places = Places.of(config)
-    path = needed(places.features(party, backbone, target, seed), "features")
-    order = places.party(party) / "order.parquet"
+    path = needed(places.features(client, backbone, target, seed), "features")
+    order = places.client(client) / "order.parquet"
     rows, now = rows_in(order, "cache"), digest_file(order)
-    fix = f"Run `fdamed features` again for {party}."
+    fix = f"Run `fdamed features` again for {client}."
     try:
         with safe_open(path, framework="pt") as file:
             about, z, made_with = file.metadata() or {}, file.get_tensor("z"), file.get_tensor("backbone")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fdamed import __version__
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
@@ -73,8 +73,8 @@ def _one(config: Config, threads: int, in_batch: bool, one: batch.Key) -> None:
 def _sweep(places: Places, config: Config, one: batch.Key) -> None:
     """Remove what a killed process left half-written; its checkpoints look after their own folders."""
     sweep(places.run(*one))
-    for party in config.cut.parties:
-        own = own_path(places, party, *one)
+    for client in config.split.clients:
+        own = own_path(places, client, *one)
         sweep(own.parent, own.name)
 
 
@@ -82,7 +82,7 @@ def chosen(config: Config, run: str, target: str, seed: int) -> Run:
     """The run's settings, after a check that the study has this run, target and seed."""
     for what, value, known in (
         ("run", run, list(config.expanded_runs())),
-        ("target", target, list(config.cut.targets)),
+        ("target", target, list(config.split.targets)),
         ("seed", seed, list(config.seeds)),
     ):
         if value not in known:
@@ -94,7 +94,7 @@ def chosen(config: Config, run: str, target: str, seed: int) -> Run:
 def federated(config: Config, run: str, target: str, seed: int) -> Run:
     """The settings of a run of hospitals that train; a classical row is made and scored elsewhere."""
     spec = chosen(config, run, target, seed)
-    if catalogue()[spec.method].get("classical"):
+    if catalog()[spec.method].get("classical"):
         raise FdamedError(f"{spec.method} is a classical method", f"runs.{run}", "`fdamed align` makes and scores it.")
     return spec
 
@@ -113,8 +113,8 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     needed(places.root / "leakage.json", "guard")
-    sizes = {party: entry["images"] for party, entry in cohort["parties"].items()}
-    check_floor(name, spec, config, catalogue(), sizes, "cohort.json", (target,))
+    sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
+    check_floor(name, spec, config, catalog(), sizes, "cohort.json", (target,))
     job = Job(
         config, name, target, seed, threads, model, fingerprint(config, name, spec, target, seed, threads, places)
     )
@@ -131,7 +131,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
         save_file(plan[-1].method.named(final, model.layout), draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
     for phase in plan:
-        checkpoints(job, phase).clear(config.cut.parties)
+        checkpoints(job, phase).clear(config.split.clients)
 
 
 def fingerprint(
@@ -145,7 +145,7 @@ def fingerprint(
 
     wanted = config.differential_of(spec)
     private = {"differential": wanted.model_dump(mode="json")} if wanted else {}
-    data = {p: digest_file(needed(places.party(p) / "order.parquet", "cache")) for p in sorted(config.cut.parties)}
+    data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
     return {
         "settings": digest(
             [config.model.model_dump(mode="json"), config.train.model_dump(mode="json"), spec.model_dump(mode="json")]
@@ -157,7 +157,7 @@ def fingerprint(
         "threads": threads,
         "torch": torch.__version__,
         "fdamed": __version__,
-        "source": training_code(spec, catalogue()),
+        "source": training_code(spec, catalog()),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "device": device(config),
         "sums": BUILD,
@@ -172,15 +172,15 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
 
     config, first = job.config, plan[0]
     facts = {
-        "cohort": config.cohort,
+        "study": config.study,
         "run": job.run,
         "method": spec.method,
         "title": ", then ".join(type(phase.method).title for phase in plan),
         "options": _options(first),
         "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
-        "labelled": spec.labelled or config.cut.labelled,
+        "labeled": spec.labeled or config.split.labeled,
         "target": job.target,
-        "sources": sorted(p for p in config.cut.parties if p != job.target),
+        "sources": sorted(p for p in config.split.clients if p != job.target),
         "seed": job.seed,
         "noise": config.noise_of(spec),
         "rounds": sum(lengths),
@@ -188,7 +188,7 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
         "device": job.fingerprint["device"],
         "parameters": job.model.layout.trainable,
         "extra_parameters": first.method.extra_parameters(
-            len(config.cut.parties) - 1, feature_size(config.model), config.model.classes
+            len(config.split.clients) - 1, feature_size(config.model), config.model.classes
         ),
         "versions": {
             "fdamed": __version__,
@@ -222,7 +222,7 @@ def digest_images(config: Config) -> str:
     data = config.data.model_dump(mode="json", exclude=places)
     for domain in data.get("domains", {}).values():
         domain.pop("root")
-    return digest([config.image.model_dump(mode="json"), config.cut.model_dump(mode="json"), data])
+    return digest([config.image.model_dump(mode="json"), config.split.model_dump(mode="json"), data])
 
 
 def _batches(plan: tuple[Phase, ...]) -> str:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def guard(config: Config, places: Places) -> None:
-    """Write leakage.json (counts) and parties/near_duplicates.csv (which images; stays in the hospitals)."""
+    """Write leakage.json (counts) and clients/near_duplicates.csv (which images; stays in the hospitals)."""
     import numpy as np
     import pandas as pd
 
@@ -43,15 +43,15 @@ def guard(config: Config, places: Places) -> None:
     if config.image.size < SMALLEST:
         what = f"copies cannot be looked for in images of {config.image.size} pixels"
         raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
-    orders = {p: rows_in(places.party(p) / "order.parquet", "cache") for p in cut.parties}
+    orders = {p: rows_in(places.client(p) / "order.parquet", "cache") for p in cut.clients}
     leakage = check_manifests(orders, cut.rule)
-    rows = pd.concat([o.assign(party=p) for p, o in orders.items()], ignore_index=True)
-    thumbs = np.concatenate([thumbnails(load(places.party(p), SPLITS).images) for p in orders])
+    rows = pd.concat([o.assign(client=p) for p, o in orders.items()], ignore_index=True)
+    thumbs = np.concatenate([thumbnails(load(places.client(p), SPLITS).images) for p in orders])
     roles = rows["split"].map(ROLES).to_numpy(dtype=object)
     pairs = near_duplicates(thumbs, roles)
     found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)
     images = rows["image"].to_numpy(dtype=object)
-    _list(places.parties / "near_duplicates.csv", [(images[q.first], images[q.second], q.likeness) for q in pairs])
+    _list(places.clients / "near_duplicates.csv", [(images[q.first], images[q.second], q.likeness) for q in pairs])
     summary: dict[str, Any] = dataclasses.asdict(leakage) | {
         "rule": cut.rule,
         "near_duplicates": len(pairs),
@@ -61,7 +61,7 @@ def guard(config: Config, places: Places) -> None:
     write_json(places.root / "leakage.json", summary)
     print(
         f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two splits, "
-        f"{leakage.patients_in_two_parties} at two hospitals, {len(pairs)} near-duplicates across splits",
+        f"{leakage.patients_in_two_clients} at two hospitals, {len(pairs)} near-duplicates across splits",
         file=sys.stderr,
     )
 

@@ -1,4 +1,4 @@
-"""`fdamed ingest`: raw tree -> parties/index.parquet, parties/rejects.csv, ingest.json."""
+"""`fdamed ingest`: raw tree -> clients/index.parquet, clients/rejects.csv, ingest.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     places = Places.of(config)
-    with held(private(places.parties)):
+    with held(private(places.clients)):
         ingest(config, places, arguments.tables_only)
 
 
@@ -37,13 +37,13 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
     data, _ = clinical(config)
     begin = time.monotonic()
     rejects = Rejects()
-    listed = places.parties / "rejects.csv"
+    listed = places.clients / "rejects.csv"
     try:
         frame = read(data, config.data.layout, salt_of(data, places), tables_only, rejects)
     finally:
         write_text(listed, rejects.as_csv())
     check_share(data, len(frame), rejects, str(listed))
-    with atomic(places.parties / "index.parquet") as draft:
+    with atomic(places.clients / "index.parquet") as draft:
         frame.to_parquet(draft, index=False)
     write_json(
         places.root / "ingest.json",
@@ -66,7 +66,7 @@ def salt_of(data: DataSet, places: Places) -> str:
     """The configured salt, or the one that was made once for this cohort and that only its owner can read."""
     if data.salt:
         return data.salt
-    path = places.parties / "salt"
+    path = places.clients / "salt"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".salt.{os.getpid()}")

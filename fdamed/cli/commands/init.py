@@ -26,11 +26,11 @@ def write(config: Config, seed: int, folder: Path) -> None:
     from safetensors.torch import save_file
 
     from fdamed.core.rng import stream
-    from fdamed.models.backbone import Net, build, initialise, load_pretrained
+    from fdamed.models.backbone import Net, build, initialize, load_pretrained
     from fdamed.models.flat import layout_of
 
     net = build(config.model)
-    initialise(net, stream(seed, "init").torch)
+    initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):
         absent = load_pretrained(net, Path(config.model.weights))
         print(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file", file=sys.stderr)

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from fdamed.data.loader import Labelled
+    from fdamed.data.loader import Labeled
     from fdamed.models.flat import FlatModel
 
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
@@ -34,7 +34,7 @@ TRAINED = frozenset({"weights", "update", "features"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--party", required=True, help="the hospital whose patients are asked about")
+    parser.add_argument("--client", required=True, help="the hospital whose patients are asked about")
     parser.add_argument("--threads", type=int, default=1)
 
 
@@ -43,15 +43,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = read_config(arguments)
     clinical(config)
-    if arguments.party not in config.cut.parties:
-        fix = f"Choose one of: {', '.join(config.cut.parties)}."
-        raise FdamedError(f"the configuration has no hospital {arguments.party!r}", "command line", fix)
+    if arguments.client not in config.split.clients:
+        fix = f"Choose one of: {', '.join(config.split.clients)}."
+        raise FdamedError(f"the configuration has no hospital {arguments.client!r}", "command line", fix)
     torch.set_num_threads(arguments.threads)
-    content = asked(config, arguments.party)
-    path = Places.of(config).root / "membership" / f"{arguments.party}.json"
+    content = asked(config, arguments.client)
+    path = Places.of(config).root / "membership" / f"{arguments.client}.json"
     write_json(path, content)
     told = sum(len(t["runs"]) for t in content["targets"].values())
-    print(f"{told} runs asked about the patients of {arguments.party}: {path}", file=sys.stderr)
+    print(f"{told} runs asked about the patients of {arguments.client}: {path}", file=sys.stderr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,53 +59,53 @@ class Patients:
     """The images that are asked about: whose they are, and what they are."""
 
     rows: pd.DataFrame
-    data: Labelled
+    data: Labeled
     owner: NDArray[Any]
     count: int
 
 
-def asked(config: Config, party: str) -> dict[str, Any]:
-    """What membership/{party}.json holds."""
+def asked(config: Config, client: str) -> dict[str, Any]:
+    """What membership/{client}.json holds."""
     from fdamed.cli.commands.audit import rounded
     from fdamed.evaluation import membership_inference as membership
     from fdamed.evaluation.intervals import LEVEL
     from fdamed.pipeline.clients import resident
 
-    model, here = resident(config), _patients(config, party)
-    start = [_said(config, FROZEN, None, party, s, party, model, here) for s in config.seeds]
+    model, here = resident(config), _patients(config, client)
+    start = [_said(config, FROZEN, None, client, s, client, model, here) for s in config.seeds]
     inside = here.rows["split"].isin(MEMBERS).to_numpy()
     content = {
-        "party": party,
+        "client": client,
         "level": LEVEL,
         "gate": membership.GATE,
-        "untrained": _attack(config, party, here, [inside] * len(start), start),
-        "targets": {target: _of_target(config, party, target, model, here) for target in config.cut.targets},
+        "untrained": _attack(config, client, here, [inside] * len(start), start),
+        "targets": {target: _of_target(config, client, target, model, here) for target in config.split.targets},
     }
     told: dict[str, Any] = rounded(content)
     return told
 
 
-def _patients(config: Config, party: str) -> Patients:
+def _patients(config: Config, client: str) -> Patients:
     """Images of the hospital's train, adapt and test splits, `audit.images` at most, whole patients."""
     import numpy as np
 
     from fdamed.core.rng import stream
-    from fdamed.data.loader import Labelled, load
+    from fdamed.data.loader import Labeled, load
     from fdamed.evaluation.attribute_inference import chosen
 
-    folder = Places.of(config).party(party)
+    folder = Places.of(config).client(client)
     rows = rows_in(folder / "order.parquet", "cache")
     there = np.flatnonzero(rows["split"].isin((*MEMBERS, *OTHERS)))
     names = rows["patient"].to_numpy()[there].tolist()
-    here = there[chosen(names, config.audit.images, stream(0, config.cohort, party, "membership"))]
+    here = there[chosen(names, config.audit.images, stream(0, config.study, client, "membership"))]
     whole = load(folder, tuple(sorted(set(rows["split"]))))
     _, owner = np.unique(rows["patient"].to_numpy()[here], return_inverse=True)
-    data = Labelled(whole.images[here], whole.y[here], {})
+    data = Labeled(whole.images[here], whole.y[here], {})
     kept = rows.assign(place=range(len(rows))).iloc[here].reset_index(drop=True)
     return Patients(kept, data, owner, int(owner.max(initial=-1)) + 1)
 
 
-def _of_target(config: Config, party: str, target: str, model: FlatModel, here: Patients) -> dict[str, Any]:
+def _of_target(config: Config, client: str, target: str, model: FlatModel, here: Patients) -> dict[str, Any]:
     """Run -> how well an attacker tells members, by the loss and by the loss beside that of models without them."""
     import numpy as np
 
@@ -116,19 +116,19 @@ def _of_target(config: Config, party: str, target: str, model: FlatModel, here: 
         for seed in config.seeds:
             if not Places.of(config).weights(name, target, seed).exists():
                 continue
-            said = _said(config, name, spec, target, seed, party, model, here)
-            if _had_a_part(config, name, target, seed, party):
+            said = _said(config, name, spec, target, seed, client, model, here)
+            if _had_a_part(config, name, target, seed, client):
                 found.setdefault(name, {})[seed] = said
             else:
                 without.append(said)
     usual = np.mean(without, axis=0) if without else None
     runs = {}
     for name, by_seed in found.items():
-        inside = [_inside(config, specs[name], party, target, seed, here) for seed in by_seed]
-        plain = _attack(config, party, here, inside, list(by_seed.values()))
+        inside = [_inside(config, specs[name], client, target, seed, here) for seed in by_seed]
+        plain = _attack(config, client, here, inside, list(by_seed.values()))
         if plain is not None:
             beside = None if usual is None else [said - usual for said in by_seed.values()]
-            calibrated = None if beside is None else _attack(config, party, here, inside, beside)
+            calibrated = None if beside is None else _attack(config, client, here, inside, beside)
             runs[name] = {"seeds": sorted(by_seed), "loss": plain, "calibrated": calibrated}
     return {"runs": runs, "suppressed": sorted(set(found) - set(runs)), "references": len(without)}
 
@@ -137,17 +137,17 @@ def _asks(config: Config, spec: Run) -> bool:
     """Whether a run has a model that leaves: classical rows have none, and where hospitals keep their own it stays."""
     from fdamed.pipeline.phases import phases
 
-    return not catalogue()[spec.method].get("classical") and not phases(config, spec)[-1].method.keeps
+    return not catalog()[spec.method].get("classical") and not phases(config, spec)[-1].method.keeps
 
 
-def _had_a_part(config: Config, name: str, target: str, seed: int, party: str) -> bool:
+def _had_a_part(config: Config, name: str, target: str, seed: int, client: str) -> bool:
     """Whether the ledger says that anything made of this hospital's images went into the run."""
     path = needed(Places.of(config).run(name, target, seed) / "ledger.jsonl", "federate")
     with open(path, encoding="utf-8") as lines:
-        return any(line["from"] == party and line["kind"] in TRAINED for line in map(json.loads, lines))
+        return any(line["from"] == client and line["kind"] in TRAINED for line in map(json.loads, lines))
 
 
-def _inside(config: Config, spec: Run, party: str, target: str, seed: int, here: Patients) -> NDArray[Any]:
+def _inside(config: Config, spec: Run, client: str, target: str, seed: int, here: Patients) -> NDArray[Any]:
     """Which images (n,) the hospital trained on: as the target with few labels, only those."""
     import numpy as np
 
@@ -157,18 +157,18 @@ def _inside(config: Config, spec: Run, party: str, target: str, seed: int, here:
     split = here.rows["split"]
     kinds = [type(phase.method) for phase in phases(config, spec)]
     few = any(k.target_labels for k in kinds) and not any(k.every_target_label for k in kinds)
-    if party != target or not few:
+    if client != target or not few:
         return split.isin(MEMBERS).to_numpy()
-    if spec.labelled is None:
+    if spec.labeled is None:
         return (split == "adapt").to_numpy()
-    rows = rows_in(Places.of(config).party(party) / "order.parquet", "cache")
-    labelled = np.flatnonzero(rows["split"] == "adapt")
-    part = labelled[balanced_part(rows["y"].to_numpy()[labelled].astype(np.int64), spec.labelled, seed)]
+    rows = rows_in(Places.of(config).client(client) / "order.parquet", "cache")
+    labeled = np.flatnonzero(rows["split"] == "adapt")
+    part = labeled[balanced_part(rows["y"].to_numpy()[labeled].astype(np.int64), spec.labeled, seed)]
     return here.rows["place"].isin(part).to_numpy()
 
 
 def _said(
-    config: Config, name: str, spec: Run | None, target: str, seed: int, party: str, model: FlatModel, here: Patients
+    config: Config, name: str, spec: Run | None, target: str, seed: int, client: str, model: FlatModel, here: Patients
 ) -> NDArray[Any]:
     """Log-likelihood (n,) of the images' labels under one model."""
     from dataclasses import replace
@@ -182,13 +182,13 @@ def _said(
     if spec is None:
         model.load(weights_in(Places.of(config).weights(FROZEN, target, seed), "init", model.layout))
     else:
-        model = trained(config, spec, name, target, seed, party, model)
-        data = replace(data, noise=config.noise_of(spec) if party == target else 0.0)
-    return surprise(data.y, predict(model, data, rng=stream(seed, party, "membership", "noise")))
+        model = trained(config, spec, name, target, seed, client, model)
+        data = replace(data, noise=config.noise_of(spec) if client == target else 0.0)
+    return surprise(data.y, predict(model, data, rng=stream(seed, client, "membership", "noise")))
 
 
 def _attack(
-    config: Config, party: str, here: Patients, inside: list[NDArray[Any]], said: list[NDArray[Any]]
+    config: Config, client: str, here: Patients, inside: list[NDArray[Any]], said: list[NDArray[Any]]
 ) -> dict[str, Any] | None:
     """The attack on the patients; who has images on both sides (in a split that leaks) is a member by those inside."""
     import numpy as np
@@ -207,5 +207,5 @@ def _attack(
         value[np.bincount(here.owner[used], minlength=here.count) == 0] = np.nan
         members.append(member)
         values.append(value)
-    draws = stream(0, config.cohort, party, "membership", "bootstrap")
+    draws = stream(0, config.study, client, "membership", "bootstrap")
     return attacked(members, values, draws, config.privacy.smallest_cell)

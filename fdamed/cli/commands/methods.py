@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    known = catalogue()
+    known = catalog()
     if arguments.json:
         print(json.dumps([{"name": name, **entry} for name, entry in known.items()], indent=1))
         return

@@ -18,13 +18,13 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     model = sum(p.numel() for p in backbone.build(config.model).parameters())
     auxiliary = sum(p.numel() for p in heads.build(config.model).parameters())
-    parties = len(config.cut.parties)
+    clients = len(config.split.clients)
     counts = {
-        "parties": parties,
+        "clients": clients,
         "model": model,
         "auxiliary_heads": auxiliary,
-        "total": parties * model,
-        "total_with_auxiliary": parties * (model + auxiliary),
+        "total": clients * model,
+        "total_with_auxiliary": clients * (model + auxiliary),
         "heads": list(config.model.heads),
     }
     print(json.dumps(counts))

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     done = len(told) - refused.total()
     print(f"{done} of {len(told)} files scored with {runtime}{reasons}", file=sys.stderr)
     if not done:
-        fix = "Give DICOM (CR, DX), JPEG or PNG files of single grey chest radiographs; each file's reason is listed."
+        fix = "Give DICOM (CR, DX), JPEG or PNG files of single gray chest radiographs; each file's reason is listed."
         raise FdamedError(f"none of the {len(told)} files could be scored", ", ".join(arguments.images), fix)
 
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fdamed.data.loader import Labelled
+    from fdamed.data.loader import Labeled
     from fdamed.evaluation.attribute_inference import Question
     from fdamed.models.flat import FlatModel
 
@@ -31,7 +31,7 @@ SPLITS = ("train", "adapt", "val", "test")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--target", required=True, metavar="PARTY", help="the hospital whose images are looked at")
+    parser.add_argument("--target", required=True, metavar="CLIENT", help="the hospital whose images are looked at")
     parser.add_argument("--threads", type=int, default=1)
 
 
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
     import torch
 
     config = read_config(arguments)
-    if arguments.target not in config.cut.targets:
-        fix = f"Choose one of: {', '.join(config.cut.targets)}."
+    if arguments.target not in config.split.targets:
+        fix = f"Choose one of: {', '.join(config.split.targets)}."
         raise FdamedError(f"the configuration has no target {arguments.target!r}", "command line", fix)
     torch.set_num_threads(arguments.threads)
     content = probed(config, arguments.target)
@@ -56,12 +56,12 @@ def probed(config: Config, target: str) -> dict[str, Any]:
     from fdamed.evaluation.intervals import LEVEL
 
     places = Places.of(config)
-    rows = rows_in(places.party(target) / "order.parquet", "cache")
-    here = probe.chosen(rows["patient"].tolist(), config.audit.images, stream(0, config.cohort, target, "probe"))
+    rows = rows_in(places.client(target) / "order.parquet", "cache")
+    here = probe.chosen(rows["patient"].tolist(), config.audit.images, stream(0, config.study, target, "probe"))
     asked = probe.questions(
         rows.iloc[here].reset_index(drop=True),
         config.privacy.smallest_cell,
-        stream(0, config.cohort, target, "questions"),
+        stream(0, config.study, target, "questions"),
     )
     content: dict[str, Any] = {"target": target, "level": LEVEL, "images": len(here), "attributes": {}}
     if not asked:
@@ -79,28 +79,28 @@ Read = dict[str, dict[int, list["NDArray[Any]"]]]
 def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Read:
     """What probes read from every model that is there; the same asked of the same weights is read once."""
     from fdamed.core.provenance import digest_code
-    from fdamed.data.loader import Labelled, load
+    from fdamed.data.loader import Labeled, load
     from fdamed.evaluation.attribute_inference import UNTRAINED
     from fdamed.pipeline.clients import resident
 
     places = Places.of(config)
-    whole = load(places.party(target), SPLITS, noise=config.cut.noise)
-    data = Labelled(whole.images[here], whole.y[here], {}, whole.noise)
+    whole = load(places.client(target), SPLITS, noise=config.split.noise)
+    data = Labeled(whole.images[here], whole.y[here], {}, whole.noise)
     order, code = (
-        digest_file(places.party(target) / "order.parquet"),
+        digest_file(places.client(target) / "order.parquet"),
         digest_code("fdamed.evaluation.attribute_inference"),
     )
     questions = [(q.name, q.classes, len(q.rows)) for q in asked]
-    same = digest([order, config.audit.images, config.cut.noise, questions, code])
+    same = digest([order, config.audit.images, config.split.noise, questions, code])
     model, out = resident(config), Read()
-    known = catalogue()
+    known = catalog()
     federated = {n: r for n, r in config.expanded_runs().items() if not known[r.method].get("classical")}
     for name, spec in [(UNTRAINED, None), *federated.items()]:
         for seed in config.seeds:
             if not (places.weights(FROZEN if spec is None else name, target, seed)).exists():
                 continue
             weights = _weights(config, spec, name, target, seed)
-            kept = places.party(target) / "probes" / name / target / f"{seed}.safetensors"
+            kept = places.client(target) / "probes" / name / target / f"{seed}.safetensors"
             about = {"weights": digest_file(weights), "asked": same}
             out.setdefault(name, {})[seed] = _kept(kept, about, len(asked)) or _probe(
                 config, spec, name, target, seed, model, data, asked, kept, about
@@ -128,7 +128,7 @@ def _probe(
     target: str,
     seed: int,
     model: FlatModel,
-    data: Labelled,
+    data: Labeled,
     asked: list[Question],
     kept: Path,
     about: dict[str, str],

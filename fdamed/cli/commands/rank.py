@@ -51,7 +51,7 @@ def audits(studies: list[Path], metric: str) -> Sets:
         out |= {f"{name}/{f.stem}": read_json(f) for f in files}
     told = {name: audit for name, audit in out.items() if metric in audit["scores"]}
     if len(told) < 2:
-        fix = "Give more studies, or one with `cut.target: each`."
+        fix = "Give more studies, or one with `split.target: each`."
         raise FdamedError(f"{len(told)} target tells its {metric}; ranks need two", ", ".join(map(str, studies)), fix)
     return told
 

@@ -28,16 +28,16 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.report import cosines, figures, jacobians
     from fdamed.report import export_figures as pictures
     from fdamed.report import export_tables as written
-    from fdamed.report import membership_inference as recognised
+    from fdamed.report import membership_inference as recognized
     from fdamed.report import privacy as guarded
     from fdamed.report import render as page
     from fdamed.report import rounds_log as notes
 
     config = read_config(arguments)
-    folder = Path(config.results) / config.cohort
+    folder = Path(config.results) / config.study
     runs = {name: entry.method for name, entry in config.expanded_runs().items()}
     records, missing = folders.study(
-        folder / "runs", [(r, t, s) for r in runs for t in config.cut.targets for s in config.seeds]
+        folder / "runs", [(r, t, s) for r in runs for t in config.split.targets for s in config.seeds]
     )
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     known = study.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
     with held(folder / "report"):
-        frames_of_guards = {"privacy": guarded.costs(records), "membership": recognised.frame(membership)}
+        frames_of_guards = {"privacy": guarded.costs(records), "membership": recognized.frame(membership)}
         more = {name: frame for name, frame in frames_of_guards.items() if not frame.empty}
         for name, frame in (written.files(known, frames) | more).items():
             write_text(folder / "report" / "tables" / f"{name}.csv", tables.to_csv(frame))
@@ -79,14 +79,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _advice(config: Config, folder: Path) -> dict[str, dict[str, Any] | None]:
     """Target -> the advice that the configuration asks for, None where it is not there yet."""
-    files = {t: folder / "advice" / f"{t}.json" for t in config.cut.targets} if config.advise else {}
+    files = {t: folder / "advice" / f"{t}.json" for t in config.split.targets} if config.advise else {}
     return {target: read_json(path) if path.is_file() else None for target, path in files.items()}
 
 
 def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
     """Target -> its audit, where it is there, and in it the leak probe, where that is."""
     out = {}
-    for target in config.cut.targets:
+    for target in config.split.targets:
         audit, probe = (folder / kind / f"{target}.json" for kind in ("audit", "probe"))
         if audit.is_file():
             out[target] = read_json(audit) | {"probe": read_json(probe) if probe.is_file() else None}
@@ -95,5 +95,7 @@ def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
 
 def _membership(config: Config, folder: Path) -> list[dict[str, Any]]:
     """What each hospital told of its patients' membership, where it was asked."""
-    files = [folder / "membership" / f"{party}.json" for party in config.cut.parties] if config.audit.membership else []
+    files = (
+        [folder / "membership" / f"{client}.json" for client in config.split.clients] if config.audit.membership else []
+    )
     return [read_json(path) for path in files if path.is_file()]

@@ -1,4 +1,4 @@
-"""fdamed schema: write what is generated from the code: config/schema.json and the catalogue of methods."""
+"""fdamed schema: write what is generated from the code: config/schema.json and the catalog of methods."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    write_text(configfile.CATALOGUE, catalogue_text())
-    configfile.catalogue.cache_clear()
+    write_text(configfile.CATALOG, catalog_text())
+    configfile.catalog.cache_clear()
     write_text(Path(arguments.out), schema_text())
 
 
-def catalogue_text() -> str:
+def catalog_text() -> str:
     import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.classical import registry as rows
     from fdamed.federation.method import describe

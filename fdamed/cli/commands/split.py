@@ -25,33 +25,33 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def split(config: Config, places: Places) -> None:
-    """Cut the index; nothing is written unless every hospital came out well."""
+    """Split the index; nothing is written unless every hospital came out well."""
     from fdamed.data.cohort import build
     from fdamed.data.leakage import check_manifests
 
     _, cut = clinical(config)
-    index = rows_in(places.parties / "index.parquet", "ingest")
+    index = rows_in(places.clients / "index.parquet", "ingest")
     cohort = build(index, cut, config.privacy.smallest_cell)
     leakage = check_manifests(cohort.manifests, cut.rule)
     summary = {
         "by": cut.by,
         "rule": cut.rule,
         "seed": cut.seed,
-        "parties": {party: describe(frame) for party, frame in cohort.manifests.items()},
+        "clients": {client: describe(frame) for client, frame in cohort.manifests.items()},
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
         "notes": cohort.notes,
     }
     # The pseudonyms differ from salt to salt; what the cohort is does not.
-    summary["hash"] = digest({party: entry["content"] for party, entry in summary["parties"].items()})  # type: ignore[attr-defined]
-    for party, frame in cohort.manifests.items():
-        with atomic(places.party(party) / "manifest.parquet") as draft:
+    summary["hash"] = digest({client: entry["content"] for client, entry in summary["clients"].items()})  # type: ignore[attr-defined]
+    for client, frame in cohort.manifests.items():
+        with atomic(places.client(client) / "manifest.parquet") as draft:
             frame.to_parquet(draft, index=False)
     write_json(places.root / "cohort.json", summary)
     for note in cohort.notes:
         print(f"WARNING: {note}" if "LEAKS" in note else note, file=sys.stderr)
-    for party, frame in cohort.manifests.items():
-        print(f"{party}: {len(frame)} images, {int(frame['y'].sum())} positive", file=sys.stderr)
+    for client, frame in cohort.manifests.items():
+        print(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive", file=sys.stderr)
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fdamed.config.datasets import Benchmark
-from fdamed.config.loader import catalogue
+from fdamed.config.loader import catalog
 from fdamed.config.study import Config
 from fdamed.pipeline.paths import Places, add_config, read_config
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         counts = Counter(s.state for s in standings)
         content = {
-            "cohort": config.cohort,
+            "study": config.study,
             "finished": all(files.values()) and all(s.state == "done" and s.scored for s in standings),
             "files": files,
             "runs": {state: counts[state] for state in STATES},
@@ -63,18 +63,18 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
     made = {
         "ingest": [root / "ingest.json"],
         "split": [root / "cohort.json"],
-        "cache": [places.party(p) / "order.parquet" for p in config.cut.parties],
+        "cache": [places.client(p) / "order.parquet" for p in config.split.clients],
         "guard": [root / "leakage.json"],
-        "divide": [root / "leakage.json", *(places.party(p) / "order.parquet" for p in config.cut.parties)],
+        "divide": [root / "leakage.json", *(places.client(p) / "order.parquet" for p in config.split.clients)],
         "init": [places.init(seed) / "theta.safetensors" for seed in config.seeds],
-        "advise": [root / "advice" / f"{t}.json" for t in config.cut.targets],
-        "audit": [root / "audit" / f"{t}.json" for t in config.cut.targets],
-        "probe": [root / "probe" / f"{t}.json" for t in config.cut.targets],
-        "membership": [root / "membership" / f"{p}.json" for p in config.cut.parties],
+        "advise": [root / "advice" / f"{t}.json" for t in config.split.targets],
+        "audit": [root / "audit" / f"{t}.json" for t in config.split.targets],
+        "probe": [root / "probe" / f"{t}.json" for t in config.split.targets],
+        "membership": [root / "membership" / f"{p}.json" for p in config.split.clients],
         "track": [root / "tracked.json"],
         "report": [root / "report" / "index.html"],
     }
-    known = catalogue()
+    known = catalog()
     trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
     advised, probed = ("advise",) if config.advise else (), ("probe",) if config.audit.probe and trained else ()
     asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
@@ -88,14 +88,14 @@ def runs_of(config: Config, places: Places) -> list[Standing]:
     return [
         standing(places, run, target, seed, places.root / "logs" / f"{logs[run]}.{target}.{seed}.log")
         for run in config.expanded_runs()
-        for target in config.cut.targets
+        for target in config.split.targets
         for seed in config.seeds
     ]
 
 
 def logs_of(config: Config) -> dict[str, str]:
     """Run -> how the log of its training begins; runs of a batch share one."""
-    known, runs = catalogue(), config.expanded_runs()
+    known, runs = catalog(), config.expanded_runs()
     classical = [name for name, run in runs.items() if known[run.method].get("classical")]
     trained = [name for name in runs if name not in classical]
     if config.batch_runs == 1:
@@ -172,7 +172,7 @@ def show(config: Config, files: dict[str, bool], standings: list[Standing]) -> N
     out = console()
     made = ", ".join(stage for stage, there in files.items() if there) or "nothing"
     left = ", ".join(stage for stage, there in files.items() if not there) or "nothing"
-    table = Table("run", *STATES, "rounds of the unfinished", title=f"{config.cohort}: {len(standings)} runs")
+    table = Table("run", *STATES, "rounds of the unfinished", title=f"{config.study}: {len(standings)} runs")
     for name in config.expanded_runs():
         here = [s for s in standings if s.run == name]
         counts = Counter(s.state for s in here)

@@ -37,26 +37,26 @@ def run(arguments: argparse.Namespace) -> None:
     from fdamed.tracking.ui import experiment_tags, link
 
     config = read_config(arguments)
-    folder = Path(config.results) / config.cohort
-    keys = [(r, t, s) for r in config.expanded_runs() for t in config.cut.targets for s in config.seeds]
+    folder = Path(config.results) / config.study
+    keys = [(r, t, s) for r in config.expanded_runs() for t in config.split.targets for s in config.seeds]
     records, missing = study(folder / "runs", keys)
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     store = store_of(config)
-    with _turn(store.artefacts.parent if store.artefacts else Path(config.results) / "mlflow"):
+    with _turn(store.artifacts.parent if store.artifacts else Path(config.results) / "mlflow"):
         done = track(
             progress([*of_runs(config, records), of_study(config, folder, records)], "runs to MLflow"),
-            models_of(config, records), store, config.cohort, experiment_tags(note(config), len(config.cut.targets)),
+            models_of(config, records), store, config.study, experiment_tags(note(config), len(config.split.targets)),
         )  # fmt: skip
     content = {
-        "experiment": config.cohort,
+        "experiment": config.study,
         "experiment_id": done.experiment_id,
         "runs": len(records),
         "missing": len(missing),
         "models": done.models,
-        "store": "a local SQLite file" if store.artefacts else place(store.uri),
+        "store": "a local SQLite file" if store.artifacts else place(store.uri),
         "open": f"make mlflow, then http://127.0.0.1:5000{link(done.experiment_id)}"
-        if store.artefacts
+        if store.artifacts
         else link(done.experiment_id),
     }
     write_json(folder / "tracked.json", content)
@@ -100,7 +100,7 @@ def of_study(config: Config, folder: Path, records: list[Record]) -> Entry:
     there = [name for name in OF_THE_STUDY if (folder / name).is_file()]
     spans = [span(record) for record in records]
     return study_entry(
-        config.cohort,
+        config.study,
         digest([digest_file(folder / name) for name in there]),
         (min(begin for begin, _ in spans), max(end for _, end in spans)),
         lambda: {name: (folder / name).read_text(encoding="utf-8") for name in there},
@@ -108,7 +108,7 @@ def of_study(config: Config, folder: Path, records: list[Record]) -> Entry:
 
 
 def store_of(config: Config) -> Store:
-    """The configured server, or a SQLite file and an artefact folder below results/mlflow/."""
+    """The configured server, or a SQLite file and an artifact folder below results/mlflow/."""
     uri = config.tracking.uri or f"sqlite:///{Path(config.results).resolve()}/mlflow/mlflow.db"
     if uri.startswith("sqlite:///"):
         return Store(uri, Path(uri.removeprefix("sqlite:///")).resolve().parent / "artifacts")
@@ -118,10 +118,10 @@ def store_of(config: Config) -> Store:
 def note(config: Config) -> str:
     """What the MLflow page says about the study."""
     synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
-    targets, parties = ", ".join(config.cut.targets), list(config.cut.parties)
-    named = ", ".join(parties) if len(parties) <= NAMED else f"{len(parties)}, {parties[0]} to {parties[-1]}"
+    targets, clients = ", ".join(config.split.targets), list(config.split.clients)
+    named = ", ".join(clients) if len(clients) <= NAMED else f"{len(clients)}, {clients[0]} to {clients[-1]}"
     return (
-        f"{synthetic}Hospitals cut by {html.escape(config.cut.by)}: {named}; adapted to: {targets}; "
+        f"{synthetic}Hospitals cut by {html.escape(config.split.by)}: {named}; adapted to: {targets}; "
         f"{len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the hospitals, in MB. "
         "Rows are grouped by run and target; open a group to see its seeds."
     )

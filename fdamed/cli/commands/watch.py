@@ -141,7 +141,7 @@ class Watch:
             self._wait_for_slurm(run_id)
             left = jobs_left(run_id)
             if left:
-                say(f"{left} jobs of the dead Snakemake are cancelled; trainings keep their checkpoints")
+                say(f"{left} jobs of the dead Snakemake are canceled; trainings keep their checkpoints")
                 subprocess.run(["scancel", f"--name={run_id}"], check=False, timeout=PATIENCE)
                 while jobs_left(run_id):
                     time.sleep(1)

@@ -30,17 +30,17 @@ def partition(sets: dict[str, Samples], cut: Partition) -> dict[str, Part]:
     """Every hospital of the partition."""
     out, targets = {}, frozenset(cut.targets)
     sets = numbered_alike(sets)
-    for party, name, chosen, test in _chosen(sets, cut):
+    for client, name, chosen, test in _chosen(sets, cut):
         samples = sets[name]
-        rng = stream(cut.seed, "partition", party)
-        is_target = party in targets
+        rng = stream(cut.seed, "partition", client)
+        is_target = client in targets
         pool = rng.child("pool").numpy.permutation(chosen)
         if cut.per_source is not None:
-            pool = pool[: cut.per_source + (_labelled(cut, len(pool)) if is_target else 0)]
-        splits = _splits(pool, samples.y, test, cut, rng, party) if is_target else {"train": pool}
+            pool = pool[: cut.per_source + (_labeled(cut, len(pool)) if is_target else 0)]
+        splits = _splits(pool, samples.y, test, cut, rng, client) if is_target else {"train": pool}
         # A sample that was shifted is the sample it was made from.
         known_as = cut.sources if cut.sources and _same_files(sets, cut) else name
-        out[party] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
+        out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
     return out
 
 
@@ -64,19 +64,19 @@ def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, In
     rng = stream(cut.seed, "partition")
     rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
     target = cut.targets[0]
-    sources = [p for p in cut.parties if p != target]
+    sources = [p for p in cut.clients if p != target]
     if cut.by == "label_shift":
         for_sources, for_target = _shifted(rows, samples.y, cut, rng)
     else:
-        size = len(rows) // cut.clients
+        size = len(rows) // cut.n_clients
         for_target, for_sources = rows[-size:], rows[: size * len(sources)]
     shares = _shares(for_sources, samples.y, len(sources), cut, rng)
     parts = dict(zip(sources, shares, strict=True)) | {target: for_target}
-    return [(p, name, parts[p], test) for p in cut.parties]
+    return [(p, name, parts[p], test) for p in cut.clients]
 
 
 def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
-    """The sources' set in `clients` shares, and the target's own; of the same files, no sample goes to both.
+    """The sources' set in `n_clients` shares, and the target's own; of the same files, no sample goes to both.
 
     Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
     the released test part, which no source sees.
@@ -88,7 +88,7 @@ def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tu
     if _same_files(sets, cut):
         size = round(cut.target_share * len(rows))
         rows, for_target = rows[:-size], rows[-size:]
-    clients = [p for p in cut.parties if p != cut.target]
+    clients = [p for p in cut.clients if p != cut.target]
     shares = _shares(rows, samples.y, len(clients), cut, rng)
     parts = [(p, sources, share, np.empty(0, np.int64)) for p, share in zip(clients, shares, strict=True)]
     return [*parts, (cut.target, cut.target, for_target, np.flatnonzero(target.test))]
@@ -107,7 +107,7 @@ def few_classes(rows: Ints, y: Ints, clients: int, each: int, rng: Stream) -> li
     """Quantity-based label imbalance (Li et al. 2022): client i has class i mod C and others drawn, shared equally."""
     classes = np.unique(y[rows])
     if each > len(classes):
-        raise FdamedError(f"there are only {len(classes)} classes", "cut.classes_each", "Ask for fewer.")
+        raise FdamedError(f"there are only {len(classes)} classes", "split.classes_each", "Ask for fewer.")
     generator = rng.child("classes").numpy
     has = np.zeros((clients, len(classes)), dtype=bool)
     for i in range(clients):
@@ -135,7 +135,7 @@ def dirichlet(rows: Ints, y: Ints, clients: int, concentration: float, rng: Stre
                 parts[i].append(piece)
         if min(sum(map(len, p)) for p in parts) >= min(least, len(rows) // (2 * clients)):
             return [np.concatenate(p) for p in parts]
-    raise FdamedError("some clients stay empty", "cut.concentration", "Raise it, or have fewer clients.")
+    raise FdamedError("some clients stay empty", "split.concentration", "Raise it, or have fewer clients.")
 
 
 def _shifted(rows: Ints, y: Ints, cut: Partition, rng: Stream) -> tuple[Ints, Ints]:
@@ -147,26 +147,26 @@ def _shifted(rows: Ints, y: Ints, cut: Partition, rng: Stream) -> tuple[Ints, In
     return mix.permutation(np.concatenate([a[:i], b[:j]])), mix.permutation(np.concatenate([a[i:], b[j:]]))
 
 
-def _labelled(cut: Partition, n: int) -> int:
-    """Labelled samples of n."""
-    if cut.labelled == "all":
+def _labeled(cut: Partition, n: int) -> int:
+    """Labeled samples of n."""
+    if cut.labeled == "all":
         return n
-    return round(cut.labelled * n) if isinstance(cut.labelled, float) else cut.labelled
+    return round(cut.labeled * n) if isinstance(cut.labeled, float) else cut.labeled
 
 
-def _splits(pool: Ints, y: Ints, test: Ints, cut: Partition, rng: Stream, party: str) -> dict[str, Ints]:
-    """Labelled, validation, test and the rest of a target's samples."""
+def _splits(pool: Ints, y: Ints, test: Ints, cut: Partition, rng: Stream, client: str) -> dict[str, Ints]:
+    """Labeled, validation, test and the rest of a target's samples."""
     n = len(pool)
     if cut.test != "release":
         held = round(cut.test * n)
         test, pool = pool[:held], pool[held:]
     val, pool = pool[: round(cut.val * n)], pool[round(cut.val * n) :]
-    wanted = _labelled(cut, len(pool) if cut.labelled == "all" else n)
+    wanted = _labeled(cut, len(pool) if cut.labeled == "all" else n)
     if wanted > len(pool) or not len(test):
         raise FdamedError(
-            f"{party} has {len(pool)} samples to label and {len(test)} to test on; labelled asks for {wanted}",
-            "cut.labelled, cut.test",
-            "Ask for fewer labelled samples, or for a share as the test.",
+            f"{client} has {len(pool)} samples to label and {len(test)} to test on; labeled asks for {wanted}",
+            "split.labeled, cut.test",
+            "Ask for fewer labeled samples, or for a share as the test.",
         )
     if cut.balanced:
         order = np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")
@@ -199,9 +199,9 @@ def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
 
 def shared(parts: dict[str, Part]) -> dict[str, int]:
     """Samples that stand in two hospitals, and in two splits of any hospitals."""
-    everything = pd.concat([p.order[["image", "split"]].assign(party=name) for name, p in parts.items()])
-    counts = everything.groupby("image").agg(parties=("party", "nunique"), splits=("split", "nunique"))
-    return {"parties": int((counts["parties"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
+    everything = pd.concat([p.order[["image", "split"]].assign(client=name) for name, p in parts.items()])
+    counts = everything.groupby("image").agg(clients=("client", "nunique"), splits=("split", "nunique"))
+    return {"clients": int((counts["clients"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
 
 
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
@@ -211,8 +211,8 @@ def repeated(parts: dict[str, Part]) -> dict[str, int]:
         p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()
     }
     found = {
-        f"test of {party} and training of {other}": len(tested & trained)
-        for party, tested in tests.items()
+        f"test of {client} and training of {other}": len(tested & trained)
+        for client, tested in tests.items()
         for other, trained in (learned.items() if tested else ())
     }
     return {where: n for where, n in found.items() if n}

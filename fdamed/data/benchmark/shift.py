@@ -18,7 +18,7 @@ CHUNK = 4096
 def shifted(x: NDArray[Any], by: Moved, where: str) -> NDArray[np.uint8]:
     """Images (n, S, S) or (n, S, S, 3) uint8 -> the same number of others, the same on every machine.
 
-    First turned, then inverted, then with noise, which belongs to the image and is drawn once (that of `cut.noise` is
+    First turned, then inverted, then with noise, which belongs to the image and is drawn once (that of `split.noise` is
     drawn anew at each access).
     """
     if x.ndim == 2 or x.dtype != np.uint8:

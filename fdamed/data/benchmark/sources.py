@@ -42,8 +42,8 @@ def read(domain: Domain, where: str, side: int = 224) -> Samples:
 
 
 def _origin(domain: Domain) -> str:
-    """The files of a set: one that is coloured or shifted is made of the same."""
-    return f"{'idx' if domain.kind == 'coloured' else domain.kind}:{Path(domain.root).resolve()}"
+    """The files of a set: one that is colored or shifted is made of the same."""
+    return f"{'idx' if domain.kind == 'colored' else domain.kind}:{Path(domain.root).resolve()}"
 
 
 def _idx(domain: Domain) -> Samples:
@@ -94,7 +94,7 @@ def _npz(domain: Domain) -> Samples:
 
 
 def _digits(domain: Domain) -> Samples:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels with 17 grey levels; the last fifth is the test."""
+    """scikit-learn's 1,797 digits of 8 x 8 pixels with 17 gray levels; the last fifth is the test."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -126,7 +126,7 @@ def _mat(domain: Domain) -> Samples:
 
 
 def _usps(domain: Domain) -> Samples:
-    """USPS as one HDF5 file with train/data, train/target, test/data, test/target: 256 grey values in 0..1 a digit."""
+    """USPS as one HDF5 file with train/data, train/target, test/data, test/target: 256 gray values in 0..1 a digit."""
     import h5py
 
     xs, ys = [], []
@@ -171,14 +171,14 @@ def _cifar10(domain: Domain) -> Samples:
     return Samples(np.ascontiguousarray(x), rows[:, 0].astype(np.int64), np.arange(len(rows)) >= 50_000)
 
 
-def _coloured(domain: Domain) -> Samples:
+def _colored(domain: Domain) -> Samples:
     """ColoredMNIST (Arjovsky et al.): two classes, a quarter of the labels turned round, red or green by the label.
 
-    Classes 0 to 4 against 5 to 9; the colour goes with the label in (1 + correlation) / 2 of the samples. It is made
+    Classes 0 to 4 against 5 to 9; the color goes with the label in (1 + correlation) / 2 of the samples. It is made
     from any idx set, Fashion-MNIST too, at 14 x 14 like the original.
     """
     plain = _idx(domain)
-    rng = stream(0, "coloured", f"{domain.correlation:g}").numpy
+    rng = stream(0, "colored", f"{domain.correlation:g}").numpy
     y = (plain.y >= 5) ^ (rng.random(len(plain)) < 0.25)
     red = y ^ (rng.random(len(plain)) >= (1 + domain.correlation) / 2)
     small = plain.x[:, ::2, ::2]
@@ -196,7 +196,7 @@ READERS: dict[str, Callable[[Domain], Samples]] = {
     "usps": _usps,
     "cifar10": _cifar10,
     "mnist_m": mnist_m,
-    "coloured": _coloured,
+    "colored": _colored,
 }
 
 
@@ -206,7 +206,7 @@ def fitted(samples: Samples, side: int, channels: int) -> Samples:
     if x.ndim == 2:
         return samples
     if x.ndim == 4 and channels == 1:
-        x = np.concatenate([_grey(x[i : i + 4096]) for i in range(0, len(x), 4096)])
+        x = np.concatenate([_gray(x[i : i + 4096]) for i in range(0, len(x), 4096)])
     if x.ndim == 3 and channels == 3:
         x = np.repeat(x[..., None], 3, axis=-1)
     if x.shape[1] != side:
@@ -226,7 +226,7 @@ def numbered_alike(sets: dict[str, Samples]) -> dict[str, Samples]:
     }
 
 
-def _grey(x: NDArray[Any]) -> NDArray[np.uint8]:
+def _gray(x: NDArray[Any]) -> NDArray[np.uint8]:
     """Luma of (n, S, S, 3)."""
     return np.round(x @ np.array([0.299, 0.587, 0.114], dtype=np.float32)).astype(np.uint8)
 

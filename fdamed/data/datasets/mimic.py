@@ -153,8 +153,8 @@ def _with_study_labels(frame: pd.DataFrame, data: Mimic, root: Path, table: Path
         labels[column] = labels[column].str.strip()
     labels = distinct_rows(labels, ["subject_id", "study_id"], path, rejects)
     labels = with_labels(labels, {c: c for c in LABELS}, path.name, rejects).drop(columns=list(LABELS))
-    joined = _joined(frame, labels.assign(labelled=True), ["subject_id", "study_id"])
-    absent = joined.pop("labelled").isna()
+    joined = _joined(frame, labels.assign(labeled=True), ["subject_id", "study_id"])
+    absent = joined.pop("labeled").isna()
     return rejects.refuse(joined, absent, table.name, "NO_LABELS", f"the study has no usable row in {path.name}")
 
 

@@ -35,7 +35,7 @@ TABLES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 
 
 def rows(data: Nih, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
-    """One row an image; a finding that `Finding Labels` does not name is 0, for that is how the set was labelled."""
+    """One row an image; a finding that `Finding Labels` does not name is 0, for that is how the set was labeled."""
     root = Path(data.root)
     path = existing(root, *TABLES)
     if path is None:

@@ -1,4 +1,4 @@
-"""From stored integers to grey values in [0, 1]: DICOM PS3.3 C.11.1 (modality LUT), C.11.2 (VOI LUT), C.7.6.3 (pixels).
+"""From stored integers to gray values in [0, 1]: DICOM PS3.3 C.11.1 (modality LUT), C.11.2 (VOI LUT), C.7.6.3 (pixels).
 
 Done here from the standard's formulas because the order and the ranges matter: modality LUT, then VOI LUT or window,
 then, once, the inversion of MONOCHROME1 within the output range.
@@ -19,7 +19,7 @@ SAMPLES = 65_536
 TAILS = (0.1, 99.9)
 """Percentiles that become black and white where no window is given: hot pixels and markers do not set the scale."""
 FAINTEST = 1 / 255
-"""An image that shows less than this, one grey level of the cache, is as good as black."""
+"""An image that shows less than this, one gray level of the cache, is as good as black."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,12 @@ class Lut:
 
 @dataclass(frozen=True)
 class Window:
-    centre: float
+    center: float
     width: float
     function: str = "LINEAR"
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.centre) and np.isfinite(self.width)):
+        if not (np.isfinite(self.center) and np.isfinite(self.width)):
             raise Unreadable("NONFINITE")
         if self.function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
             raise Unreadable("BAD_WINDOW")
@@ -53,17 +53,17 @@ class Window:
     def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.function == "SIGMOID":
             with np.errstate(over="ignore"):
-                return np.asarray(1 / (1 + np.exp(-4 * (x - self.centre) / self.width)))
+                return np.asarray(1 / (1 + np.exp(-4 * (x - self.center) / self.width)))
         if self.function == "LINEAR" and self.width == 1:
-            return (x > self.centre - 0.5).astype(np.float64)
+            return (x > self.center - 0.5).astype(np.float64)
         scale, offset = self.affine()
         return np.clip(x * scale + offset, 0, 1)
 
     def affine(self) -> tuple[float, float]:
         """The straight part as scale and offset; LINEAR of width 1 and SIGMOID have none."""
         if self.function == "LINEAR_EXACT":
-            return 1 / self.width, 0.5 - self.centre / self.width
-        return 1 / (self.width - 1), 0.5 - (self.centre - 0.5) / (self.width - 1)
+            return 1 / self.width, 0.5 - self.center / self.width
+        return 1 / (self.width - 1), 0.5 - (self.center - 0.5) / (self.width - 1)
 
     @property
     def straight(self) -> bool:
@@ -72,7 +72,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Display:
-    """How stored values become grey: everything that the header says about it."""
+    """How stored values become gray: everything that the header says about it."""
 
     slope: float = 1.0
     intercept: float = 0.0
@@ -92,8 +92,8 @@ class Display:
 
 
 @dataclass(frozen=True, eq=False)
-class Grey:
-    """An image whose grey is values * scale + offset, in [0, 1].
+class Gray:
+    """An image whose gray is values * scale + offset, in [0, 1].
 
     Averaging commutes with that: whoever shrinks the image applies it afterwards, to a hundredth of the pixels.
     """
@@ -131,7 +131,7 @@ def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) ->
     return extended
 
 
-def to_grey(pixels: Integers, display: Display) -> Grey:
+def to_gray(pixels: Integers, display: Display) -> Gray:
     """(rows, columns) of stored values -> the image as it is to be seen."""
     lowest, highest = int(pixels.min()), int(pixels.max())
     if lowest == highest:
@@ -148,17 +148,17 @@ def to_grey(pixels: Integers, display: Display) -> Grey:
         values = pixels.astype(np.float32)
         if low > lowest or high < highest:
             np.clip(values, np.float32(low), np.float32(high), out=values)
-        return Grey(values, scale, offset)
+        return Gray(values, scale, offset)
     domain = np.arange(lowest, highest + 1, dtype=np.float64)
     table = curve(domain, pixels, display).astype(np.float32)
     values = np.take(table, pixels if lowest == 0 else pixels.astype(np.int32) - lowest)
     if values.max() - values.min() < FAINTEST:
         raise Unreadable("CONSTANT")
-    return Grey(values)
+    return Gray(values)
 
 
 def curve(stored: NDArray[np.float64], pixels: Integers, display: Display) -> NDArray[np.float64]:
-    """The grey value in [0, 1] of each stored value in `stored`; `pixels` sets the scale where no window is given."""
+    """The gray value in [0, 1] of each stored value in `stored`; `pixels` sets the scale where no window is given."""
     x = display.modality(stored) if display.modality else stored * display.slope + display.intercept
     if isinstance(display.voi, Lut):
         y = display.voi(x) / display.voi.top

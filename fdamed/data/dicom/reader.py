@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.data.dicom import frames
-from fdamed.data.dicom.display import Display, Grey, Lut, Window, significant, to_grey
+from fdamed.data.dicom.display import Display, Gray, Lut, Window, significant, to_gray
 from fdamed.data.dicom.header import (
     age_of,
     read_decimal,
@@ -109,10 +109,10 @@ def read_header(path: Path | str, modalities: tuple[str, ...] | None = MODALITIE
 
 def read_pixels(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> NDArray[np.float32]:
     """(rows, columns) float32 in [0, 1] in the sense of MONOCHROME2."""
-    return read_grey(path, modalities).unit()
+    return read_gray(path, modalities).unit()
 
 
-def read_grey(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> Grey:
+def read_gray(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> Gray:
     """The pixels in the sense of MONOCHROME2, windowed."""
     with _guard():
         syntax = _syntax(path)
@@ -128,7 +128,7 @@ def read_grey(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES)
         else:
             raw = frames.compressed(dataset, shape, syntax)
             pixels = significant(raw, shape.stored, shape.stored - 1, shape.signed)
-        return to_grey(pixels, display)
+        return to_gray(pixels, display)
 
 
 def sniff(path: Path | str) -> None:
@@ -178,7 +178,7 @@ def _shape(dataset: Any, modalities: tuple[str, ...] | None) -> tuple[frames.Sha
         raise Unreadable("MULTI_FRAME")
     photometric = read_text(dataset, "PhotometricInterpretation")
     if (read_integer(dataset, "SamplesPerPixel") or 1) != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
-        raise Unreadable("COLOUR" if photometric else "BAD_HEADER")
+        raise Unreadable("COLOR" if photometric else "BAD_HEADER")
     rows, columns, allocated = (read_integer(dataset, t) for t in ("Rows", "Columns", "BitsAllocated"))
     if rows is None or columns is None or allocated is None:
         raise Unreadable("BAD_HEADER")
@@ -203,9 +203,9 @@ def _display(dataset: Any, shape: frames.Shape, syntax: str, invert: bool) -> Di
     modality = read_lut(dataset, "ModalityLUTSequence", shape.signed, big)
     voi: Lut | Window | None = read_lut(dataset, "VOILUTSequence", shape.signed or (intercept or 0) < 0, big)
     if voi is None:
-        centre, width = read_decimal(dataset, "WindowCenter"), read_decimal(dataset, "WindowWidth")
-        if centre is not None and width is not None:
-            voi = Window(centre, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
+        center, width = read_decimal(dataset, "WindowCenter"), read_decimal(dataset, "WindowWidth")
+        if center is not None and width is not None:
+            voi = Window(center, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
     pad = read_padding(dataset, "PixelPaddingValue", shape.signed)
     limit = read_padding(dataset, "PixelPaddingRangeLimit", shape.signed)
     padding = (

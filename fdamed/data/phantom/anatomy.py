@@ -118,8 +118,8 @@ def frontal(chest: Chest, size: int) -> Scene:
 
     # Heart and great vessels take the place of lung.
     size_h = c["heart"]
-    centre_h = (0.09 + 0.10 * (size_h - 1), c["base"] - 0.17 - 0.05 * (size_h - 1))
-    heart = tilted(x, y, centre_h, (0.37 * size_h, 0.255 * size_h), 0.72 - 0.25 * c["supine"])
+    center_h = (0.09 + 0.10 * (size_h - 1), c["base"] - 0.17 - 0.05 * (size_h - 1))
+    heart = tilted(x, y, center_h, (0.37 * size_h, 0.255 * size_h), 0.72 - 0.25 * c["supine"])
     atrium = ellipsoid(x, y, (-0.05, c["base"] - 0.21), (0.17 * size_h, 0.25 * size_h))
     knob_y = c["apex"] + 0.44
     knob = ellipsoid(x, y, (0.09, knob_y), (0.095 + 0.03 * c["kyphosis"], 0.12))

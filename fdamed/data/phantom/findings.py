@@ -79,8 +79,8 @@ def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
     """A patch in one lobe, patchy, with a soft edge."""
     side, low = _side(rng), rng.random() < 0.65
     height = rng.uniform(0.02, 0.2) if low else rng.uniform(-0.5, -0.3)
-    centre = (side * rng.uniform(0.34, 0.5), height)
-    patch = bump(image.x, image.y, centre, (rng.uniform(0.14, 0.21), rng.uniform(0.13, 0.21)))
+    center = (side * rng.uniform(0.34, 0.5), height)
+    patch = bump(image.x, image.y, center, (rng.uniform(0.14, 0.21), rng.uniform(0.13, 0.21)))
     grain = mottle(rng, image.x.shape[-1], 22)[0]
     patch *= np.clip(0.85 + 0.45 * grain, 0, 1.6)
     image.density[...] += 0.50 * strength * patch * image.lung
@@ -91,8 +91,8 @@ def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None
     side = _side(rng)
     for _ in range(int(rng.integers(1, 4))):
         height, slope = rng.uniform(-0.02, 0.24), rng.uniform(-0.35, 0.35)
-        centre, half, thick = side * rng.uniform(0.3, 0.45), rng.uniform(0.14, 0.24), rng.uniform(0.018, 0.032)
-        dx = image.x - centre
+        center, half, thick = side * rng.uniform(0.3, 0.45), rng.uniform(0.14, 0.24), rng.uniform(0.018, 0.032)
+        dx = image.x - center
         off = np.abs(image.y - height - slope * dx - 0.5 * dx * dx)
         plate = step(thick - off, thick * 1.2) * step(half - np.abs(dx), 0.12)
         image.density[...] += 0.46 * strength * plate * image.lung
@@ -155,8 +155,8 @@ def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
         for _ in range(int(rng.integers(2, 4))):
             height = rng.uniform(-0.3, 0.26)
             width = float(np.interp(height, image.y[:, 0], image.edge[:, 0]))
-            centre = (side * rng.uniform(0.7, 0.95) * width, height)
-            patch = bump(image.x, image.y, centre, (rng.uniform(0.08, 0.14), rng.uniform(0.08, 0.15)))
+            center = (side * rng.uniform(0.7, 0.95) * width, height)
+            patch = bump(image.x, image.y, center, (rng.uniform(0.08, 0.14), rng.uniform(0.08, 0.15)))
             np.maximum(total, patch, out=total)
     grain = mottle(rng, image.x.shape[-1], 26)[0]
     total *= np.clip(0.9 + 0.3 * grain, 0.2, 1.5)

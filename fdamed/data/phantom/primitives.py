@@ -43,27 +43,27 @@ def path_length(q: Field) -> Field:
     return q
 
 
-def ellipsoid(x: Field, y: Field, centre: tuple[Length, Length], radii: tuple[Length, Length]) -> Field:
+def ellipsoid(x: Field, y: Field, center: tuple[Length, Length], radii: tuple[Length, Length]) -> Field:
     """Path length through an upright ellipsoid."""
-    horizontal = (x - centre[0]) / radii[0]
-    vertical = (y - centre[1]) / radii[1]
+    horizontal = (x - center[0]) / radii[0]
+    vertical = (y - center[1]) / radii[1]
     return path_length(horizontal * horizontal + vertical * vertical)
 
 
-def tilted(x: Field, y: Field, centre: tuple[Length, Length], radii: tuple[Length, Length], angle: Length) -> Field:
+def tilted(x: Field, y: Field, center: tuple[Length, Length], radii: tuple[Length, Length], angle: Length) -> Field:
     """Path length through an ellipsoid turned by `angle` (radians, clockwise on the image)."""
     turn = np.asarray(angle, dtype=np.float32)
     c, s = np.cos(turn), np.sin(turn)
-    dx, dy = x - centre[0], y - centre[1]
+    dx, dy = x - center[0], y - center[1]
     along = (dx * c + dy * s) / radii[0]
     across = (dy * c - dx * s) / radii[1]
     return path_length(along * along + across * across)
 
 
-def bump(x: Field, y: Field, centre: tuple[float, float], radii: tuple[float, float]) -> Field:
+def bump(x: Field, y: Field, center: tuple[float, float], radii: tuple[float, float]) -> Field:
     """A soft hill of height 1 that ends at about twice its radii."""
-    horizontal = (x - centre[0]) * (1 / radii[0])
-    vertical = (y - centre[1]) * (1 / radii[1])
+    horizontal = (x - center[0]) * (1 / radii[0])
+    vertical = (y - center[1]) * (1 / radii[1])
     r: Field = horizontal * horizontal + vertical * vertical
     r *= -0.25
     r += 1

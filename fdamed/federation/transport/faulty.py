@@ -17,7 +17,7 @@ from fdamed.config.faults import EVERY, Faults
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Step
 from fdamed.federation.messages import kinds
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 
 Way = Literal["down", "up"]
 ABSENT, LATE = "absent by schedule", "late"
@@ -31,13 +31,13 @@ class Schedule:
     target: str
     seed: int
 
-    def absent(self, round: int, party: str) -> bool:
+    def absent(self, round: int, client: str) -> bool:
         """Whether the hospital is away for the whole round."""
-        if any(self._is(party, who) for who in self.faults.away.get(round, ())):
+        if any(self._is(client, who) for who in self.faults.away.get(round, ())):
             return True
-        return self._hit(party, self.faults.absent, self._stream("absent", round, party))
+        return self._hit(client, self.faults.absent, self._stream("absent", round, client))
 
-    def lost(self, round: int, party: str, question: int, way: Way, step: Step) -> str | None:
+    def lost(self, round: int, client: str, question: int, way: Way, step: Step) -> str | None:
         """The kind by which the message of this question is lost on its way; None: it arrives."""
         content = list(kinds(step.question if way == "down" else step.answer).values())
         chances = {
@@ -46,40 +46,40 @@ class Schedule:
         if not chances:
             return None
         key = max(chances, key=lambda k: chances[k])
-        if not self._hit(party, chances[key], self._stream("lost", round, party, question, way)):
+        if not self._hit(client, chances[key], self._stream("lost", round, client, question, way)):
             return None
         return key if key in content else content[0]
 
-    def minutes(self, round: int, party: str, question: int) -> float | None:
+    def minutes(self, round: int, client: str, question: int) -> float | None:
         """How long the answer takes; None where nobody counts."""
         times = self.faults.minutes
         if times is None:
             return None
-        draw = self._stream("minutes", round, party, question).numpy.standard_normal()
-        slower = math.prod(factor for who, factor in times.slower.items() if self._is(party, who))
+        draw = self._stream("minutes", round, client, question).numpy.standard_normal()
+        slower = math.prod(factor for who, factor in times.slower.items() if self._is(client, who))
         return times.median * slower * math.exp(times.spread * float(draw))
 
-    def late(self, round: int, party: str, question: int) -> bool:
-        taken, deadline = self.minutes(round, party, question), self.faults.deadline
-        return taken is not None and deadline is not None and taken > deadline and not self._spared(party)
+    def late(self, round: int, client: str, question: int) -> bool:
+        taken, deadline = self.minutes(round, client, question), self.faults.deadline
+        return taken is not None and deadline is not None and taken > deadline and not self._spared(client)
 
-    def _hit(self, party: str, chance: float, draws: Stream) -> bool:
-        return chance > 0.0 and not self._spared(party) and float(draws.numpy.random()) < chance
+    def _hit(self, client: str, chance: float, draws: Stream) -> bool:
+        return chance > 0.0 and not self._spared(client) and float(draws.numpy.random()) < chance
 
-    def _spared(self, party: str) -> bool:
-        return any(self._is(party, who) for who in self.faults.spare)
+    def _spared(self, client: str) -> bool:
+        return any(self._is(client, who) for who in self.faults.spare)
 
-    def _is(self, party: str, who: str) -> bool:
-        return who == party or who == ("target" if party == self.target else "sources")
+    def _is(self, client: str, who: str) -> bool:
+        return who == client or who == ("target" if client == self.target else "sources")
 
     def _stream(self, *names: str | int) -> Stream:
         return stream(self.seed, "unreliable", *names)
 
 
-class Unreliable(Network):
+class Unreliable(Server):
     """Another network, hit by a schedule; bytes that left are counted, whether or not they arrived."""
 
-    def __init__(self, inner: Network, faults: Faults, seed: int) -> None:
+    def __init__(self, inner: Server, faults: Faults, seed: int) -> None:
         super().__init__((*inner.sources, inner.target), inner.target, inner.layout, inner.method)
         self.schedule = Schedule(faults, inner.target, seed)
         self.absences = inner.absences
@@ -92,55 +92,55 @@ class Unreliable(Network):
         self._inner.begin(round, rounds)
         self._questions.clear()
 
-    def ask_all(self, parties: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
+    def ask_all(self, clients: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
         """As on any network; with fewer sources than the quorum the round is lost."""
-        asked = set(parties)
+        asked = set(clients)
         replies = super().ask_all(asked, step, msg)
         if asked - {self.target}:
             self.hold_quorum()
         return replies
 
     def hold_quorum(self) -> None:
-        missed = {a["party"] for a in self.absences if a["round"] == self.round} & set(self.sources)
+        missed = {a["client"] for a in self.absences if a["round"] == self.round} & set(self.sources)
         there, quorum = len(set(self.participants) - missed), self.schedule.faults.quorum
         if missed and there < quorum:
             self.notes["below_quorum"] = 1.0
             raise DroppedOut("sources", f"{there} of {len(self.participants)} are there, the quorum is {quorum}")
 
-    def _unreachable(self, party: str) -> str | None:
-        self._questions[party] = self._questions.get(party, -1) + 1
-        return ABSENT if self.schedule.absent(self.round, party) else None
+    def _unreachable(self, client: str) -> str | None:
+        self._questions[client] = self._questions.get(client, -1) + 1
+        return ABSENT if self.schedule.absent(self.round, client) else None
 
-    def _deliver(self, party: str, step: Step, nth: int, msg: Any) -> Any:
-        kind = self._lost(party, "down", step)
+    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        kind = self._lost(client, "down", step)
         if kind:
             why = f"message lost: {kind} down"
-            self._miss(party, step, why)
-            raise DroppedOut(party, why)
-        return self._inner._deliver(party, step, nth, msg)
+            self._miss(client, step, why)
+            raise DroppedOut(client, why)
+        return self._inner._deliver(client, step, nth, msg)
 
-    def _fault(self, party: str, step: Step, msg: Any, reply: Any) -> str | None:
-        kind = self._lost(party, "up", step)
+    def _fault(self, client: str, step: Step, msg: Any, reply: Any) -> str | None:
+        kind = self._lost(client, "up", step)
         if kind:
             return f"message lost: {kind} up"
-        if self.schedule.late(self.round, party, self._questions[party]):
+        if self.schedule.late(self.round, client, self._questions[client]):
             return LATE
-        return super()._fault(party, step, msg, reply)
+        return super()._fault(client, step, msg, reply)
 
-    def _lost(self, party: str, way: Way, step: Step) -> str | None:
-        return self.schedule.lost(self.round, party, self._questions[party], way, step)
+    def _lost(self, client: str, way: Way, step: Step) -> str | None:
+        return self.schedule.lost(self.round, client, self._questions[client], way, step)
 
-    def check_release(self, party: str, step: Step) -> None:
-        self._inner.check_release(party, step)
+    def check_release(self, client: str, step: Step) -> None:
+        self._inner.check_release(client, step)
 
-    def gone(self, party: str) -> bool:
-        return self._inner.gone(party)
+    def gone(self, client: str) -> bool:
+        return self._inner.gone(client)
 
-    def save_memory(self, party: str, path: Path) -> bool:
-        return self._inner.save_memory(party, path)
+    def save_memory(self, client: str, path: Path) -> bool:
+        return self._inner.save_memory(client, path)
 
-    def load_memory(self, party: str, path: Path) -> None:
-        self._inner.load_memory(party, path)
+    def load_memory(self, client: str, path: Path) -> None:
+        self._inner.load_memory(client, path)
 
     def close(self) -> None:
         self._inner.close()

@@ -88,11 +88,11 @@ def odd_shapes(parts: Mapping[str, Tensor], like: Tensor | None = None) -> dict[
     """Whose part has not the shape and dtype of `like`, or without one those of most; nothing is ever broadcast."""
     if not parts:
         return {}
-    found = {party: (tuple(part.shape), part.dtype) for party, part in parts.items()}
+    found = {client: (tuple(part.shape), part.dtype) for client, part in parts.items()}
     usual = (tuple(like.shape), like.dtype) if like is not None else Counter(found.values()).most_common(1)[0][0]
     return {
-        party: f"a part has shape {list(shape)} of {_name(dtype)}, not {list(usual[0])} of {_name(usual[1])}"
-        for party, (shape, dtype) in found.items()
+        client: f"a part has shape {list(shape)} of {_name(dtype)}, not {list(usual[0])} of {_name(usual[1])}"
+        for client, (shape, dtype) in found.items()
         if (shape, dtype) != usual
     }
 
@@ -138,14 +138,14 @@ def judged(
     sources: Mapping[str, Travel], target: Travel | None, size: float, guard: Guard, subject: str = "it is"
 ) -> Verdict:
     """What is to be done with updates of a model whose parameters have length `size`."""
-    faults = {party: why for party, t in sources.items() if (why := t.fault)}
+    faults = {client: why for client, t in sources.items() if (why := t.fault)}
     times, what = stretches({p: t for p, t in sources.items() if p not in faults}, target, size)
     factors = {}
-    for party, found in times.items():
+    for client, found in times.items():
         if found > guard.longest:
-            faults[party] = f"{subject} {found:.3g} times as long as {what}"
+            faults[client] = f"{subject} {found:.3g} times as long as {what}"
         elif guard.shortened is not None and found > guard.shortened:
-            factors[party] = guard.shortened / found
+            factors[client] = guard.shortened / found
     return Verdict(faults, factors)
 
 
@@ -156,21 +156,21 @@ def stretches(sources: Mapping[str, Travel], target: Travel | None, size: float)
     with a single image goes far for it. A reach that is told too small counts as length, as it would once aligned.
     Without two others there is no majority: then the longer of the model and the other is the measure.
     """
-    moving = {party: t for party, t in sources.items() if not t.idle}
+    moving = {client: t for client, t in sources.items() if not t.idle}
     together = [*moving.values(), *([target] if target and not target.fault and not target.idle else [])]
     rates = sorted(t.rate for t in together)
     lengths, by_images = sorted(t.length for t in together), sorted(t.length / t.n for t in together)
     found = {}
-    for party, own in moving.items():
+    for client, own in moving.items():
         usual = median_without(rates, own.rate, high=False) if len(together) > 1 else own.rate
         length = own.length * max(1.0, usual / own.rate)
         if len(together) > 2:
             by_length = length / median_without(lengths, own.length)
             by_image = length / own.n / median_without(by_images, own.length / own.n)
-            found[party] = min(by_length, by_image)
+            found[client] = min(by_length, by_image)
         else:
             yardstick = max([size, *(t.length for t in together if t is not own)])
-            found[party] = length / yardstick if yardstick else 0.0
+            found[client] = length / yardstick if yardstick else 0.0
     return found, "the others" if len(together) > 2 else "the model and any other"
 
 

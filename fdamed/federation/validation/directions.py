@@ -129,26 +129,26 @@ class Bearings:
     def opposed(self, round: int, step: str, part: str, found: Mapping[str, Bearing], limits: Tensor) -> list[str]:
         """Who is left aside in this round: below the `limits` (L,), where the others agree by as much, or still."""
         offenders = []
-        for party, new in found.items():
-            past = self._past.get((party, step, part), Past(new.along, torch.zeros(len(new.along), dtype=torch.bool)))
+        for client, new in found.items():
+            past = self._past.get((client, step, part), Past(new.along, torch.zeros(len(new.along), dtype=torch.bool)))
             along = (0.5 * (past.along + new.along)).round(decimals=DIGITS)
             aside = ((along < limits) & (new.agreement >= -limits)) | (past.aside & (along < 0.0))
-            line = {"round": round, "party": party, "step": step, "part": part}
+            line = {"round": round, "client": client, "step": step, "part": part}
             line |= {"along": along.tolist(), "aside": aside.nonzero().flatten().tolist()}
             self.recall(line)
             self.news.append(line)
             if aside.any():
-                offenders.append(party)
+                offenders.append(client)
         return offenders
 
-    def still(self, step: str, part: str, parties: Iterable[str]) -> list[str]:
+    def still(self, step: str, part: str, clients: Iterable[str]) -> list[str]:
         """Who of these was last left aside: as long as there is nobody to compare with, it stays so."""
-        past = {party: self._past.get((party, step, part)) for party in parties}
-        return [party for party, own in past.items() if own is not None and bool(own.aside.any())]
+        past = {client: self._past.get((client, step, part)) for client in clients}
+        return [client for client, own in past.items() if own is not None and bool(own.aside.any())]
 
     def recall(self, line: Mapping[str, Any]) -> None:
         """Take up what one round of this or an earlier job has left."""
         along = torch.tensor(line["along"], dtype=torch.float64)
         aside = torch.zeros(len(along), dtype=torch.bool)
         aside[line["aside"]] = True
-        self._past[line["party"], line["step"], line["part"]] = Past(along, aside)
+        self._past[line["client"], line["step"], line["part"]] = Past(along, aside)

@@ -34,18 +34,18 @@ class Repeats:
         """The model that each source was last sent: not every question has one."""
         self._last: tuple[Any, str] = (None, "")
 
-    def fault(self, round: int, party: str, step: str, question: Any, reply: Any) -> str | None:
+    def fault(self, round: int, client: str, step: str, question: Any, reply: Any) -> str | None:
         """Why an answer is one that was given before; None: it is new, and known from now on."""
         if model := self._model(question):
-            self._begun[party] = model
-        begun = self._begun.get(party, "")
+            self._begun[client] = model
+        begun = self._begun.get(client, "")
         for name, value in wholes(reply):
             if value.numel() < FEWEST:
                 continue
             answer = digest(value)
-            before = self._known.get((party, step, name), {}).get(answer)
+            before = self._known.get((client, step, name), {}).get(answer)
             if before is None:
-                line = {"round": round, "party": party, "step": step, "name": name, "answer": answer, "begun": begun}
+                line = {"round": round, "client": client, "step": step, "name": name, "answer": answer, "begun": begun}
                 self.recall(line)
                 self.news.append(line)
             elif before[0] < round and before[1] != begun and bool(value.any()):
@@ -54,7 +54,7 @@ class Repeats:
 
     def recall(self, line: Mapping[str, Any]) -> None:
         """Know one answer of this or an earlier job."""
-        known = self._known.setdefault((line["party"], line["step"], line["name"]), {})
+        known = self._known.setdefault((line["client"], line["step"], line["name"]), {})
         known[line["answer"]] = (line["round"], line["begun"])
 
     def _model(self, question: Any) -> str:

@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.models.heads import auxiliary_loss
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import AuxiliaryTasks, as_input, batches, held, jitter, noisy, taken
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    from fdamed.data.loader import Labelled
+    from fdamed.data.loader import Labeled
 
 
 @dataclass(frozen=True)
@@ -49,37 +49,37 @@ Objective = Callable[[Tensor, Batch], Tensor]
 class Local:
     """A hospital's model in training, with everything that learns beside it; lives for one question."""
 
-    site: Site
+    client: Client
     opponents: tuple[FlatModel, ...] = ()
     pace: float = 1.0
     """Share of the learning rate for a network whose only loss is the pull. Adam's steps do not shrink with the loss:
     without it the faintest pull moves the target as fast as the sources' task moves them (decision 0013)."""
     auxiliary: AuxiliaryTasks | None = field(init=False)
     players: tuple[FlatModel, ...] = field(init=False)
-    optimisers: tuple[Optimiser, ...] = field(init=False)
+    optimizers: tuple[Optimizer, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.auxiliary = auxiliary_tasks(self.site)
+        self.auxiliary = auxiliary_tasks(self.client)
         heads = (self.auxiliary.heads,) if self.auxiliary else ()
-        self.players = (self.site.model, *heads, *self.opponents)
-        recipe = self.site.recipe
-        if recipe.optimiser == "adam" and not hasattr(self.site.data, "y"):
+        self.players = (self.client.model, *heads, *self.opponents)
+        recipe = self.client.recipe
+        if recipe.optimizer == "adam" and not hasattr(self.client.data, "y"):
             recipe = recipe.model_copy(update={"lr": recipe.lr * self.pace})
-        others = tuple(Optimiser(p, self.site.recipe) for p in self.players[1:])
-        self.optimisers = (Optimiser(self.site.model, recipe), *others)
+        others = tuple(Optimizer(p, self.client.recipe) for p in self.players[1:])
+        self.optimizers = (Optimizer(self.client.model, recipe), *others)
 
     def step(self, batch: Batch, objective: Objective) -> Tensor:
         """One step of everybody on one batch; the objective's value. A single image trains with running statistics."""
         for p in self.players:
             p.grad.zero_()
             p.module.train(len(batch.x) > 1)
-        f = features(self.site, batch.x)
+        f = features(self.client, batch.x)
         leaf = f.detach().float().requires_grad_()
         value = objective(leaf, batch)
         value.backward()  # type: ignore[no-untyped-call]
         if leaf.grad is not None:
             f.backward(leaf.grad.to(f.dtype))  # type: ignore[no-untyped-call]
-        for o in self.optimisers:
+        for o in self.optimizers:
             o.step()
         return value.detach()
 
@@ -87,7 +87,7 @@ class Local:
         """Cross-entropy of the main head and the auxiliary losses; 0 without labels."""
         if batch.y is None:
             return f.sum() * 0.0
-        return F.cross_entropy(self.site.model.module.head(f), batch.y) + self.beside(f, batch)  # type: ignore[operator]
+        return F.cross_entropy(self.client.model.module.head(f), batch.y) + self.beside(f, batch)  # type: ignore[operator]
 
     def beside(self, f: Tensor, batch: Batch) -> Tensor | float:
         """alpha times the auxiliary losses."""
@@ -98,67 +98,67 @@ class Local:
     def epochs(self, objective: Objective) -> float:
         """Train for the hospital's epochs; the mean of the objective. A hospital without images learns nothing."""
         total, steps = 0.0, 0
-        for batch in all_batches(self.site, self.site.rng):
+        for batch in all_batches(self.client, self.client.rng):
             total, steps = total + float(self.step(batch, objective)), steps + 1
         self.keep_heads()
-        return finite(self.site, total / max(1, steps))
+        return finite(self.client, total / max(1, steps))
 
     def keep_heads(self) -> None:
         if self.auxiliary:
-            self.site.memory["heads"] = self.auxiliary.heads.read()
+            self.client.memory["heads"] = self.auxiliary.heads.read()
 
 
-def features(site: Site, x: Tensor) -> Tensor:
+def features(client: Client, x: Tensor) -> Tensor:
     """G(x), (B, d), in the hospital's precision."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=site.precision == "bfloat16"):
-        f: Tensor = site.model.module.features(x)  # type: ignore[operator]  # every network here has features
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
+        f: Tensor = client.model.module.features(x)  # type: ignore[operator]  # every network here has features
     return f
 
 
-def all_batches(site: Site, rng: Stream) -> Iterator[Batch]:
+def all_batches(client: Client, rng: Stream) -> Iterator[Batch]:
     """The batches of the hospital's epochs, in the order of `fit`."""
-    for epoch in range(site.recipe.epochs):
-        for number, rows in enumerate(batches(len(site.data), site.recipe.batch, rng.child("order", epoch))):
-            yield batch_of(site, rows, rng, epoch, number)
+    for epoch in range(client.recipe.epochs):
+        for number, rows in enumerate(batches(len(client.data), client.recipe.batch, rng.child("order", epoch))):
+            yield batch_of(client, rows, rng, epoch, number)
 
 
-def batch_of(site: Site, rows: Tensor, rng: Stream, epoch: int, number: int) -> Batch:
+def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int) -> Batch:
     """The rows as the hospital trains on them."""
-    data, device = site.data, site.model.theta.device
+    data, device = client.data, client.model.theta.device
     x = as_input(taken(held(data, device), rows, device))
-    if site.recipe.augment:
+    if client.recipe.augment:
         x = jitter(x, rng.child("augment", epoch, number))
     if data.noise:
         x = noisy(x, data.noise, rng.child("noise", epoch, number))
     own = rng.child("batch", epoch, number)
     if not hasattr(data, "y"):
         return Batch(x, None, {}, own)
-    known = cast("Labelled", data)
-    heads: tuple[str, ...] = site.auxiliary.heads if site.auxiliary else ()
+    known = cast("Labeled", data)
+    heads: tuple[str, ...] = client.auxiliary.heads if client.auxiliary else ()
     side = {k: torch.from_numpy(known.auxiliary[k])[rows].to(device) for k in heads}
     return Batch(x, torch.from_numpy(known.y)[rows].to(device), side, own)
 
 
 @torch.no_grad()
-def shown(site: Site, x: Tensor, module_sees: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def shown(client: Client, x: Tensor, module_sees: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Features of a batch as training sees them, with the running statistics left as they were."""
-    before = site.model.theta[site.model.layout.trainable :].clone()
-    site.model.module.train(len(x) > 1)
-    f = features(site, x).float()
-    site.model.theta[site.model.layout.trainable :] = before
+    before = client.model.theta[client.model.layout.trainable :].clone()
+    client.model.module.train(len(x) > 1)
+    f = features(client, x).float()
+    client.model.theta[client.model.layout.trainable :] = before
     return module_sees(f) if module_sees else f
 
 
-def discriminator(site: Site, vector: Tensor, width: int, depth: int, halved: bool = False) -> FlatModel:
+def discriminator(client: Client, vector: Tensor, width: int, depth: int, halved: bool = False) -> FlatModel:
     """DI with the weights in `vector`, or as it begins in every hospital; FADA's has one leaky layer, DANN's two."""
-    d = shape_of(site.model.layout).d
+    d = shape_of(client.model.layout).d
     module = Discriminator(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
-    return flat_part(module, vector, stream(site.seed, "discriminator"), site.model.theta.device)
+    return flat_part(module, vector, stream(client.seed, "discriminator"), client.model.theta.device)
 
 
 @dataclass(frozen=True)
 class Game:
-    """One party's side of the game: features step on `pull` times the loss of passing for `toward`; DI learns `label`.
+    """One name's side of the game: features step on `pull` times the loss of passing for `toward`; DI learns `label`.
 
     FADA (L_G): both sides pass for the source, pull > 0. DANN (gradient reversal): each side passes for what it is,
     with pull = -lambda/2. A discriminator whose loss exceeds `saturation` no longer pulls.

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Model
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import length as length_of
 from fdamed.federation.validation.answers import sound
 from fdamed.federation.validation.checks import SHORTEST, Travel
@@ -63,16 +63,16 @@ class Compared:
 
 
 @step("auto_weighting.compute_update", noised=True)
-def move_paced(site: Site, ask: Paced) -> Moved:
+def move_paced(client: Client, ask: Paced) -> Moved:
     """Train with the learning rate times `pace`, and send what changed."""
-    moved: Moved = move_locally.run(_paced(site, ask.pace), Model(x=ask.x))
+    moved: Moved = move_locally.run(_paced(client, ask.pace), Model(x=ask.x))
     return moved
 
 
 @step("auto_weighting.compare_gradients")
-def compare_steps(site: Site, ask: Directions) -> Compared:
+def compare_steps(client: Client, ask: Directions) -> Compared:
     """Train, watch each step against the directions, and send what changed with the estimates."""
-    site, model, layout = _paced(site, ask.pace), site.model, site.model.layout
+    client, model, layout = _paced(client, ask.pace), client.model, client.model.layout
     model.load(ask.x)
     before, step = ask.x.clone(), torch.empty_like(ask.x)
     sums, first = no_steps(len(ask.u)), True
@@ -87,15 +87,15 @@ def compare_steps(site: Site, ask: Directions) -> Compared:
             before.copy_(now)
         first = False
 
-    outcome = fit(model, site.data, site.recipe, site.rng, correct=watch, precision=site.precision)
+    outcome = fit(model, client.data, client.recipe, client.rng, correct=watch, precision=client.precision)
     watch()  # the last step; `correct` sees the model before each one
     g = model.read().sub_(ask.x)
     mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / sums.count**2
     zero = torch.zeros(len(ask.u), dtype=torch.float64)
     e = Estimates(0.0, mean2, zero, zero, zero)
     if sums.count > 1:
-        e = estimates(sums, mean2, ask.length * site.recipe.lr)
-    recipe, n = site.recipe, len(site.data)
+        e = estimates(sums, mean2, ask.length * client.recipe.lr)
+    recipe, n = client.recipe, len(client.data)
     reach = recipe.lr * recipe.epochs * n / recipe.batch
     return Compared(
         g=g,
@@ -130,37 +130,39 @@ class Comparison:
         return Estimates(t.sigma2, t.mean2, t.d2, t.p2, t.delta)
 
 
-def compare(net: Network, state: Model, pace: float) -> Comparison:
+def compare(server: Server, state: Model, pace: float) -> Comparison:
     """Ask the sources to train, then the target to train beside them; unsound updates are left out by name."""
-    s: dict[str, Moved] = net.ask_all(net.sources, move_paced, Paced(x=state.x, pace=pace))
-    cut = net.layout.trainable
+    s: dict[str, Moved] = server.ask_all(server.sources, move_paced, Paced(x=state.x, pace=pace))
+    cut = server.layout.trainable
     length = {name: float(torch.linalg.vector_norm(r.g[:cut], dtype=torch.float64)) for name, r in s.items()}
     for name, value in length.items():
         if why := Travel(value, s[name].n, s[name].reach).fault:
-            net.reject(name, move_paced, why)
+            server.reject(name, move_paced, why)
             del s[name]
-    net.hold_quorum()
+    server.hold_quorum()
     names = list(s)
     lengths = torch.tensor([length[name] for name in names], dtype=torch.float64)
     reach = torch.tensor([r.reach for r in s.values()], dtype=torch.float64)
     n = [r.n for r in s.values()]
-    u = torch.zeros(len(names), net.layout.size)
+    u = torch.zeros(len(names), server.layout.size)
     for i, name in enumerate(names):
         if length[name] > SHORTEST:  # who has not moved has no direction, and adds nothing
             torch.mul(s[name].g[:cut], 1.0 / length[name], out=u[i, :cut])
         del s[name]
-    t: Compared = net.ask(net.target, compare_steps, Directions(x=state.x, u=u, length=lengths / reach, pace=pace))
-    return _without_giants(net, Comparison(t, names, u, lengths, reach, n), length_of(state.x[:cut]))
+    t: Compared = server.ask(
+        server.target, compare_steps, Directions(x=state.x, u=u, length=lengths / reach, pace=pace)
+    )
+    return _without_giants(server, Comparison(t, names, u, lengths, reach, n), length_of(state.x[:cut]))
 
 
-def _without_giants(net: Network, c: Comparison, size: float) -> Comparison:
+def _without_giants(server: Server, c: Comparison, size: float) -> Comparison:
     """Without the sources whose update dwarfs the others' and the target's; directions have no length to do harm."""
     t = c.target
     travels = map(Travel, c.length.tolist(), c.n, c.reach.tolist())
     own = Travel(t.mean2**0.5 * t.steps, t.n, t.reach)
-    verdict = sound(net, move_paced, dict(zip(c.names, travels, strict=True)), size, own)
+    verdict = sound(server, move_paced, dict(zip(c.names, travels, strict=True)), size, own)
     for name, factor in verdict.factors.items():
-        net.shorten(name, move_paced, factor)
+        server.shorten(name, move_paced, factor)
     if not (verdict.faults or verdict.factors):
         return c
     keep = [i for i, name in enumerate(c.names) if name not in verdict.faults]
@@ -175,7 +177,7 @@ def _without_giants(net: Network, c: Comparison, size: float) -> Comparison:
     )
 
 
-def _paced(site: Site, pace: float) -> Site:
+def _paced(client: Client, pace: float) -> Client:
     if pace == 1.0:
-        return site
-    return replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * pace}))
+        return client
+    return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))

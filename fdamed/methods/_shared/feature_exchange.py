@@ -14,16 +14,16 @@ from torch import Tensor
 
 from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Features, Scalar, Statistic, Weights, message
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents, passing
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import batches
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 Critic = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(source, its features, the target's) -> gradients for both."""
@@ -82,50 +82,50 @@ class Ended:
 
 
 @step("feature_exchange.start")
-def start(site: Site, ask: Start) -> Ready:
+def start(client: Client, ask: Start) -> Ready:
     """Remember the model and this round's order of images."""
-    forget(site)
-    n, size = len(site.data), site.recipe.batch
-    key = torch.randint(0, 2**62, (1,), generator=site.rng.torch)
-    site.memory |= {f"{_KEPT}x": ask.x.clone(), f"{_KEPT}key": key, f"{_KEPT}on_f": torch.tensor([ask.on_f])}
-    site.memory[f"{_KEPT}pace"] = torch.tensor([ask.pace], dtype=torch.float64)
+    forget(client)
+    n, size = len(client.data), client.recipe.batch
+    key = torch.randint(0, 2**62, (1,), generator=client.rng.torch)
+    client.memory |= {f"{_KEPT}x": ask.x.clone(), f"{_KEPT}key": key, f"{_KEPT}on_f": torch.tensor([ask.on_f])}
+    client.memory[f"{_KEPT}pace"] = torch.tensor([ask.pace], dtype=torch.float64)
     if ask.apart:
-        site.memory |= {f"{_KEPT}d": branches(site, ask.d).read(), f"{_KEPT}rates": ask.rates.clone()}
-    steps = sum(1 for _ in batches(n, size, site.rng)) * site.recipe.epochs
+        client.memory |= {f"{_KEPT}d": branches(client, ask.d).read(), f"{_KEPT}rates": ask.rates.clone()}
+    steps = sum(1 for _ in batches(n, size, client.rng)) * client.recipe.epochs
     return Ready(n=n, steps=steps)
 
 
 @step("feature_exchange.send_features")
-def show(site: Site, ask: Turn) -> Shown:
+def show(client: Client, ask: Turn) -> Shown:
     """The features of one batch."""
-    site.model.load(site.memory[f"{_KEPT}x"])
-    batch = _batch(site, ask.number)
-    return Shown(f=shown(site, batch.x, _sees(site)).cpu())
+    client.model.load(client.memory[f"{_KEPT}x"])
+    batch = _batch(client, ask.number)
+    return Shown(f=shown(client, batch.x, _sees(client)).cpu())
 
 
 @step("feature_exchange.receive_gradients")
-def feel(site: Site, ask: Felt) -> Learned:
+def feel(client: Client, ask: Felt) -> Learned:
     """One step on the hospital's own losses and on the gradient of what it showed."""
-    local, objective, skipped = _resume(site, ask.g.to(site.model.theta.device))
-    loss = float(local.step(_batch(site, ask.number), objective))
-    for i, (player, optimiser) in enumerate(zip(local.players, local.optimisers, strict=True)):
-        site.memory |= {f"{_KEPT}{i}.{k}": v.clone() for k, v in optimiser.memory().items()}
-        if player is site.model:
-            site.memory[f"{_KEPT}x"] = player.read()
+    local, objective, skipped = _resume(client, ask.g.to(client.model.theta.device))
+    loss = float(local.step(_batch(client, ask.number), objective))
+    for i, (player, optimizer) in enumerate(zip(local.players, local.optimizers, strict=True)):
+        client.memory |= {f"{_KEPT}{i}.{k}": v.clone() for k, v in optimizer.memory().items()}
+        if player is client.model:
+            client.memory[f"{_KEPT}x"] = player.read()
     local.keep_heads()
-    if f"{_KEPT}d" in site.memory:
-        site.memory[f"{_KEPT}d"] = local.opponents[0].read()
+    if f"{_KEPT}d" in client.memory:
+        client.memory[f"{_KEPT}d"] = local.opponents[0].read()
         if len(local.opponents) > 1:
-            site.memory["opponents"] = local.opponents[1].read()
-    return Learned(loss=finite(site, loss), skipped=skipped[0])
+            client.memory["opponents"] = local.opponents[1].read()
+    return Learned(loss=finite(client, loss), skipped=skipped[0])
 
 
 @step("feature_exchange.end")
-def end(site: Site, ask: Turn) -> Ended:
+def end(client: Client, ask: Turn) -> Ended:
     """The model that the round has made."""
-    x, d = site.memory[f"{_KEPT}x"], site.memory.get(f"{_KEPT}d", torch.empty(0))
-    forget(site)
-    return Ended(x=x, d=d, n=len(site.data))
+    x, d = client.memory[f"{_KEPT}x"], client.memory.get(f"{_KEPT}d", torch.empty(0))
+    forget(client)
+    return Ended(x=x, d=d, n=len(client.data))
 
 
 STEPS = (start, show, feel, end)
@@ -141,103 +141,103 @@ class Change:
     loss: float
 
 
-def exchange(net: Network, ask: Start, critic: Critic, limit: int = 0) -> tuple[dict[str, Change], Change]:
+def exchange(server: Server, ask: Start, critic: Critic, limit: int = 0) -> tuple[dict[str, Change], Change]:
     """A round of `limit` steps (0: each source's epochs) of every pair: the sources' changes and the target's.
 
     Who drops out between two steps is out of this round. Without an image at the target sources only learn their task.
     """
-    target = net.ask(net.target, start, ask)
-    ready: dict[str, Ready] = net.ask_all(net.sources, start, ask)
+    target = server.ask(server.target, start, ask)
+    ready: dict[str, Ready] = server.ask_all(server.sources, start, ask)
     losses: list[float] = []
     number = 0
     for turn in range(limit or max((r.steps for r in ready.values()), default=0)):
         for source in [s for s, r in ready.items() if limit or turn < r.steps]:
             try:
-                f_s = net.ask(source, show, Turn(number=turn)).f
+                f_s = server.ask(source, show, Turn(number=turn)).f
                 if target.steps:
-                    g_s, g_t = critic(source, f_s, net.ask(net.target, show, Turn(number=number)).f)
+                    g_s, g_t = critic(source, f_s, server.ask(server.target, show, Turn(number=number)).f)
                 else:
                     g_s, g_t = torch.zeros_like(f_s), None
-                losses.append(net.ask(source, feel, Felt(number=turn, g=g_s)).loss)
+                losses.append(server.ask(source, feel, Felt(number=turn, g=g_s)).loss)
             except DroppedOut as absent:
-                if absent.party == net.target:
+                if absent.client == server.target:
                     raise
                 del ready[source]
                 continue
             if g_t is not None:
-                net.ask(net.target, feel, Felt(number=number, g=g_t))
+                server.ask(server.target, feel, Felt(number=number, g=g_t))
             number += 1
     loss = sum(losses) / max(1, len(losses))
 
     def change(r: Ended) -> Change:
         return Change(g=r.x - ask.x, d=r.d, n=r.n, loss=loss)
 
-    ends = net.ask_all(ready, end, Turn(number=0))
-    return {i: change(r) for i, r in ends.items()}, change(net.ask(net.target, end, Turn(number=0)))
+    ends = server.ask_all(ready, end, Turn(number=0))
+    return {i: change(r) for i, r in ends.items()}, change(server.ask(server.target, end, Turn(number=0)))
 
 
 class Judges:
     """The server's discriminators, one for each source and the target, in training for one round."""
 
-    def __init__(self, net: Network, di: Tensor, width: int, depth: int, halved: bool, lr: float) -> None:
-        d = shape_of(net.layout).d
-        self._all: dict[str, tuple[FlatModel, Optimiser]] = {}
-        for i, source in enumerate(net.sources):
+    def __init__(self, server: Server, di: Tensor, width: int, depth: int, halved: bool, lr: float) -> None:
+        d = shape_of(server.layout).d
+        self._all: dict[str, tuple[FlatModel, Optimizer]] = {}
+        for i, source in enumerate(server.sources):
             module = Discriminator(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
             start_of = stream(0, "discriminator", source)
             part = flat_part(module, di[i] if di.numel() else di, start_of, torch.device("cpu"))
-            self._all[source] = (part, Optimiser(part, Recipe(lr=lr)))
+            self._all[source] = (part, Optimizer(part, Recipe(lr=lr)))
 
     def versus(self, source: str, f_s: Tensor, f_t: Tensor, pull: float, reverse: bool) -> tuple[Tensor, Tensor]:
         """DI learns to tell the sides apart; the gradients that make the features harder to tell.
 
         `reverse`: DANN, the reversed gradient of the joint mean, at the same weights. Otherwise FADA: L_DI, then L_G.
         """
-        di, optimiser = self._all[source]
+        di, optimizer = self._all[source]
         s, t = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
         if reverse:
             with frozen(di.module):
                 joint = (domain_loss(di.module(s), 1.0) + domain_loss(di.module(t), 0.0)) / 2
                 g_s, g_t = torch.autograd.grad(-pull * joint, (s, t))
-            self._learn(di, optimiser, f_s, f_t, 0.5)
+            self._learn(di, optimizer, f_s, f_t, 0.5)
             return g_s, g_t
-        self._learn(di, optimiser, f_s, f_t, 1.0)
+        self._learn(di, optimizer, f_s, f_t, 1.0)
         with frozen(di.module):
             passing_for_source = domain_loss(di.module(s), 1.0) + domain_loss(di.module(t), 1.0)
             g_s, g_t = torch.autograd.grad(pull * passing_for_source, (s, t))
         return g_s, g_t
 
-    def _learn(self, di: FlatModel, optimiser: Optimiser, f_s: Tensor, f_t: Tensor, share: float) -> None:
+    def _learn(self, di: FlatModel, optimizer: Optimizer, f_s: Tensor, f_t: Tensor, share: float) -> None:
         di.grad.zero_()
         loss = share * (domain_loss(di.module(f_s), 1.0) + domain_loss(di.module(f_t), 0.0))
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
     def read(self) -> Tensor:
         """(K, P)."""
         return torch.stack([di.read() for di, _ in self._all.values()])
 
 
-def forget(site: Site) -> None:
-    for name in [k for k in site.memory if k.startswith(_KEPT)]:
-        del site.memory[name]
+def forget(client: Client) -> None:
+    for name in [k for k in client.memory if k.startswith(_KEPT)]:
+        del client.memory[name]
 
 
-def _batch(site: Site, number: int) -> Batch:
+def _batch(client: Client, number: int) -> Batch:
     """Batch `number` of the round, the same in every question about it."""
-    rng = Stream(int(site.memory[f"{_KEPT}key"]))
-    size = site.recipe.batch
-    each = sum(1 for _ in batches(len(site.data), size, rng))
+    rng = Stream(int(client.memory[f"{_KEPT}key"]))
+    size = client.recipe.batch
+    each = sum(1 for _ in batches(len(client.data), size, rng))
     epoch, nth = divmod(number, each)
-    rows = list(batches(len(site.data), size, rng.child("order", epoch)))[nth]
-    return batch_of(site, rows, rng, epoch, nth)
+    rows = list(batches(len(client.data), size, rng.child("order", epoch)))[nth]
+    return batch_of(client, rows, rng, epoch, nth)
 
 
-def _sees(site: Site) -> Callable[[Tensor], Tensor] | None:
+def _sees(client: Client) -> Callable[[Tensor], Tensor] | None:
     """What the server is shown: the feature, or its invariant half where the feature is taken apart."""
-    if f"{_KEPT}d" not in site.memory or int(site.memory[f"{_KEPT}on_f"]):
+    if f"{_KEPT}d" not in client.memory or int(client.memory[f"{_KEPT}on_f"]):
         return None
-    d = branches(site, site.memory[f"{_KEPT}d"])
+    d = branches(client, client.memory[f"{_KEPT}d"])
 
     def sees(f: Tensor) -> Tensor:
         d.module.train(len(f) > 1)
@@ -247,27 +247,27 @@ def _sees(site: Site) -> Callable[[Tensor], Tensor] | None:
     return sees
 
 
-def _resume(site: Site, g: Tensor) -> tuple[Local, Callable[[Tensor, Batch], Tensor], list[int]]:
-    site.model.load(site.memory[f"{_KEPT}x"])
+def _resume(client: Client, g: Tensor) -> tuple[Local, Callable[[Tensor, Batch], Tensor], list[int]]:
+    client.model.load(client.memory[f"{_KEPT}x"])
 
     def pull(seen: Tensor) -> Tensor:
         return (seen * g).sum()
 
-    skipped, pace = [0], float(site.memory[f"{_KEPT}pace"])
-    if f"{_KEPT}d" not in site.memory:
-        local = Local(site, (), pace)
+    skipped, pace = [0], float(client.memory[f"{_KEPT}pace"])
+    if f"{_KEPT}d" not in client.memory:
+        local = Local(client, (), pace)
         objective: Callable[[Tensor, Batch], Tensor] = lambda f, batch: local.task(f, batch) + pull(f)  # noqa: E731
     else:
-        d, on_f = branches(site, site.memory[f"{_KEPT}d"]), bool(int(site.memory[f"{_KEPT}on_f"]))
-        labelled = hasattr(site.data, "y")
-        others: tuple[FlatModel, ...] = (d, opponents(site)) if labelled else (d,)
-        local = Local(site, others, pace)
-        if labelled:
-            rates = Rates(*site.memory[f"{_KEPT}rates"].tolist())
+        d, on_f = branches(client, client.memory[f"{_KEPT}d"]), bool(int(client.memory[f"{_KEPT}on_f"]))
+        labeled = hasattr(client.data, "y")
+        others: tuple[FlatModel, ...] = (d, opponents(client)) if labeled else (d,)
+        local = Local(client, others, pace)
+        if labeled:
+            rates = Rates(*client.memory[f"{_KEPT}rates"].tolist())
             objective, skipped = disentangle(d, others[1], rates, local.beside, pull, on_f)
         else:
             objective = passing(d, pull, on_f)
-    for i, optimiser in enumerate(local.optimisers):
+    for i, optimizer in enumerate(local.optimizers):
         start_of = f"{_KEPT}{i}."
-        optimiser.remember({k.removeprefix(start_of): v for k, v in site.memory.items() if k.startswith(start_of)})
+        optimizer.remember({k.removeprefix(start_of): v for k, v in client.memory.items() if k.startswith(start_of)})
     return local, objective, skipped

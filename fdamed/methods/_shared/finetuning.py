@@ -9,19 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Weights, message
 from fdamed.methods._shared.local_training import Trained, finite
-from fdamed.models.backbone import initialise_head
+from fdamed.models.backbone import initialize_head
 from fdamed.models.flat import FlatModel
 from fdamed.ops.slices import head_place
 from fdamed.training.local import fit
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 
 @message
 class Handover:
-    """A model to go on with; counts are 0 or 1. `fresh`: with a new head. `afresh`: with a new optimiser."""
+    """A model to go on with; counts are 0 or 1. `fresh`: with a new head. `afresh`: with a new optimizer."""
 
     x: Weights
     fresh: Count
@@ -38,39 +38,39 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer of a model, as an optimiser sees it: views of its parameters and gradients."""
+    """The last layer of a model, as an optimizer sees it: views of its parameters and gradients."""
 
     trainable: Tensor
     grad: Tensor
 
 
 @step("finetune_head")
-def tune_head(site: Site, ask: Handover) -> Trained:
+def tune_head(client: Client, ask: Handover) -> Trained:
     """Train the main head on the features of the others, which stay as they are to the bit, BatchNorm included."""
-    place = head_place(site.model.layout)
-    return _tune(site, ask, Head(site.model.theta[place], site.model.grad[place]))
+    place = head_place(client.model.layout)
+    return _tune(client, ask, Head(client.model.theta[place], client.model.grad[place]))
 
 
 @step("finetune_whole")
-def tune_whole(site: Site, ask: Handover) -> Trained:
+def tune_whole(client: Client, ask: Handover) -> Trained:
     """Train the whole model."""
-    return _tune(site, ask, site.model)
+    return _tune(client, ask, client.model)
 
 
-def _tune(site: Site, ask: Handover, part: Head | FlatModel) -> Trained:
-    site.model.load(ask.x)
+def _tune(client: Client, ask: Handover, part: Head | FlatModel) -> Trained:
+    client.model.load(ask.x)
     if ask.fresh:
-        initialise_head(site.model.module, stream(site.seed, site.name, "head").torch)
-    optimiser = Optimiser(part, site.recipe)
+        initialize_head(client.model.module, stream(client.seed, client.name, "head").torch)
+    optimizer = Optimizer(part, client.recipe)
     if not (ask.fresh or ask.afresh):
-        optimiser.remember({k.removeprefix("tune."): v for k, v in site.memory.items() if k.startswith("tune.")})
+        optimizer.remember({k.removeprefix("tune."): v for k, v in client.memory.items() if k.startswith("tune.")})
     loss = _frozen_loss if isinstance(part, Head) else None
     outcome = fit(
-        site.model, site.data, site.recipe, site.rng, loss=loss, optimiser=optimiser, precision=site.precision
+        client.model, client.data, client.recipe, client.rng, loss=loss, optimizer=optimizer, precision=client.precision
     )
     if not ask.afresh:
-        site.memory |= {f"tune.{k}": v.clone() for k, v in optimiser.memory().items()}
-    return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))
+        client.memory |= {f"tune.{k}": v.clone() for k, v in optimizer.memory().items()}
+    return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
 
 
 def _frozen_loss(model: FlatModel, x: Tensor, y: Tensor) -> Tensor:

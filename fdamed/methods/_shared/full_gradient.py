@@ -12,10 +12,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Update, message
 from fdamed.federation.method import Model
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of
 from fdamed.methods._shared.local_training import auxiliary_tasks
 from fdamed.training.local import AuxiliaryTasks, in_order, local_loss
@@ -30,27 +30,27 @@ class Slope:
 
 
 @step("full_gradient")
-def gradient_at(site: Site, ask: Model) -> Slope:
+def gradient_at(client: Client, ask: Model) -> Slope:
     """J_k at this model."""
-    site.model.load(ask.x)
-    g = torch.zeros(site.model.layout.size)
-    g[: site.model.layout.trainable] = mean_gradient(site, auxiliary_tasks(site)).cpu()
-    return Slope(g=g, n=len(site.data))
+    client.model.load(ask.x)
+    g = torch.zeros(client.model.layout.size)
+    g[: client.model.layout.trainable] = mean_gradient(client, auxiliary_tasks(client)).cpu()
+    return Slope(g=g, n=len(client.data))
 
 
-def mean_gradient(site: Site, auxiliary: AuxiliaryTasks | None = None, start: int = 0) -> Tensor:
+def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None, start: int = 0) -> Tensor:
     """The gradient (P,) of the local loss over all images at the present weights, in evaluation mode.
 
     Only from place `start` of the vector on; it is the model's own gradient, so good until the next one.
     """
-    model, n = site.model, len(site.data)
+    model, n = client.model, len(client.data)
     model.module.eval()
     model.grad.zero_()
     named = dict(model.module.named_parameters())
     own = [named[s.name] for s in model.layout.parameters if s.start >= start]
-    for number, rows in enumerate(in_order(n, site.recipe.batch)):
-        b = batch_of(site, rows, site.rng.child("jacobian"), 0, number)
-        loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=site.precision)
+    for number, rows in enumerate(in_order(n, client.recipe.batch)):
+        b = batch_of(client, rows, client.rng.child("jacobian"), 0, number)
+        loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=client.precision)
         (loss * (len(rows) / n)).backward(inputs=own)  # type: ignore[no-untyped-call]
     return model.grad
 
@@ -67,19 +67,19 @@ def statistics(j: Sequence[Tensor]) -> tuple[float, float, float]:
     return together, sum(lengths) / len(j), max(0.0, squares - together**2)
 
 
-def watch(net: Network, x: Tensor, every: int) -> None:
+def watch(server: Server, x: Tensor, every: int) -> None:
     """Note the sources' cross-client statistics at x in every so many rounds, from the first on; 0: never."""
-    if not every or (net.round - 1) % every:
+    if not every or (server.round - 1) % every:
         return
-    j = [reply.g for reply in net.ask_all(net.sources, gradient_at, Model(x=x)).values()]
+    j = [reply.g for reply in server.ask_all(server.sources, gradient_at, Model(x=x)).values()]
     if j:
         together, alone, variance = statistics(j)
-        net.notes |= {"jacobian/together": together, "jacobian/alone": alone, "jacobian/variance": variance}
+        server.notes |= {"jacobian/together": together, "jacobian/alone": alone, "jacobian/variance": variance}
 
 
-def note_norms(net: Network, gammas: Sequence[float]) -> None:
+def note_norms(server: Server, gammas: Sequence[float]) -> None:
     """Note what norms alone tell: their mean, and their variance, below which sigma^2 cannot be."""
     if gammas:
         mean = sum(gammas) / len(gammas)
         spread = sum((g - mean) ** 2 for g in gammas) / len(gammas)
-        net.notes |= {"jacobian/norm": mean, "jacobian/spread": spread}
+        server.notes |= {"jacobian/norm": mean, "jacobian/spread": spread}

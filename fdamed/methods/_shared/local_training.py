@@ -7,13 +7,13 @@ import torch
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.federation.privacy_budget import WITHHELD, spend
-from fdamed.models.backbone import initialise
+from fdamed.models.backbone import initialize
 from fdamed.training.local import AuxiliaryTasks, Correct, Outcome, fit
-from fdamed.training.optimizer import Optimiser
+from fdamed.training.optimizer import Optimizer
 
 
 @message
@@ -39,45 +39,45 @@ class Moved:
 
 
 @step("train_locally", noised=True)
-def train_locally(site: Site, ask: Model) -> Trained:
+def train_locally(client: Client, ask: Model) -> Trained:
     """Train for the hospital's epochs and send the model."""
-    loss = train_from(site, ask.x).loss
-    return Trained(x=site.model.read(), n=len(site.data), loss=loss)
+    loss = train_from(client, ask.x).loss
+    return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 
 @step("compute_update", noised=True)
-def move_locally(site: Site, ask: Model) -> Moved:
+def move_locally(client: Client, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
-    loss = train_from(site, ask.x).loss
-    recipe = site.recipe
-    reach = recipe.lr * recipe.epochs * len(site.data) / recipe.batch
-    return Moved(g=site.model.read().sub_(ask.x), n=len(site.data), reach=reach, loss=loss)
+    loss = train_from(client, ask.x).loss
+    recipe = client.recipe
+    reach = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
+    return Moved(g=client.model.read().sub_(ask.x), n=len(client.data), reach=reach, loss=loss)
 
 
 @step("continue_training")
-def train_on(site: Site, ask: Model) -> Trained:
-    """Train with the optimiser of the last time: one long training in many rounds."""
-    optimiser = Optimiser(site.model, site.recipe)
-    site.model.load(ask.x)
-    optimiser.remember({k.removeprefix("adam."): v for k, v in site.memory.items() if k.startswith("adam.")})
-    outcome = fit(site.model, site.data, site.recipe, site.rng, optimiser=optimiser, precision=site.precision)
-    site.memory |= {f"adam.{k}": v.clone() for k, v in optimiser.memory().items()}
-    return Trained(x=site.model.read(), n=len(site.data), loss=finite(site, outcome.loss))
+def train_on(client: Client, ask: Model) -> Trained:
+    """Train with the optimizer of the last time: one long training in many rounds."""
+    optimizer = Optimizer(client.model, client.recipe)
+    client.model.load(ask.x)
+    optimizer.remember({k.removeprefix("adam."): v for k, v in client.memory.items() if k.startswith("adam.")})
+    outcome = fit(client.model, client.data, client.recipe, client.rng, optimizer=optimizer, precision=client.precision)
+    client.memory |= {f"adam.{k}": v.clone() for k, v in optimizer.memory().items()}
+    return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
 
 
-def auxiliary_tasks(site: Site) -> AuxiliaryTasks | None:
+def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
     """The hospital's auxiliary heads as it remembers them, new ones at first; None where it has no such tasks."""
-    if not (site.auxiliary and site.heads):
+    if not (client.auxiliary and client.heads):
         return None
-    if "heads" in site.memory:
-        site.heads.load(site.memory["heads"])
+    if "heads" in client.memory:
+        client.heads.load(client.memory["heads"])
     else:
-        initialise(site.heads.module, stream(site.seed, site.name, "heads").torch)
-    return AuxiliaryTasks(site.heads, site.auxiliary.heads, site.auxiliary.alpha)
+        initialize(client.heads.module, stream(client.seed, client.name, "heads").torch)
+    return AuxiliaryTasks(client.heads, client.auxiliary.heads, client.auxiliary.alpha)
 
 
 def train_from(
-    site: Site,
+    client: Client,
     x: torch.Tensor,
     recipe: Recipe | None = None,
     correct: Correct | None = None,
@@ -87,33 +87,33 @@ def train_from(
 
     Where the hospital insists on noise its cost is entered, and the loss, which has no noise on it, is withheld.
     """
-    site.model.load(x)
-    auxiliary, recipe = auxiliary_tasks(site), recipe or site.recipe
+    client.model.load(x)
+    auxiliary, recipe = auxiliary_tasks(client), recipe or client.recipe
     outcome = fit(
-        site.model,
-        site.data,
+        client.model,
+        client.data,
         recipe,
-        site.rng,
+        client.rng,
         correct=correct,
         shift=shift,
         auxiliary=auxiliary,
-        private=site.noise,
-        precision=site.precision,
+        private=client.noise,
+        precision=client.precision,
     )
     if auxiliary:
-        site.memory["heads"] = auxiliary.heads.read()
-    finite(site, outcome.loss)
-    spend(site, outcome.steps, recipe.batch)
-    return outcome if site.noise is None else Outcome(WITHHELD, outcome.steps)
+        client.memory["heads"] = auxiliary.heads.read()
+    finite(client, outcome.loss)
+    spend(client, outcome.steps, recipe.batch)
+    return outcome if client.noise is None else Outcome(WITHHELD, outcome.steps)
 
 
-def finite(site: Site, loss: float) -> float:
+def finite(client: Client, loss: float) -> float:
     """The loss, or the reason why this hospital cannot go on; a last step may spoil the model after the last loss."""
     spoilt = "loss" if loss != loss or abs(loss) == float("inf") else "model"
-    if spoilt == "loss" or not torch.isfinite(site.model.theta.sum()):
+    if spoilt == "loss" or not torch.isfinite(client.model.theta.sum()):
         raise FdamedError(
-            f"the {spoilt} is not finite at learning rate {site.recipe.lr}",
-            f"hospital {site.name}",
+            f"the {spoilt} is not finite at learning rate {client.recipe.lr}",
+            f"hospital {client.name}",
             "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
         )
     return loss

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import features
 from fdamed.methods.fada.attention_weights import k_means, looseness, spread
 from fdamed.methods.fada.disentangle import branches
@@ -55,44 +55,44 @@ class Settled:
 
 
 @step("fada.feature_spread")
-def spread_of(site: Site, ask: Candidate) -> Spread:
+def spread_of(client: Client, ask: Candidate) -> Spread:
     """The statistic I of the paper's gap attention on a fixed part of the images; 0 where there are none."""
-    site.model.load(ask.models[0])
-    site.model.module.eval()
+    client.model.load(ask.models[0])
+    client.model.module.eval()
     with torch.inference_mode():
-        parts = [features(site, x).float().cpu() for x in _probe(site, ask.probe)]
+        parts = [features(client, x).float().cpu() for x in _probe(client, ask.probe)]
         if not parts:
             return Spread(i=0.0)
         f = torch.cat(parts)
-        centres = site.memory.get("fada.centres")
-        begin = stream(site.seed, site.name, "probe", "centres")
-        centres, own = k_means(f, shape_of(site.model.layout).classes, begin, centres)
+        centers = client.memory.get("fada.centers")
+        begin = stream(client.seed, client.name, "probe", "centers")
+        centers, own = k_means(f, shape_of(client.model.layout).classes, begin, centers)
         i = looseness(f, own) if ask.squared else spread(f, own, squared=False)
     if ask.first:
-        site.memory["fada.centres"] = centres.clone()
+        client.memory["fada.centers"] = centers.clone()
     return Spread(i=i)
 
 
 @step("fada.recalibrate")
-def settle(site: Site, ask: Unsettled) -> Settled:
+def settle(client: Client, ask: Unsettled) -> Settled:
     """Measure the running statistics under this very model, on a fixed part of the images."""
-    site.model.load(ask.x)
-    if len(site.data) < 2:
+    client.model.load(ask.x)
+    if len(client.data) < 2:
         return Settled(x=torch.empty(0), d=torch.empty(0))
-    parts = branches(site, ask.d)
-    with torch.no_grad(), measured_anew([site.model.module, parts.module]):
-        for x in _probe(site, max(2, ask.probe)):  # BatchNorm cannot train on one image
-            parts.module(features(site, x).float())
-    return Settled(x=_buffers(site.model), d=_buffers(parts))
+    parts = branches(client, ask.d)
+    with torch.no_grad(), measured_anew([client.model.module, parts.module]):
+        for x in _probe(client, max(2, ask.probe)):  # BatchNorm cannot train on one image
+            parts.module(features(client, x).float())
+    return Settled(x=_buffers(client.model), d=_buffers(parts))
 
 
-def settled(net: Network, x: Tensor, d: Tensor, probe: int) -> tuple[Tensor, Tensor]:
+def settled(server: Server, x: Tensor, d: Tensor, probe: int) -> tuple[Tensor, Tensor]:
     """x and d with the running statistics that the target measures under them; as they are where it cannot.
 
     Those of the target's training belong to the model before the sources' changes were added. Features grow from round
     to round, and this round's classifier read them in units of the last one's (decision 0013).
     """
-    reply = net.ask(net.target, settle, Unsettled(x=x, d=d, probe=probe))
+    reply = server.ask(server.target, settle, Unsettled(x=x, d=d, probe=probe))
     return _ending_with(x, reply.x), _ending_with(d, reply.d)
 
 
@@ -104,13 +104,13 @@ def _buffers(model: FlatModel) -> Tensor:
     return model.read()[model.layout.trainable :]
 
 
-def _probe(site: Site, count: int) -> Iterator[Tensor]:
+def _probe(client: Client, count: int) -> Iterator[Tensor]:
     """The hospital's images, at most `count` and the same ones each time, in batches of nearly one size."""
-    device = site.model.theta.device
-    fixed = stream(site.seed, site.name, "probe")
-    rows = torch.from_numpy(fixed.numpy.permutation(len(site.data))[:count].copy()).sort().values
+    device = client.model.theta.device
+    fixed = stream(client.seed, client.name, "probe")
+    rows = torch.from_numpy(fixed.numpy.permutation(len(client.data))[:count].copy()).sort().values
     for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // CHUNK) or 1)):
         if len(part) == 0:
             continue
-        x = as_input(taken(held(site.data, device), part, device))
-        yield noisy(x, site.data.noise, fixed.child("noise", number)) if site.data.noise else x
+        x = as_input(taken(held(client.data, device), part, device))
+        yield noisy(x, client.data.noise, fixed.child("noise", number)) if client.data.noise else x

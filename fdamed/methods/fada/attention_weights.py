@@ -12,17 +12,17 @@ from fdamed.core.rng import Stream
 from fdamed.ops.mmd import squared_distances
 
 
-def k_means(f: Tensor, k: int, rng: Stream, centres: Tensor | None = None, turns: int = 20) -> tuple[Tensor, Tensor]:
-    """Lloyd's algorithm on (n, d): centres (k, d) and cluster of each row (n,); `centres` is where to begin.
+def k_means(f: Tensor, k: int, rng: Stream, centers: Tensor | None = None, turns: int = 20) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm on (n, d): centers (k, d) and cluster of each row (n,); `centers` is where to begin.
 
-    Fewer rows than clusters: as many clusters as rows. An empty one begins anew at the row farthest from its centre.
+    Fewer rows than clusters: as many clusters as rows. An empty one begins anew at the row farthest from its center.
     """
     k = min(k, len(f))
-    if centres is None or centres.shape != (k, f.shape[1]):
-        centres = _spread_out(f, k, rng)
+    if centers is None or centers.shape != (k, f.shape[1]):
+        centers = _spread_out(f, k, rng)
     own = torch.full((len(f),), -1, dtype=torch.long)
     for _ in range(turns):
-        d = squared_distances(f, centres)
+        d = squared_distances(f, centers)
         nearest = d.argmin(1)
         far = d.gather(1, nearest[:, None]).squeeze(1)
         for r in torch.nonzero(torch.bincount(nearest, minlength=k) == 0).flatten().tolist():
@@ -32,13 +32,13 @@ def k_means(f: Tensor, k: int, rng: Stream, centres: Tensor | None = None, turns
         if torch.equal(nearest, own):
             break
         own = nearest
-        centres = torch.zeros(k, f.shape[1], dtype=f.dtype).index_add_(0, own, f)
-        centres /= torch.bincount(own, minlength=k)[:, None]
-    return centres, own
+        centers = torch.zeros(k, f.shape[1], dtype=f.dtype).index_add_(0, own, f)
+        centers /= torch.bincount(own, minlength=k)[:, None]
+    return centers, own
 
 
 def _spread_out(f: Tensor, k: int, rng: Stream) -> Tensor:
-    """k-means++: each first centre is drawn with a probability that grows with the distance to those before."""
+    """k-means++: each first center is drawn with a probability that grows with the distance to those before."""
     generator = rng.numpy
     rows = [int(generator.integers(len(f)))]
     nearest = squared_distances(f, f[rows[-1:]]).squeeze(1).double()

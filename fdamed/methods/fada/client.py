@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.methods._shared.adversarial_training import Game, Local, Objective, discriminator
 from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents, passing
@@ -44,34 +44,34 @@ class Adapted:
 
 
 @step("fada.adapt")
-def adapt(site: Site, ask: Adapt) -> Adapted:
+def adapt(client: Client, ask: Adapt) -> Adapted:
     """Train for the hospital's epochs, each side passing for the source."""
-    site.model.load(ask.x)
-    di = discriminator(site, ask.di, quarter(site.model.layout), 1, halved=not ask.on_f)
+    client.model.load(ask.x)
+    di = discriminator(client, ask.di, quarter(client.model.layout), 1, halved=not ask.on_f)
     game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)
     skipped = [0]
     d: FlatModel | None = None
     if not ask.apart:
-        local = Local(site, (di,), ask.pace)
+        local = Local(client, (di,), ask.pace)
         objective: Objective = lambda f, batch: local.task(f, batch) + game.play(f)  # noqa: E731
     else:
-        d = branches(site, ask.d)
+        d = branches(client, ask.d)
         if ask.source:
-            own = opponents(site)
-            local = Local(site, (d, own, di))
+            own = opponents(client)
+            local = Local(client, (d, own, di))
             rates = Rates(*ask.rates.tolist())
             objective, skipped = disentangle(d, own, rates, local.beside, game.play, bool(ask.on_f))
         else:
-            local = Local(site, (d, di), ask.pace)
+            local = Local(client, (d, di), ask.pace)
             objective = passing(d, game.play, bool(ask.on_f))
     loss = local.epochs(objective)
     if d is not None and ask.source:
-        site.memory["opponents"] = local.opponents[1].read()
+        client.memory["opponents"] = local.opponents[1].read()
     return Adapted(
-        g=site.model.read().sub_(ask.x),
+        g=client.model.read().sub_(ask.x),
         d=d.read() if d is not None and ask.source else torch.empty(0),
         di=di.read(),
-        n=len(site.data),
+        n=len(client.data),
         loss=loss,
         skipped=skipped[0],
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site
+from fdamed.federation.client import Client
 from fdamed.methods._shared.adversarial_training import Batch, Pull
 from fdamed.models.adversarial import (
     Branches,
@@ -37,18 +37,18 @@ class Rates:
     reconstruction: float
 
 
-def branches(site: Site, vector: Tensor) -> FlatModel:
+def branches(client: Client, vector: Tensor) -> FlatModel:
     """D and C with the weights in `vector`, or as they begin in every hospital."""
-    s = shape_of(site.model.layout)
-    return flat_part(Branches(s.d, s.classes), vector, stream(site.seed, "branches"), site.model.theta.device)
+    s = shape_of(client.model.layout)
+    return flat_part(Branches(s.d, s.classes), vector, stream(client.seed, "branches"), client.model.theta.device)
 
 
-def opponents(site: Site) -> FlatModel:
+def opponents(client: Client) -> FlatModel:
     """CI, M and R, which never leave this hospital."""
-    s = shape_of(site.model.layout)
-    vector = site.memory.get("opponents", torch.empty(0))
+    s = shape_of(client.model.layout)
+    vector = client.memory.get("opponents", torch.empty(0))
     return flat_part(
-        Opponents(s.d, s.classes), vector, stream(site.seed, site.name, "opponents"), site.model.theta.device
+        Opponents(s.d, s.classes), vector, stream(client.seed, client.name, "opponents"), client.model.theta.device
     )
 
 

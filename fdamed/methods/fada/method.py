@@ -3,7 +3,7 @@
 Model I: dynamic attention, sources weigh by how much tighter the target's features cluster after their update. II:
 and adversarial alignment, DI tells source from target, both sides learn to pass for the source (L_G). III: and
 disentangling, the task is learned on f_di, from which what betrays the domain is driven out into f_ds.
-A round: theta <- theta + Delta_T + sum_i w_i Delta_i (the paper's 9), one local epoch between two synchronisations.
+A round: theta <- theta + Delta_T + sum_i w_i Delta_i (the paper's 9), one local epoch between two synchronizations.
 
 On the wire, with M bytes a model: 2 K M, (K + 1) M to the target for the attention (kind `individual`: models of single
 sources, and the one before), in II and III 2 M for the target, in III 2 (K + 1) M_D for the branches and once
@@ -24,7 +24,7 @@ from torch import Tensor
 from fdamed.federation.client import Step
 from fdamed.federation.messages import Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 from fdamed.federation.validation.answers import sound_moves, sound_parts
 from fdamed.methods._shared.adversarial_training import combined, progress
 from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, end, exchange
@@ -105,68 +105,72 @@ class Fada(Method[State]):
     def final(self, state: State) -> Tensor:
         return state.x
 
-    def round(self, state: State, net: Network) -> State:
+    def round(self, state: State, server: Server) -> State:
         if self.model == "I":
-            step, (s, t), di = move_locally, (net.ask_all(net.sources, move_locally, Model(x=state.x)), None), state.di
+            step, (s, t), di = (
+                move_locally,
+                (server.ask_all(server.sources, move_locally, Model(x=state.x)), None),
+                state.di,
+            )
         elif self.wire == "discriminator":
-            step, (s, t), di = adapt, self._copies(state, net), None
+            step, (s, t), di = adapt, self._copies(state, server), None
         else:
-            step, (s, t, di) = end, self._features(state, net)
-        s = sound_moves(net, step, state.x, s, also=("di",) if step is adapt else ())
+            step, (s, t, di) = end, self._features(state, server)
+        s = sound_moves(server, step, state.x, s, also=("di",) if step is adapt else ())
         if self.model == "III":
-            shape = shape_of(net.layout)
-            s = sound_parts(net, step, s, "d", layout=layout_of(Branches(shape.d, shape.classes)))
+            shape = shape_of(server.layout)
+            s = sound_parts(server, step, s, "d", layout=layout_of(Branches(shape.d, shape.classes)))
         if not s:
             return state
         n = sum(r.n for r in s.values())
-        net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / n
-        kept = self._weights(state, net, s)
-        w = [float(kept[net.sources.index(i)]) for i in s]
-        x = combined(state.x, net.layout, [r.g for r in s.values()], w, t.g if t else None)
+        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / n
+        kept = self._weights(state, server, s)
+        w = [float(kept[server.sources.index(i)]) for i in s]
+        x = combined(state.x, server.layout, [r.g for r in s.values()], w, t.g if t else None)
         d = state.d
         if self.model == "III":
             d = mean([r.d for r in s.values()], w)
-            x, d = settled(net, x, d, self.probe) if t else (x, d)
-            x = with_head(x, fold(Branches(shape.d, shape.classes), d), net.layout)
+            x, d = settled(server, x, d, self.probe) if t else (x, d)
+            x = with_head(x, fold(Branches(shape.d, shape.classes), d), server.layout)
         if di is None:  # the copies of the sources together are as heavy as the target's
             di = mean([mean([r.di for r in s.values()], w), t.di], [1.0, 1.0]) if t else state.di
         return State(x=x, d=d, di=di, w=kept)
 
-    def _pull(self, net: Network) -> tuple[float, float]:
+    def _pull(self, server: Server) -> tuple[float, float]:
         """The weight of L_G and the target's pace."""
-        ramp = progress(net.round, net.rounds)
+        ramp = progress(server.round, server.rounds)
         pull = self.adversarial_start + (self.adversarial - self.adversarial_start) * ramp
-        net.notes["adversarial"] = pull
+        server.notes["adversarial"] = pull
         return pull, self.target_pace * ramp
 
-    def _copies(self, state: State, net: Network) -> tuple[dict[str, Any], Any]:
+    def _copies(self, state: State, server: Server) -> tuple[dict[str, Any], Any]:
         """Steps 1 to 7, each hospital with its copy of the shared DI; no target where it has no images."""
         rates = torch.tensor([self.entropy, self.information, self.reconstruction], dtype=torch.float64)
         three = self.model == "III"
         ask: dict[str, Any] = {"x": state.x, "d": state.d, "di": state.di, "rates": rates, "apart": int(three)}
         ask["on_f"] = int(not three or self.adversary_on == "f")
-        pull, pace = self._pull(net)
-        t = net.ask(net.target, adapt, Adapt(**ask, pull=pull, pace=pace, source=0))
-        s = net.ask_all(net.sources, adapt, Adapt(**ask, pull=pull if t.n else 0.0, pace=1.0, source=1))
+        pull, pace = self._pull(server)
+        t = server.ask(server.target, adapt, Adapt(**ask, pull=pull, pace=pace, source=0))
+        s = server.ask_all(server.sources, adapt, Adapt(**ask, pull=pull if t.n else 0.0, pace=1.0, source=1))
         for i, r in s.items():
             if r.skipped:
-                net.notes[f"skipped/{i}"] = float(r.skipped)
+                server.notes[f"skipped/{i}"] = float(r.skipped)
         return s, t if t.n else None
 
-    def _features(self, state: State, net: Network) -> tuple[dict[str, Any], Any, Tensor]:
+    def _features(self, state: State, server: Server) -> tuple[dict[str, Any], Any, Tensor]:
         """Steps 1 to 7 with DI_i at the server."""
         three = self.model == "III"
         on_f = not three or self.adversary_on == "f"
-        judges = Judges(net, state.di, quarter(net.layout), 1, not on_f, self.discriminator_lr)
+        judges = Judges(server, state.di, quarter(server.layout), 1, not on_f, self.discriminator_lr)
         rates = torch.tensor([self.entropy, self.information, self.reconstruction], dtype=torch.float64)
-        pull, pace = self._pull(net)
+        pull, pace = self._pull(server)
         ask = Start(x=state.x, d=state.d, rates=rates, pace=pace, apart=int(three), on_f=int(on_f))
-        s, t = exchange(net, ask, lambda i, a, b: judges.versus(i, a, b, pull, False), self.limit)
+        s, t = exchange(server, ask, lambda i, a, b: judges.versus(i, a, b, pull, False), self.limit)
         return s, t if t.n else None, judges.read()
 
-    def _weights(self, state: State, net: Network, s: Mapping[str, Any]) -> Tensor:
+    def _weights(self, state: State, server: Server, s: Mapping[str, Any]) -> Tensor:
         """6.3: the weights of all sources, those that answered weighed anew, the others as before."""
-        k = len(net.sources)
+        k = len(server.sources)
         kept = state.w.clone() if state.w.numel() else torch.full((k,), 1.0 / k, dtype=torch.float64)
         if self.weighting == "samples":
             new = [r.n / sum(q.n for q in s.values()) for r in s.values()]
@@ -174,20 +178,20 @@ class Fada(Method[State]):
             new = [1.0 / len(s)] * len(s)
         elif len(s) == 1:
             new = [1.0]
-        elif (net.round - 1) % self.attention_every and state.w.numel():
-            old = [float(kept[net.sources.index(i)]) for i in s]
+        elif (server.round - 1) % self.attention_every and state.w.numel():
+            old = [float(kept[server.sources.index(i)]) for i in s]
             new = [v / sum(old) if sum(old) > 0.0 else 1.0 / len(s) for v in old]
         else:
-            new = self._look(state, net, s)
+            new = self._look(state, server, s)
         for i, v in zip(s, new, strict=True):
-            kept[net.sources.index(i)] = v
-            net.notes[f"weight/{i}"] = v
+            kept[server.sources.index(i)] = v
+            server.notes[f"weight/{i}"] = v
         return kept
 
-    def _look(self, state: State, net: Network, s: Mapping[str, Any]) -> list[float]:
+    def _look(self, state: State, server: Server, s: Mapping[str, Any]) -> list[float]:
         def spread(x: Tensor, first: int) -> float:
             ask = Candidate(models=x[None], probe=self.probe, squared=int(not self.raw), first=first)
-            return float(net.ask(net.target, spread_of, ask).i)
+            return float(server.ask(server.target, spread_of, ask).i)
 
         before = spread(state.x, 1)
         after = []
@@ -196,7 +200,7 @@ class Fada(Method[State]):
                 after.append(spread(state.x + r.g, 0))
             except DroppedOut:
                 after.append(float("nan"))  # a gain that nobody could measure has weight 0
-        net.notes["spread"] = before
+        server.notes["spread"] = before
         return attention(before, after, self.temperature, self.raw)
 
 

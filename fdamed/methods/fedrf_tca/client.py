@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, enough, step
+from fdamed.federation.client import Client, enough, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
 from fdamed.methods._shared.local_training import finite
@@ -81,7 +81,7 @@ class Lesson:
     weight: Scalar
     pace: Scalar
     aligned: Count
-    normalise: Count
+    normalize: Count
     steps: Count
     send_w: Count
     send_c: Count
@@ -113,152 +113,152 @@ class Taken:
 
 
 @step("fedrf_tca.agree")
-def agree(site: Site, ask: Terms) -> Begun:
+def agree(client: Client, ask: Terms) -> Begun:
     """Whether this hospital will take part, told before anybody has trained: nothing is kept."""
-    _guard(site, ask.smallest)
-    return Begun(omega=checksum(_drawn(site, ask.frequencies, ask.sigma)), n=len(site.data))
+    _guard(client, ask.smallest)
+    return Begun(omega=checksum(_drawn(client, ask.frequencies, ask.sigma)), n=len(client.data))
 
 
 @step("fedrf_tca.begin")
-def begin(site: Site, ask: Begin) -> Begun:
+def begin(client: Client, ask: Begin) -> Begun:
     """Draw Omega, and start G from the common weights unless it has been started before."""
-    _guard(site, ask.smallest)
-    omega = _drawn(site, ask.frequencies, ask.sigma)
-    if "fedrf.g" not in site.memory:
-        site.memory |= {"fedrf.g": ask.x.clone(), "fedrf.step": torch.zeros(1, dtype=torch.int64)}
-    site.memory["fedrf.omega"] = omega
-    return Begun(omega=checksum(omega), n=len(site.data))
+    _guard(client, ask.smallest)
+    omega = _drawn(client, ask.frequencies, ask.sigma)
+    if "fedrf.g" not in client.memory:
+        client.memory |= {"fedrf.g": ask.x.clone(), "fedrf.step": torch.zeros(1, dtype=torch.int64)}
+    client.memory["fedrf.omega"] = omega
+    return Begun(omega=checksum(omega), n=len(client.data))
 
 
 @step("fedrf_tca.send_mean")
-def tell(site: Site, ask: Call) -> Told:
+def tell(client: Client, ask: Call) -> Told:
     """The mean of the batch that the next step trains on, or of an epoch of batches, under the current G."""
-    _guard(site, ask.smallest)
-    site.model.load(site.memory["fedrf.g"])
-    first, omega = int(site.memory["fedrf.step"]), _omega(site)
-    batches = [_batch(site, n) for n in range(first, first + (_each(site) if ask.whole else 1))]
-    with still(site.model, ask.frozen):
-        x = torch.stack([fourier_features(unit(shown(site, b.x)), omega).mean(0) for b in batches]).mean(0).cpu()
+    _guard(client, ask.smallest)
+    client.model.load(client.memory["fedrf.g"])
+    first, omega = int(client.memory["fedrf.step"]), _omega(client)
+    batches = [_batch(client, n) for n in range(first, first + (_each(client) if ask.whole else 1))]
+    with still(client.model, ask.frozen):
+        x = torch.stack([fourier_features(unit(shown(client, b.x)), omega).mean(0) for b in batches]).mean(0).cpu()
     if ask.noise:
         # Replacing one image moves the mean over b images by 2/b at most.
         images = sum(len(b.x) for b in batches)
-        x += ask.noise * 2.0 / images * torch.randn(len(x), generator=site.rng.child("noise").torch)
-    return Told(x=x if hasattr(site.data, "y") else -x)
+        x += ask.noise * 2.0 / images * torch.randn(len(x), generator=client.rng.child("noise").torch)
+    return Told(x=x if hasattr(client.data, "y") else -x)
 
 
 @step("fedrf_tca.train")
-def learn(site: Site, ask: Lesson) -> Learned:
+def learn(client: Client, ask: Lesson) -> Learned:
     """Algorithms 2 and 3: a source learns its task and, aligned, the way to the target; the target only the way."""
-    _guard(site, 0)
-    site.model.load(site.memory["fedrf.g"])
-    parts = _parts(site, ask.components, ask.width)
-    local = Local(_paced(site, ask.pace), (parts,))
-    _remember(site, local)
+    _guard(client, 0)
+    client.model.load(client.memory["fedrf.g"])
+    parts = _parts(client, ask.components, ask.width)
+    local = Local(_paced(client, ask.pace), (parts,))
+    _remember(client, local)
     pull = Alignment(
-        local, parts, _omega(site), ask.others.to(site.model.theta.device), ask.weight, bool(ask.normalise)
+        local, parts, _omega(client), ask.others.to(client.model.theta.device), ask.weight, bool(ask.normalize)
     )
-    first = int(site.memory["fedrf.step"])
-    steps = ask.steps or _each(site) * site.recipe.epochs
+    first = int(client.memory["fedrf.step"])
+    steps = ask.steps or _each(client) * client.recipe.epochs
     if ask.send_w or ask.send_c:
-        enough(site, steps)
+        enough(client, steps)
     loss = apart = 0.0
-    start = site.model.theta[: ask.frozen].clone()  # weight decay would move what has no gradient
-    with still(site.model, ask.frozen):
+    start = client.model.theta[: ask.frozen].clone()  # weight decay would move what has no gradient
+    with still(client.model, ask.frozen):
         for number in range(first, first + steps):
             pull.apart = 0.0
-            loss += float(local.step(_batch(site, number), pull.aligned if ask.aligned else pull.task))
+            loss += float(local.step(_batch(client, number), pull.aligned if ask.aligned else pull.task))
             apart += pull.apart
-            site.model.theta[: ask.frozen] = start
+            client.model.theta[: ask.frozen] = start
     local.keep_heads()
     vector, cut = parts.read(), len(parts.module.aligner.weight.flatten())  # type: ignore[operator, union-attr]
     w, c = vector[:cut].clone(), vector[cut:].clone()
-    site.memory |= {"fedrf.g": site.model.read(), "fedrf.w": w, "fedrf.step": torch.tensor([first + steps])}
-    if hasattr(site.data, "y"):
-        site.memory["fedrf.c"] = c
-    for i, optimiser in enumerate(local.optimisers):
-        site.memory |= {f"fedrf.{i}.{k}": v.clone() for k, v in optimiser.memory().items()}
+    client.memory |= {"fedrf.g": client.model.read(), "fedrf.w": w, "fedrf.step": torch.tensor([first + steps])}
+    if hasattr(client.data, "y"):
+        client.memory["fedrf.c"] = c
+    for i, optimizer in enumerate(local.optimizers):
+        client.memory |= {f"fedrf.{i}.{k}": v.clone() for k, v in optimizer.memory().items()}
     nothing = torch.empty(0)
     return Learned(
         x=w.clone() if ask.send_w else nothing,
         c=c.clone() if ask.send_c else nothing,
-        n=len(site.data),
-        loss=finite(site, loss / steps),
+        n=len(client.data),
+        loss=finite(client, loss / steps),
         apart=apart / steps,
         norm=float(torch.linalg.vector_norm(w)),
     )
 
 
 @step("fedrf_tca.receive_average")
-def take(site: Site, ask: Average) -> Taken:
+def take(client: Client, ask: Average) -> Taken:
     """W and C as the server averaged them."""
-    site.memory |= {f"fedrf.{k}": v.clone() for k, v in (("w", ask.w), ("c", ask.c)) if v.numel()}
-    return Taken(norm=float(torch.linalg.vector_norm(site.memory.get("fedrf.w", torch.empty(0)))))
+    client.memory |= {f"fedrf.{k}": v.clone() for k, v in (("w", ask.w), ("c", ask.c)) if v.numel()}
+    return Taken(norm=float(torch.linalg.vector_norm(client.memory.get("fedrf.w", torch.empty(0)))))
 
 
 STEPS = (begin, tell, learn, take)
 
 
-def _guard(site: Site, asked: int) -> None:
+def _guard(client: Client, asked: int) -> None:
     """A mean over few images is refused: over one it is exp(i Omega x), from which x follows by least squares.
 
     The limit is the hospital's own; a server can raise it and never lower it.
     """
-    images, limit = min(len(site.data), site.recipe.batch), max(1, site.smallest_batch, asked)
+    images, limit = min(len(client.data), client.recipe.batch), max(1, client.smallest_batch, asked)
     if images < limit:
-        whose = "the method's smallest_batch" if asked > site.smallest_batch else "its privacy.smallest_batch"
+        whose = "the method's smallest_batch" if asked > client.smallest_batch else "its privacy.smallest_batch"
         raise FdamedError(
             f"a mean over {images} images would leave, fewer than {limit} ({whose}): whoever knows the seed can turn "
             "a mean over one image back into its features exactly, and one over few nearly so",
-            f"hospital {site.name}",
+            f"hospital {client.name}",
             f"Use batches of {limit} images or more, or leave this hospital out; what is enough is for it to say in "
             "privacy.smallest_batch.",
         )
 
 
-def _drawn(site: Site, count: int, sigma: float) -> Tensor:
-    return frequencies(stream(site.seed, "fedrf.omega"), count, shape_of(site.model.layout).d, sigma)
+def _drawn(client: Client, count: int, sigma: float) -> Tensor:
+    return frequencies(stream(client.seed, "fedrf.omega"), count, shape_of(client.model.layout).d, sigma)
 
 
-def _omega(site: Site) -> Tensor:
-    return site.memory["fedrf.omega"].to(site.model.theta.device)
+def _omega(client: Client) -> Tensor:
+    return client.memory["fedrf.omega"].to(client.model.theta.device)
 
 
-def _parts(site: Site, components: int, width: int) -> FlatModel:
+def _parts(client: Client, components: int, width: int) -> FlatModel:
     """W and C as the hospital has them, or as they begin everywhere."""
-    module = Parts(len(site.memory["fedrf.omega"]), components, width, shape_of(site.model.layout).classes)
-    part = flat_part(module, torch.empty(0), stream(site.seed, "fedrf.parts"), site.model.theta.device)
+    module = Parts(len(client.memory["fedrf.omega"]), components, width, shape_of(client.model.layout).classes)
+    part = flat_part(module, torch.empty(0), stream(client.seed, "fedrf.parts"), client.model.theta.device)
     cut = module.aligner.weight.numel()
     with torch.no_grad():
-        if "fedrf.w" in site.memory:
-            part.theta[:cut] = site.memory["fedrf.w"].to(part.theta.device)
-        if "fedrf.c" in site.memory and hasattr(site.data, "y"):
-            part.theta[cut:] = site.memory["fedrf.c"].to(part.theta.device)
+        if "fedrf.w" in client.memory:
+            part.theta[:cut] = client.memory["fedrf.w"].to(part.theta.device)
+        if "fedrf.c" in client.memory and hasattr(client.data, "y"):
+            part.theta[cut:] = client.memory["fedrf.c"].to(part.theta.device)
     return part
 
 
-def _paced(site: Site, pace: float) -> Site:
+def _paced(client: Client, pace: float) -> Client:
     """The target with its share of the learning rate, for G and for W; with SGD, and at a source, as it is."""
-    if hasattr(site.data, "y") or site.recipe.optimiser != "adam":
-        return site
-    return replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * pace}))
+    if hasattr(client.data, "y") or client.recipe.optimizer != "adam":
+        return client
+    return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
 
 
-def _remember(site: Site, local: Local) -> None:
-    """Optimisers go on where they stopped: a round is a few steps of one long training."""
-    for i, optimiser in enumerate(local.optimisers):
+def _remember(client: Client, local: Local) -> None:
+    """Optimizers go on where they stopped: a round is a few steps of one long training."""
+    for i, optimizer in enumerate(local.optimizers):
         start = f"fedrf.{i}."
-        optimiser.remember({k.removeprefix(start): v for k, v in site.memory.items() if k.startswith(start)})
+        optimizer.remember({k.removeprefix(start): v for k, v in client.memory.items() if k.startswith(start)})
 
 
-def _each(site: Site) -> int:
+def _each(client: Client) -> int:
     """Batches of an epoch, all of one size: the rest waits for the next order."""
-    return max(1, len(site.data) // min(site.recipe.batch, max(1, len(site.data))))
+    return max(1, len(client.data) // min(client.recipe.batch, max(1, len(client.data))))
 
 
-def _batch(site: Site, number: int) -> Batch:
+def _batch(client: Client, number: int) -> Batch:
     """Batch `number` of the hospital's whole training."""
-    epoch, nth = divmod(number, _each(site))
-    size = min(site.recipe.batch, len(site.data))
-    rng = stream(site.seed, site.name, "fedrf.batches")
-    order = torch.from_numpy(rng.child("order", epoch).numpy.permutation(len(site.data)))
-    return batch_of(site, order[nth * size : (nth + 1) * size], rng, epoch, nth)
+    epoch, nth = divmod(number, _each(client))
+    size = min(client.recipe.batch, len(client.data))
+    rng = stream(client.seed, client.name, "fedrf.batches")
+    order = torch.from_numpy(rng.child("order", epoch).numpy.permutation(len(client.data)))
+    return batch_of(client, order[nth * size : (nth + 1) * size], rng, epoch, nth)

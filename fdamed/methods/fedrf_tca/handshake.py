@@ -6,43 +6,43 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.server import DroppedOut, Network
+from fdamed.federation.server import DroppedOut, Server
 from fdamed.methods.fedrf_tca.client import Begin, Terms, agree, begin
 
 
-def agreed(net: Network, terms: Terms) -> None:
+def agreed(server: Server, terms: Terms) -> None:
     """Ask everybody who is there whether it will take part; who is away is asked when it begins."""
     omega = 0
-    for party, reply in net.ask_all((*net.participants, net.target), agree, terms).items():
-        omega = _same(omega, reply.omega, party)
+    for client, reply in server.ask_all((*server.participants, server.target), agree, terms).items():
+        omega = _same(omega, reply.omega, client)
 
 
-def met(net: Network, begun: Tensor, omega: int, ask: Begin) -> tuple[Tensor, int]:
+def met(server: Server, begun: Tensor, omega: int, ask: Begin) -> tuple[Tensor, int]:
     """Start those who have not begun: who has afterwards, target first (K + 1,), and the checksum of Omega."""
-    parties = (net.target, *net.sources)
-    begun = begun.clone() if begun.numel() else torch.zeros(len(parties))
-    for i, party in enumerate(parties):
+    clients = (server.target, *server.sources)
+    begun = begun.clone() if begun.numel() else torch.zeros(len(clients))
+    for i, client in enumerate(clients):
         if begun[i]:
             continue
         try:
-            reply = net.ask(party, begin, ask)
+            reply = server.ask(client, begin, ask)
         except DroppedOut:
             continue
-        omega = _same(omega, reply.omega, party)
+        omega = _same(omega, reply.omega, client)
         begun[i] = 1.0
     return begun, omega
 
 
-def has_begun(net: Network, begun: Tensor, party: str) -> bool:
-    return bool(begun[(net.target, *net.sources).index(party)])
+def has_begun(server: Server, begun: Tensor, client: str) -> bool:
+    return bool(begun[(server.target, *server.sources).index(client)])
 
 
-def _same(omega: int, theirs: int, party: str) -> int:
+def _same(omega: int, theirs: int, client: str) -> int:
     """The checksum that all have (0: none is known yet), or an error that names who has another."""
     if omega and theirs != omega:
         raise FdamedError(
-            f"{party} drew another Omega from its seed than the others: their means cannot be compared",
-            f"hospital {party}",
+            f"{client} drew another Omega from its seed than the others: their means cannot be compared",
+            f"hospital {client}",
             "Give all hospitals the same seed and the same fdamed, and start the run again.",
         )
     return theirs

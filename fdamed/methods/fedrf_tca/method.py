@@ -2,7 +2,7 @@
 
 Every hospital has its own extractor G, which never leaves it, random features of G under an Omega that all draw from
 the study's seed (a checksum is compared before anything else), an aligner W (2 N x m) and a classifier C. A source in
-S_t minimises L_C + lambda |W^T(m_i + m_T)|^2, the others L_C; the target the mean over S_t of |W^T(m_i + m_T)|^2.
+S_t minimizes L_C + lambda |W^T(m_i + m_T)|^2, the others L_C; the target the mean over S_t of |W^T(m_i + m_T)|^2.
 W is averaged over S_t and the target every round, C over S_t every T_C steps. The target predicts with its own G.
 
 On the wire, with K sources, A the senders of means, B of W, C of classifiers: what hospitals receive is 4 2N (K + |A|)
@@ -12,8 +12,8 @@ hospital is sent the common starting weights, M bytes. Votes: each C_i once at t
 In the `warmup` rounds before, and only there, extractors leave: they are FedAvg's, 2 K M bytes each, and the average is
 what all start from, in the place of the paper's pretrained network.
 
-`warmup`, `means: epoch`, `target_pace`, `normalise_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
-paper (decision 0014): without `normalise_w` W -> 0 minimises the distance, as the classifier sees only directions. A W
+`warmup`, `means: epoch`, `target_pace`, `normalize_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
+paper (decision 0014): without `normalize_w` W -> 0 minimizes the distance, as the classifier sees only directions. A W
 that is averaged needs each m_i at the target: their mean gives the same gradient to G_T, but not to W_T (`pooled`).
 """
 
@@ -31,7 +31,7 @@ from fdamed.core.rng import stream
 from fdamed.federation.client import Step
 from fdamed.federation.messages import Count, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import sound_parts, source_average
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedrf_tca.client import (
@@ -101,7 +101,7 @@ class FedRfTca(Method[State]):
     trained_from: str = option(
         "", "first layer of G that learns, such as trunk.layer4; those before stay as pretrained; empty: all learn"
     )
-    normalise_w: bool = option(True, "sqrt(m) W / |W|_F in the distance; false: the paper, where W may shrink to 0")
+    normalize_w: bool = option(True, "sqrt(m) W / |W|_F in the distance; false: the paper, where W may shrink to 0")
     means: Literal["batch", "epoch"] = option("batch", "images that a mean is over: one batch (the paper), or all")
     pooled: bool = option(False, "the target is sent the mean of the sources' means only")
     smallest_batch: int = option(
@@ -139,22 +139,22 @@ class FedRfTca(Method[State]):
     def predictor(self, network: nn.Module, kept: Mapping[str, Tensor]) -> nn.Module | None:
         return predictor(network, kept, self.components, self.width) if all(k in kept for k in KEPT) else None
 
-    def round(self, state: State, net: Network) -> State:
-        if net.round <= self.warmup:
-            return self._warm(state, net)
-        state = self._met(state, net)
-        here = tuple(p for p in net.sources if has_begun(net, state.begun, p))
-        senders = self._senders(state, net, here)
-        net.notes["sources"] = float(len(senders.means))
-        there = has_begun(net, state.begun, net.target)
-        m_t = self._mean_of_target(net) if there else None
-        m = self._means(net, senders.means) if m_t is not None else {}
-        s = self._sources(net, here, senders, m_t, m)
-        t = self._target(net, m) if m else None
+    def round(self, state: State, server: Server) -> State:
+        if server.round <= self.warmup:
+            return self._warm(state, server)
+        state = self._met(state, server)
+        here = tuple(p for p in server.sources if has_begun(server, state.begun, p))
+        senders = self._senders(state, server, here)
+        server.notes["sources"] = float(len(senders.means))
+        there = has_begun(server, state.begun, server.target)
+        m_t = self._mean_of_target(server) if there else None
+        m = self._means(server, senders.means) if m_t is not None else {}
+        s = self._sources(server, here, senders, m_t, m)
+        t = self._target(server, m) if m else None
         if self.weight > 0.0:  # a target that was asked and did not answer keeps what it has
             there = m_t is not None and (t is not None or not m)
-        state = self._averaged(state, net, senders, s, t, there)
-        if net.round == net.rounds and self.final(state) is state.x:
+        state = self._averaged(state, server, senders, s, t, there)
+        if server.round == server.rounds and self.final(state) is state.x:
             raise self._unlearned()
         return state
 
@@ -165,45 +165,45 @@ class FedRfTca(Method[State]):
             "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
         )
 
-    def _warm(self, state: State, net: Network) -> State:
+    def _warm(self, state: State, server: Server) -> State:
         """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
-        if net.round == 1:
-            agreed(net, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
-        return dataclasses.replace(state, x=source_average(net, Model(x=state.x)).x)
+        if server.round == 1:
+            agreed(server, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
+        return dataclasses.replace(state, x=source_average(server, Model(x=state.x)).x)
 
-    def _met(self, state: State, net: Network) -> State:
+    def _met(self, state: State, server: Server) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""
         ask = Begin(x=state.x, frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch)
-        begun, omega = met(net, state.begun, state.omega, ask)
+        begun, omega = met(server, state.begun, state.omega, ask)
         return dataclasses.replace(state, begun=begun, omega=omega)
 
-    def _senders(self, state: State, net: Network, here: tuple[str, ...]) -> Senders:
+    def _senders(self, state: State, server: Server, here: tuple[str, ...]) -> Senders:
         """Who sends in this round; classifiers only when due, and all at the end where the target may have none."""
-        rng, last = stream(state.omega, "fedrf.senders", net.round), net.round == net.rounds
+        rng, last = stream(state.omega, "fedrf.senders", server.round), server.round == server.rounds
         if self.setting in VOTES:
-            chosen = voting(self.setting, here, net.round, rng)
+            chosen = voting(self.setting, here, server.round, rng)
             return chosen if last else dataclasses.replace(chosen, c=())
         chosen = averaging(self.setting, here, rng)
         if last and not state.sure:
             return dataclasses.replace(chosen, w=here if not state.w.numel() else chosen.w, c=here)
         return (
             chosen
-            if due(self.setting, self.T_C, self.local_steps or 1, net.round)
+            if due(self.setting, self.T_C, self.local_steps or 1, server.round)
             else dataclasses.replace(chosen, c=())
         )
 
-    def _mean_of_target(self, net: Network) -> Tensor | None:
-        told = self._means(net, (net.target,))
-        return told.get(net.target)
+    def _mean_of_target(self, server: Server) -> Tensor | None:
+        told = self._means(server, (server.target,))
+        return told.get(server.target)
 
-    def _means(self, net: Network, senders: tuple[str, ...]) -> dict[str, Tensor]:
+    def _means(self, server: Server, senders: tuple[str, ...]) -> dict[str, Tensor]:
         """Sigma l of those who told it; nobody is asked where nothing is aligned."""
         if self.weight == 0.0:
             return {}
         whole = int(self.means == "epoch")
-        call = Call(smallest=self.smallest_batch, frozen=self._frozen(net.layout), noise=self.noise, whole=whole)
-        answers, like = net.ask_all(senders, tell, call), torch.empty(2 * self.frequencies)
-        told = sound_parts(net, tell, answers, "x", like=like, still=False)  # means of unit vectors
+        call = Call(smallest=self.smallest_batch, frozen=self._frozen(server.layout), noise=self.noise, whole=whole)
+        answers, like = server.ask_all(senders, tell, call), torch.empty(2 * self.frequencies)
+        told = sound_parts(server, tell, answers, "x", like=like, still=False)  # means of unit vectors
         return {i: r.x for i, r in told.items()}
 
     def _frozen(self, layout: Layout) -> int:
@@ -219,60 +219,62 @@ class FedRfTca(Method[State]):
         return found[0]
 
     def _sources(
-        self, net: Network, here: tuple[str, ...], senders: Senders, m_t: Tensor | None, m: Mapping[str, Tensor]
+        self, server: Server, here: tuple[str, ...], senders: Senders, m_t: Tensor | None, m: Mapping[str, Tensor]
     ) -> dict[str, Learned]:
         """Algorithm 2 at every source."""
         out: dict[str, Learned] = {}
         others = m_t[None] if m_t is not None else torch.empty(0, 2 * self.frequencies)
         for i in here:
             flags = {"aligned": int(i in m), "send_w": int(i in senders.w), "send_c": int(i in senders.c)}
-            out |= net.ask_all((i,), learn, self._lesson(net, others, **flags))
+            out |= server.ask_all((i,), learn, self._lesson(server, others, **flags))
         return out
 
-    def _target(self, net: Network, m: Mapping[str, Tensor]) -> Learned | None:
+    def _target(self, server: Server, m: Mapping[str, Tensor]) -> Learned | None:
         """Algorithm 3; None: the target was gone."""
         others = torch.stack(list(m.values()))
         others = others.mean(0, keepdim=True) if self.pooled else others
-        reply = net.ask_all((net.target,), learn, self._lesson(net, others, aligned=1, send_w=1, send_c=0))
-        return reply.get(net.target)
+        reply = server.ask_all((server.target,), learn, self._lesson(server, others, aligned=1, send_w=1, send_c=0))
+        return reply.get(server.target)
 
-    def _lesson(self, net: Network, others: Tensor, **flags: int) -> Lesson:
+    def _lesson(self, server: Server, others: Tensor, **flags: int) -> Lesson:
         return Lesson(
             others=others,
-            frozen=self._frozen(net.layout),
+            frozen=self._frozen(server.layout),
             components=self.components,
             width=self.width,
             weight=self.weight,
             pace=self.target_pace,
-            normalise=int(self.normalise_w),
+            normalize=int(self.normalize_w),
             steps=self.local_steps,
             **flags,
         )
 
     def _averaged(
-        self, state: State, net: Network, senders: Senders, s: dict[str, Learned], t: Learned | None, there: bool
+        self, state: State, server: Server, senders: Senders, s: dict[str, Learned], t: Learned | None, there: bool
     ) -> State:
         """Algorithm 4, and its results to those who sent, and to the target where it is there."""
         if s:
-            net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(r.n for r in s.values())
+            server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(r.n for r in s.values())
         if t:
-            net.notes |= {"mmd": t.apart, "norm/w": t.norm}
+            server.notes |= {"mmd": t.apart, "norm/w": t.norm}
         vote = self.setting in VOTES
-        parts = Parts(self.frequencies, self.components, self.width, shape_of(net.layout).classes)
+        parts = Parts(self.frequencies, self.components, self.width, shape_of(server.layout).classes)
         sent_w = {i: s[i] for i in senders.w if i in s}
-        kept = sound_parts(net, learn, sent_w, "x", like=torch.empty(count(parts.aligner)), still=False)
+        kept = sound_parts(server, learn, sent_w, "x", like=torch.empty(count(parts.aligner)), still=False)
         sent_c = {i: s[i] for i in senders.c if i in s and (i in kept or i not in sent_w)}
         w = {i: r.x for i, r in kept.items()}
-        kept = sound_parts(net, learn, sent_c, "c", like=torch.empty(count(parts.classifier)), still=False)
+        kept = sound_parts(server, learn, sent_c, "c", like=torch.empty(count(parts.classifier)), still=False)
         c = {i: r.c for i, r in kept.items()}
         new_w = _uniform([*w.values(), *([t.x] if t else [])]) if w else NOTHING  # alone, the target has W already
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING
         for i in sorted({*w, *(() if vote else c)}):
-            net.ask_all((i,), take, Average(w=new_w if i in w else NOTHING, c=NOTHING if vote or i not in c else new_c))
+            server.ask_all(
+                (i,), take, Average(w=new_w if i in w else NOTHING, c=NOTHING if vote or i not in c else new_c)
+            )
         if not there or not (w or c):
             return state
         # What was sent counts, also where no answer came: the target may have it, and says so where it is judged.
-        told = net.ask_all((net.target,), take, Average(w=new_w, c=new_c))
+        told = server.ask_all((server.target,), take, Average(w=new_w, c=new_c))
         sure = 1 if told and c else state.sure
         return dataclasses.replace(state, w=new_w if w else state.w, c=new_c if c else state.c, sure=sure)
 

@@ -16,7 +16,7 @@ from fdamed.models.flat import FlatModel, layout_of
 from fdamed.ops.random_features import aligned_distance, fourier_features, unit
 
 KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
-"""Network, frequencies, aligner, classifier: a hospital's own model, in its memory."""
+"""Server, frequencies, aligner, classifier: a hospital's own model, in its memory."""
 
 
 class Parts(nn.Module):
@@ -68,7 +68,7 @@ class Alignment:
     omega: Tensor
     others: Tensor
     weight: float
-    normalise: bool
+    normalize: bool
     apart: float = 0.0
 
     def task(self, f: Tensor, batch: Batch) -> Tensor:
@@ -81,7 +81,7 @@ class Alignment:
         source = batch.y is not None
         own = seen.mean(0) if source else -seen.mean(0)
         w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
-        distance = aligned_distance(w, own + self.others, self.normalise)
+        distance = aligned_distance(w, own + self.others, self.normalize)
         self.apart = float(distance.detach())
         return self._task(f, seen, batch) + (self.weight if source else 1.0) * distance
 

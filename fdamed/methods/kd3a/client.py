@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Site, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import finite
@@ -72,55 +72,55 @@ class Taught:
 
 
 @step("kd3a.report_state")
-def holds(site: Site, ask: Mark) -> Holds:
+def holds(client: Client, ask: Mark) -> Holds:
     """Whether the target remembers the model of this checksum."""
-    return Holds(yes=int("kd3a.h" in site.memory and checksum(site.memory["kd3a.h"]) == ask.crc32))
+    return Holds(yes=int("kd3a.h" in client.memory and checksum(client.memory["kd3a.h"]) == ask.crc32))
 
 
 @step("kd3a.receive_model")
-def take(site: Site, ask: Model) -> Holds:
+def take(client: Client, ask: Model) -> Holds:
     """Remember this model."""
-    site.memory["kd3a.h"] = ask.x.clone()
+    client.memory["kd3a.h"] = ask.x.clone()
     return Holds(yes=1)
 
 
 @step("kd3a.distill")
-def learn(site: Site, ask: Lesson) -> Taught:
+def learn(client: Client, ask: Lesson) -> Taught:
     """Vote, distil, weigh, average: sections 3.1 to 3.3 of the paper."""
-    if len(site.data) == 0:
-        raise FdamedError("there is no image to vote on", f"hospital {site.name}", "Give the target some images.")
-    images = held(site.data, site.model.theta.device)
+    if len(client.data) == 0:
+        raise FdamedError("there is no image to vote on", f"hospital {client.name}", "Give the target some images.")
+    images = held(client.data, client.model.theta.device)
     if ask.images:
-        images = images[site.rng.child("images").numpy.permutation(len(images))[: ask.images]]
-    layout, recipe = site.model.layout, site.recipe.model_copy(update={"lr": site.recipe.lr * ask.pace})
+        images = images[client.rng.child("images").numpy.permutation(len(images))[: ask.images]]
+    layout, recipe = client.model.layout, client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace})
     rule: consensus.Rule = "probability" if ask.by_probability else "confidence"
 
     q, buffers = outputs(
-        site.model,
+        client.model,
         ask.teachers,
         images,
         recipe.batch,
-        site.rng,
+        client.rng,
         adapt=bool(ask.adapt),
-        noise=site.data.noise,
-        precision=site.precision,
+        noise=client.data.noise,
+        precision=client.precision,
     )
     v = consensus.vote(q, ask.gate, rule)
     n_p = v.supporters if ask.counted else v.supporters.clamp(max=1)
     weight = torch.where(v.supporters > 0, n_p, ask.low).float()
     label = v.p if ask.soft else nn.functional.one_hot(v.label, q.shape[2])
-    site.model.load(site.memory["kd3a.h"])
-    lesson = Distillation(images, label.float(), weight, ask.mixup, bool(ask.soft), site.data.noise)
-    d = distil(site.model, lesson, recipe, site.rng, precision=site.precision)
-    student = site.model.read()
+    client.model.load(client.memory["kd3a.h"])
+    lesson = Distillation(images, label.float(), weight, ask.mixup, bool(ask.soft), client.data.noise)
+    d = distil(client.model, lesson, recipe, client.rng, precision=client.precision)
+    student = client.model.read()
 
     passed = float((v.supporters > 0).double().mean())
     if ask.shapley:
-        focus = consensus.shapley_focus(q, ask.gate, site.rng.child("orders").numpy, ask.low, rule)
+        focus = consensus.shapley_focus(q, ask.gate, client.rng.child("orders").numpy, ask.low, rule)
     else:
         focus = consensus.marginal_focus(q, ask.gate, ask.low, rule)
     if ask.by_samples:
-        alpha = consensus.weights_by_samples(focus, ask.n.tolist(), len(site.data))
+        alpha = consensus.weights_by_samples(focus, ask.n.tolist(), len(client.data))
     else:
         alpha = consensus.weights_by_confidence(focus, passed)
     alpha = consensus.smoothed(alpha, ask.old, ask.keep)
@@ -130,8 +130,8 @@ def learn(site: Site, ask: Lesson) -> Taught:
     h[layout.trainable :] = consensus.average_buffers(buffers, alpha, norm_pairs(layout) if ask.moments else ())
     if ask.own_head:
         h = with_head(h, head_of(student, layout), layout)
-    site.memory["kd3a.h"] = h.clone()
-    return Taught(x=h, alpha=alpha, passed=passed, loss=finite(site, d.loss), steps=d.steps, skipped=d.skipped)
+    client.memory["kd3a.h"] = h.clone()
+    return Taught(x=h, alpha=alpha, passed=passed, loss=finite(client, d.loss), steps=d.steps, skipped=d.skipped)
 
 
 def checksum(x: Tensor) -> int:

@@ -4,7 +4,7 @@ A round is one block: the sources train; their models h_k vote on the target's i
 h_{K+1}; the K + 1 models are averaged with weights from the consensus focus. `official` is the released code (without
 its rounding of the weights, with the cosine's period set to the number of rounds), `paper` the paper's formulas; every
 item in which they differ can be set by itself. Several blocks an epoch or several epochs a block are `rounds` and the
-sources' `epochs`. As everywhere here optimisers start anew each round; teachers see images that are not augmented.
+sources' `epochs`. As everywhere here optimizers start anew each round; teachers see images that are not augmented.
 
 On the wire, with M bytes a model and K sources: K M down to the sources, K M up from them, K M of single hospitals'
 models (kind `individual`) on to the target, and M back, for the target averages and remembers h: (3 K + 1) M. The
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Site, Step, step
+from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import Network
+from fdamed.federation.server import Server
 from fdamed.federation.validation.answers import sound_models
 from fdamed.methods._shared.local_training import Trained, train_locally
 from fdamed.methods.kd3a.client import Lesson, Mark, checksum, holds, learn, take
-from fdamed.models.backbone import initialise
+from fdamed.models.backbone import initialize
 from fdamed.ops.aggregation import stacked
 from fdamed.ops.slices import head_of, with_head
 
@@ -57,22 +57,22 @@ class Consensus:
 
 
 @step("kd3a.train_source", noised=True)
-def train_source(site: Site, ask: Course) -> Trained:
+def train_source(client: Client, ask: Course) -> Trained:
     """Local training, at the round's pace and with the source's own head where heads are local."""
-    slower = dataclasses.replace(site, recipe=site.recipe.model_copy(update={"lr": site.recipe.lr * ask.pace}))
+    slower = dataclasses.replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace}))
     if not ask.own_head:
         return cast(Trained, train_locally.run(slower, Model(x=ask.x)))
-    head = site.memory["kd3a.head"] if "kd3a.head" in site.memory else _fresh_head(site)
-    x = with_head(ask.x, head, site.model.layout)
+    head = client.memory["kd3a.head"] if "kd3a.head" in client.memory else _fresh_head(client)
+    x = with_head(ask.x, head, client.model.layout)
     trained = cast(Trained, train_locally.run(slower, Model(x=x)))
-    site.memory["kd3a.head"] = head_of(trained.x, site.model.layout)
+    client.memory["kd3a.head"] = head_of(trained.x, client.model.layout)
     return trained
 
 
-def _fresh_head(site: Site) -> Tensor:
+def _fresh_head(client: Client) -> Tensor:
     """A source's first head: its own, as no model with another head is ever sent to it."""
-    initialise(cast(nn.Module, site.model.module.head), stream(site.seed, site.name, "kd3a.head").torch)
-    return head_of(site.model.read(), site.model.layout)
+    initialize(cast(nn.Module, client.model.module.head), stream(client.seed, client.name, "kd3a.head").torch)
+    return head_of(client.model.read(), client.model.layout)
 
 
 VARIANTS = {
@@ -128,21 +128,25 @@ class KD3A(Method[Consensus]):
     def start(self, theta: Tensor) -> Consensus:
         return Consensus(x=theta, alpha=torch.empty(0, dtype=torch.float64))
 
-    def round(self, state: Consensus, net: Network) -> Consensus:
-        e = (net.round - 1) / net.rounds
+    def round(self, state: Consensus, server: Server) -> Consensus:
+        e = (server.round - 1) / server.rounds
         pace = self.lr_end + (1.0 - self.lr_end) * 0.5 * (1.0 + math.cos(math.pi * e))
         own_head = self._is("heads", "local")
-        self._meet(state, net)
-        x = with_head(state.x, torch.zeros_like(head_of(state.x, net.layout)), net.layout) if own_head else state.x
-        s = net.ask_all(net.sources, train_source, Course(x=x, pace=pace, own_head=own_head))
-        s = sound_models(net, train_source, x, s)
-        net.notes["sources"] = float(len(s))
+        self._meet(state, server)
+        x = (
+            with_head(state.x, torch.zeros_like(head_of(state.x, server.layout)), server.layout)
+            if own_head
+            else state.x
+        )
+        s = server.ask_all(server.sources, train_source, Course(x=x, pace=pace, own_head=own_head))
+        s = sound_models(server, train_source, x, s)
+        server.notes["sources"] = float(len(s))
         if not s:
             return state
         names, n = list(s), [r.n for r in s.values()]
-        net.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
-        present = torch.tensor([*(p in s for p in net.sources), True])
-        alpha = state.alpha if len(state.alpha) else torch.full((len(net.sources) + 1,), NONE, dtype=torch.float64)
+        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        present = torch.tensor([*(p in s for p in server.sources), True])
+        alpha = state.alpha if len(state.alpha) else torch.full((len(server.sources) + 1,), NONE, dtype=torch.float64)
         lesson = Lesson(
             teachers=stacked((s.pop(name).x for name in names), len(names)),
             n=torch.tensor(n),
@@ -162,16 +166,16 @@ class KD3A(Method[Consensus]):
             moments=self._is("norm", "moments"),
             own_head=own_head,
         )
-        t = net.ask(net.target, learn, lesson)
+        t = server.ask(server.target, learn, lesson)
 
         # Who dropped out keeps its weight for the day it is back; the others share the rest.
         absent = alpha[~present].clamp(min=0.0).sum()
         alpha = alpha.masked_scatter(present, t.alpha * (1.0 - absent))
-        net.notes |= {f"weight/{p}": None for p in net.sources}
-        net.notes |= {f"weight/{p}": a for p, a in zip([*names, net.target], t.alpha.tolist(), strict=True)}
-        net.notes["gate"], net.notes["gate/passed"] = lesson.gate, t.passed
-        net.notes["distil/loss"] = t.loss if t.steps else None
-        net.notes["distil/skipped"] = float(t.skipped)
+        server.notes |= {f"weight/{p}": None for p in server.sources}
+        server.notes |= {f"weight/{p}": a for p, a in zip([*names, server.target], t.alpha.tolist(), strict=True)}
+        server.notes["gate"], server.notes["gate/passed"] = lesson.gate, t.passed
+        server.notes["distil/loss"] = t.loss if t.steps else None
+        server.notes["distil/skipped"] = float(t.skipped)
         return Consensus(x=t.x, alpha=alpha)
 
     def final(self, state: Consensus) -> Tensor:
@@ -183,7 +187,7 @@ class KD3A(Method[Consensus]):
             chosen = VARIANTS[item][self.variant == "paper"]
         return int(chosen == value)
 
-    def _meet(self, state: Consensus, net: Network) -> None:
+    def _meet(self, state: Consensus, server: Server) -> None:
         """Make sure that the target remembers h: it averaged it, unless this is its first round or it was away."""
-        if not net.ask(net.target, holds, Mark(crc32=checksum(state.x))).yes:
-            net.ask(net.target, take, Model(x=state.x))
+        if not server.ask(server.target, holds, Mark(crc32=checksum(state.x))).yes:
+            server.ask(server.target, take, Model(x=state.x))
