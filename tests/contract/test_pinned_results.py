@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fdamed.methods  # noqa: F401
-from fdamed.federation.loop import run
+from fdamed.federation.runner import run
 from fdamed.federation.method import REGISTRY, describe
 from tests import hospitals, pins
 from tests.contract.test_every_method import WITH_ADAM
