@@ -109,7 +109,7 @@ def make_files(folder: Path, kind: str, count: int) -> list[str]:
         else:
             from pydicom.uid import JPEGLosslessSV1
 
-            from tests.dicom_files import compressed, dataset, write
+            from tests.support.dicom_files import compressed, dataset, write
 
             window: dict[str, Any] = {"WindowCenter": 2048, "WindowWidth": 4096}
             lossless = kind == "dicom_jpeg_lossless"

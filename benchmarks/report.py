@@ -18,8 +18,8 @@ from statistics import median
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "tests"))
 
-from browser import CHROMIUM, browser  # noqa: E402
-from run_folders import CLIENTS, write_predictions, write_study  # noqa: E402
+from tests.support.browser import CHROMIUM, browser  # noqa: E402
+from tests.support.run_folders import CLIENTS, write_predictions, write_study  # noqa: E402
 
 METHODS = (
     *("fedavg", "fedprox", "scaffold", "fedsr", "fedgtst", "fediir", "finetune", "finetune_offline", "finetune_head"),

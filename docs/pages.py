@@ -59,10 +59,10 @@ def methods_table() -> str:
 def method_page(name: str, facts: dict[str, Any], words: dict[str, Any]) -> str:
     """Whose it is, the box, what crosses the wire, when to use it, its options."""
     parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", words["when"]]
-    path = SOURCE / f"{name}.py"
-    if path.exists():
-        docstring, box = read(path)
-        parts += [docstring, "## The box", f"From `fdamed/methods/{name}.py`, the server's program:", fenced(box)]
+    place = facts["module"].replace(".", "/") + ".py"
+    if not facts.get("classical"):
+        docstring, box = read(ROOT / place)
+        parts += [docstring, "## The box", f"From `{place}`, the server's program:", fenced(box)]
     if facts["wire"]:
         parts += ["## What crosses the wire", wire_table(facts["wire"])]
     if words.get("cost"):
@@ -91,7 +91,7 @@ def wire_table(wire: list[dict[str, Any]]) -> str:
     lines = ["| step | to a hospital | from a hospital |", "|---|---|---|"]
     for step in wire:
         down, up = (", ".join(f"{k}: {v}" for k, v in step[side].items()) for side in ("to_hospital", "from_hospital"))
-        lines.append(f"| `{step['step'].removeprefix('federation.')}` | {down} | {up} |")
+        lines.append(f"| `{step['step']}` | {down} | {up} |")
     return "\n".join(lines) + "\n\nA hospital lets out only the kinds that `privacy.release` names."
 
 

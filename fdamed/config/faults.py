@@ -68,12 +68,12 @@ class Faults(Strict):
     @field_validator("lost")
     @classmethod
     def _contents_are_known(cls, lost: dict[str, Ways]) -> dict[str, Ways]:
-        steps = _steps() if any("." in k for k in lost) else frozenset()
-        unknown = [k for k in lost if k not in (*KINDS, EVERY) and k not in steps]
+        unknown = [k for k in lost if k not in (*KINDS, EVERY)]
+        steps = _steps() if unknown else frozenset()
+        unknown = [k for k in unknown if k not in steps]
         if unknown:
-            named = [k for k in unknown if "." in k]
-            allowed = sorted(steps) if named else [EVERY, *KINDS, "or the name of a step"]
-            raise ValueError(f"no message has {', '.join(named or unknown)}; allowed: {', '.join(allowed)}")
+            allowed = ", ".join([EVERY, *KINDS, *sorted(steps)])
+            raise ValueError(f"no message has {', '.join(unknown)}; allowed: {allowed}")
         return lost
 
     @model_validator(mode="after")

@@ -214,7 +214,7 @@ def one_place(truth: dict[str, Floats], keys: Keys, cut: Split) -> dict[str, Flo
             weight[_needed_patients(truth[client], keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
     reach = np.cumsum(weight, axis=1)
-    place = (keys.uniform("client")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
+    place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
     return {
         client: np.where(place[keys.codes] == j, truth[client], np.float32(np.nan)) for j, client in enumerate(clients)
     }

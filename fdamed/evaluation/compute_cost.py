@@ -69,7 +69,7 @@ def seconds(record: Record) -> float | None:
     Seconds of the CPU where one process did the work on it: they do not depend on what else the machine does.
     """
     skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
-    alone = record.facts.get("device") == "cpu" and record.facts["train"]["network"] == "in_process"
+    alone = record.facts.get("device") == "cpu" and record.facts["train"]["transport"] == "in_process"
     first = record.timing[: int(record.phases[0]["rounds"])]
     spent = [float(row["cpu" if alone else "seconds"]) for row in first]
     kept = spent[skip:] or spent

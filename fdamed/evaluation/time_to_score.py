@@ -12,7 +12,7 @@ from fdamed.evaluation.run_tables import ALL_TARGETS
 
 def on_cpu(record: Record) -> bool:
     """Whether one process did all the work on the CPU, so that its seconds do not depend on what else ran."""
-    alone = record.facts.get("device") == "cpu" and (record.facts.get("train") or {}).get("network") == "in_process"
+    alone = record.facts.get("device") == "cpu" and (record.facts.get("train") or {}).get("transport") == "in_process"
     return alone and all("cpu" in row for row in record.timing)
 
 

@@ -91,7 +91,7 @@ def step(
     def make(function: Callable[[Client, Any], Any]) -> Step:
         hints = get_type_hints(function, include_extras=True)
         answer = hints.pop("return")
-        question = next(t for n, t in hints.items() if n != "client")
+        _, question = hints.values()
         if name in _STEPS:
             raise TypeError(f"two steps are called {name}")
         _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)

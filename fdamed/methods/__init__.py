@@ -1,31 +1,8 @@
-"""One file a paper's method; importing this package registers all of them."""
+"""The methods, one file or package each. Importing this package registers all of them."""
 
-from fdamed.methods import (
-    fdan,
-    fdann,
-    fedavg,
-    fedda,
-    fedda_auto,
-    fedgp,
-    fedgp_auto,
-    fedgtst,
-    fediir,
-    fedprox,
-    fedsr,
-    finetune,
-    finetune_head,
-    finetune_offline,
-    finetune_whole,
-    gp,
-    oracle,
-    scaffold,
-    target_only,
-)
-from fdamed.methods.fada import method as fada
-from fdamed.methods.fedrf_tca import method as fedrf_tca
-from fdamed.methods.kd3a import method as kd3a
+from importlib import import_module
 
-__all__ = [
+METHODS = (
     "fada",
     "fdan",
     "fdann",
@@ -34,9 +11,9 @@ __all__ = [
     "fedda_auto",
     "fedgp",
     "fedgp_auto",
-    "fedprox",
     "fedgtst",
     "fediir",
+    "fedprox",
     "fedrf_tca",
     "fedsr",
     "finetune",
@@ -48,4 +25,7 @@ __all__ = [
     "oracle",
     "scaffold",
     "target_only",
-]
+)
+
+for _name in METHODS:
+    import_module(f"fdamed.methods.{_name}")

@@ -19,9 +19,9 @@ from fdamed.federation.ledger import SERVER
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import InProcess
-from tests import hospitals
 from tests.contract.test_unreliable_methods import method
 from tests.contract.test_variants import SENDING, together, variant
+from tests.support import federation as hospitals
 
 METHODS = sorted(REGISTRY)
 UNIT = Path(__file__).resolve().parents[1] / "unit"

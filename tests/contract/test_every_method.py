@@ -14,7 +14,7 @@ from fdamed.federation.messages import decode, encode
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import DroppedOut
-from tests import hospitals
+from tests.support import federation as hospitals
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3

@@ -1,4 +1,4 @@
-"""The results of every method and its variants, bit for bit as they were when they were pinned (tests/pins.py)."""
+"""The results of every method and its variants, bit for bit as they were when they were pinned (tests/support/pins.py)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 import fdamed.methods  # noqa: F401
-from fdamed.federation.runner import run
 from fdamed.federation.method import REGISTRY, describe
-from tests import hospitals, pins
+from fdamed.federation.runner import run
 from tests.contract.test_every_method import WITH_ADAM
 from tests.contract.test_variants import OPEN, VARIANTS
+from tests.support import federation as hospitals
+from tests.support import pins
 
 ROUNDS = 3
 REACHED = {
@@ -77,9 +78,9 @@ def cases() -> dict[str, Case]:
             options = needed | REACHED.get(name, {}) | change
             out[f"{name} {told}"] = Case(name, options, epochs=2 if "stragglers" in change else 1)
     for name in ("finetune_head", "finetune_whole", "finetune_offline"):
-        for optimiser in ("kept", "fresh"):
-            case = Case(name, {"optimiser": optimiser}, alive=True)
-            out[f"{name} with live features optimiser={optimiser}"] = case
+        for optimizer in ("kept", "fresh"):
+            case = Case(name, {"optimizer": optimizer}, alive=True)
+            out[f"{name} with live features optimizer={optimizer}"] = case
     for variant, options in VARIANTS.items():
         out[f"variant {variant}"] = Case(variant.partition("-")[0], options)
     return out
@@ -99,16 +100,16 @@ def alive() -> Tensor:
 
 def results(case: Case) -> pins.Digests:
     method = REGISTRY[case.method](**case.options)
-    net = hospitals.in_process(labels=method.target_labels, auxiliary=case.auxiliary)
-    for site in net._sites.values():
+    server = hospitals.in_process(labels=method.target_labels, auxiliary=case.auxiliary)
+    for site in server._clients.values():
         site.release = OPEN
-        changed = {"optimiser": "sgd" if case.sgd else "adam", "epochs": case.epochs}
+        changed = {"optimizer": "sgd" if case.sgd else "adam", "epochs": case.epochs}
         site.recipe = site.recipe.model_copy(update=changed)
     if case.share < 1.0:
-        net.invite(case.share, 3)
-    theta, record = run(method, net, alive() if case.alive else hospitals.theta(), ROUNDS, hospitals.no_judge)
-    kept = {f"{p}/{k}": s.memory[k] for p, s in net._sites.items() for k in method.keeps if k in s.memory}
-    net.close()
+        server.invite(case.share, 3)
+    theta, record = run(method, server, alive() if case.alive else hospitals.theta(), ROUNDS, hospitals.no_judge)
+    kept = {f"{p}/{k}": s.memory[k] for p, s in server._clients.items() for k in method.keeps if k in s.memory}
+    server.close()
     found = {
         "weights": pins.of_tensor(theta),
         "ledger": pins.of_ledger(record.ledger),

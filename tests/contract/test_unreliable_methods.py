@@ -13,7 +13,7 @@ from fdamed.config.faults import Faults
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.transport.faulty import Schedule, Unreliable
-from tests import hospitals
+from tests.support import federation as hospitals
 
 METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]

@@ -16,7 +16,7 @@ from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import DroppedOut
 from fdamed.federation.transport.multiprocess import Processes
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROUNDS = 2
 OPEN = hospitals.RELEASE | {"features"}

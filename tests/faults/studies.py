@@ -16,7 +16,7 @@ import yaml
 from fdamed.cli.main import main
 from fdamed.core.run_record import read
 from fdamed.tracking.payload import params, points, tags
-from tests.idx_files import write_idx
+from tests.support.idx_files import write_idx
 
 TARGET = "C3"
 RUNS = {
@@ -34,7 +34,7 @@ def configuration(**changes: Any) -> dict[str, Any]:
     return {
         "study": "small",
         "data": {"layout": "benchmark", "domains": {"set": {"kind": "idx", "root": "idx"}}},
-        "split": {"by": "iid", "clients": 4, "labeled": 20},
+        "split": {"by": "iid", "n_clients": 4, "labeled": 20},
         "image": {"size": 28},
         "model": {"backbone": "cnn", "side": 28, "classes": 10},
         "train": {

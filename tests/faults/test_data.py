@@ -17,7 +17,7 @@ from fdamed.data.table_reader import label_value
 from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.training.local import fit, predict
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_cache import SIZE, cached, make, manifest, picture
 
 WORDS = """

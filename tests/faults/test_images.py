@@ -18,9 +18,9 @@ from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLE
 
 from fdamed.data.image import REASONS, Unreadable, read
 from fdamed.data.worker_pool import Refusal, guarded
-from tests.dicom_files import compressed, dataset, thorax, write
 from tests.faults import studies
 from tests.integration.test_mutants import mutate, summary
+from tests.support.dicom_files import compressed, dataset, thorax, write
 
 MUTANTS, CUTS = 1000, 500
 HANG = 5.0

@@ -18,7 +18,7 @@ import yaml
 
 from fdamed.cli.main import main
 from tests.faults import studies
-from tests.run_folders import write_study
+from tests.support.run_folders import write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "seeds": [0, 1]}
 LIMIT = 10.0

@@ -71,7 +71,7 @@ def test_a_hundred_runs_of_one_second_have_a_hundred_names(tmp_path: Path) -> No
     import sqlite3
 
     from fdamed.cli.main import main
-    from tests.run_folders import write_study
+    from tests.support.run_folders import write_study
 
     config = write_study(tmp_path, runs={"fedavg": {}}, seeds=list(range(100)), tracking={"models": False})
     assert main(["track", "--config", str(config)]) == 0

@@ -17,8 +17,8 @@ import yaml
 from PIL import Image
 
 from fdamed.core.files import held
-from tests.dicom_files import thorax
 from tests.faults import studies
+from tests.support.dicom_files import thorax
 
 pytestmark = pytest.mark.faults
 FOLDER = "a \"study\" of 'Zoë' $HOME; [x] 试"
@@ -141,7 +141,7 @@ def test_the_outputs_are_those_of_a_single_run_stage_by_stage(made: Made, tmp_pa
     folder = tmp_path / "single"
     folder.mkdir()
     shutil.copyfile(made.folder / "study.yaml", folder / "study.yaml")
-    for stage in (["ingest"], ["split"], ["cache", "--client", "North"], ["cache", "--client", "East"], ["validation"]):
+    for stage in (["ingest"], ["split"], ["cache", "--client", "North"], ["cache", "--client", "East"], ["guard"]):
         assert studies.fdamed(folder, *stage) == 0, stage
     assert studies.fdamed(folder, "init", "--seed", "0") == 0
     for run in ("fedavg", "gp"):
@@ -217,7 +217,7 @@ def test_a_changed_key_runs_again_what_it_affects(made: Made, tmp_path, key, val
     [
         ("methods/gp.py", TRAINING | VIEWS, DATA | {"init"}),
         ("data/cohort.py", DATA | TRAINING, {"init"}),
-        ("report/page.py", VIEWS, DATA | TRAINING | {"init"}),
+        ("report/render.py", VIEWS, DATA | TRAINING | {"init"}),
         (None, set(), DATA | TRAINING | VIEWS | {"init"}),
     ],
 )
@@ -228,7 +228,7 @@ def test_changed_code_runs_again_what_it_makes(made: Made, tmp_path: Path, file,
     shutil.copy(studies.REPOSITORY / "Snakefile", tmp_path)
     if file:
         with open(tmp_path / "fdamed" / file, "a") as code:
-            code.write("\n# changed\n")
+            code.write("\nCHANGED = 1\n")
     told = snakemake(made.folder, "-n", source=tmp_path).communicate()[0]
     jobs = planned(told)
     assert again <= jobs.keys() and not kept & jobs.keys(), (jobs, told[-2000:])

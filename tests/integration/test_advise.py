@@ -88,7 +88,7 @@ def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(study: Pat
     file = study / "results" / "small" / "advice" / "target.json"
     before = file.read_bytes()
     config = json.loads((study / "config.json").read_text())
-    config["train"]["network"] = "processes"
+    config["train"]["transport"] = "multiprocess"
     (tmp_path / "apart.json").write_text(json.dumps(config))
     assert main(["advise", "--config", str(tmp_path / "apart.json")]) == 0
     assert file.read_bytes() == before

@@ -14,8 +14,8 @@ from PIL import Image
 
 from fdamed.cli.main import main
 from fdamed.core.files import held
-from tests.dicom_files import thorax
-from tests.raw_trees import write_table
+from tests.support.dicom_files import thorax
+from tests.support.raw_trees import write_table
 
 HEADER = ["file", "id", "house", "Edema"]
 FEDERATE = ["--run", "fedavg", "--target", "North", "--seed", "0"]
@@ -129,7 +129,7 @@ def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("split", "message"),
+    ("cut", "message"),
     [
         ({"clients": {"North": "north", "West": "west"}}, "no row has site = 'west'"),
         ({"by": "expression", "clients": {"North": "site == 'north'", "Young": "age < 1"}}, "Young is empty"),
@@ -141,7 +141,7 @@ def test_an_empty_domain_or_an_absent_class_leaves_the_earlier_cohort_as_it_was(
     study: Path, told, cut: dict[str, Any], message: str
 ) -> None:
     before = files(study.parent / "results")
-    config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), cut=cut)
+    config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), split=cut)
     assert stage(config, "split") == 2
     assert message in told()[0]
     assert files(study.parent / "results") == before
@@ -182,8 +182,8 @@ def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path
     ("absent", "command", "maker"),
     [
         ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
-        ("clients/East/order.parquet", ["validation"], "fdamed cache"),
-        ("clients/East/images.npy", ["validation"], "fdamed cache"),
+        ("clients/East/order.parquet", ["guard"], "fdamed cache"),
+        ("clients/East/images.npy", ["guard"], "fdamed cache"),
         ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
         ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),
@@ -211,8 +211,8 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     [
         ("clients/index.parquet", ["split"], "fdamed ingest"),
         ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
-        ("clients/East/order.parquet", ["validation"], "fdamed cache"),
-        ("clients/East/images.npy", ["validation"], "fdamed cache"),
+        ("clients/East/order.parquet", ["guard"], "fdamed cache"),
+        ("clients/East/images.npy", ["guard"], "fdamed cache"),
         ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
         ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),

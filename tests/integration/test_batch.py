@@ -33,7 +33,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(raw))
     caches = [["cache", "--client", client] for client in raw["split"]["clients"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["validation"], ["init", "--seed", "0"]):
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
         assert main([*stage, "--config", str(path)]) == 0, stage
     return path
 

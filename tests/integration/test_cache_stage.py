@@ -13,7 +13,7 @@ from pydicom.uid import JPEG2000Lossless, RLELossless
 
 from fdamed.cli.main import main
 from fdamed.data.loader import load
-from tests.dicom_files import compressed, dataset, thorax, write
+from tests.support.dicom_files import compressed, dataset, thorax, write
 
 
 @pytest.fixture

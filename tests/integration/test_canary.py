@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from fdamed.cli.main import main
-from tests import dicom_files
-from tests.raw_trees import write_table
+from tests.support import dicom_files
+from tests.support.raw_trees import write_table
 
 PATIENTS = 72
 BIRTHDAY, STUDY_DAY = "18871113", "18990317"
@@ -151,7 +151,7 @@ STAGES = [
     ["ingest"],
     ["split"],
     *(["cache", "--client", client, "--workers", "1"] for client in ("IL", "NC")),
-    ["validation"],
+    ["guard"],
     ["init", "--seed", "0"],
     *(["federate", "--run", run, "--target", "NC", "--seed", "0"] for run in ("fedavg", "gp")),
     *(["evaluate", "--run", run, "--target", "NC", "--seeds", "0", "--client", "NC"] for run in ("fedavg", "gp")),

@@ -146,15 +146,17 @@ def test_the_ledger_has_every_byte_of_every_patient_that_left(study: Path) -> No
     size = 4 * resident(load(study)).layout.size
     sent = {(r["from"], r["to"], r["step"].rpartition(".")[2], r["kind"]): r["bytes"] for r in
             read_lines(folder / "ledger.jsonl")}  # fmt: skip
-    expected = {("server", p, "send_rows", "weights"): size for p in ("north", "south")}
-    expected |= {(p, "server", "send_rows", "features"): LEARNED * (4 * HIDDEN + 8) for p in ("north", "south")}
+    expected = {("server", p, "send_labeled_features", "weights"): size for p in ("north", "south")}
     expected |= {
-        ("server", "target", "send_unlabeled", "weights"): size,
-        ("target", "server", "send_unlabeled", "features"): LEARNED * 4 * HIDDEN,
-        ("server", "target", "send_questions", "count"): 8,
-        ("target", "server", "send_questions", "features"): JUDGED * 4 * HIDDEN,
-        ("server", "target", "take_answers", "features"): JUDGED * 4 * CLASSES,
-        ("target", "server", "take_answers", "count"): 8,
+        (p, "server", "send_labeled_features", "features"): LEARNED * (4 * HIDDEN + 8) for p in ("north", "south")
+    }
+    expected |= {
+        ("server", "target", "send_unlabeled_features", "weights"): size,
+        ("target", "server", "send_unlabeled_features", "features"): LEARNED * 4 * HIDDEN,
+        ("server", "target", "send_test_features", "count"): 8,
+        ("target", "server", "send_test_features", "features"): JUDGED * 4 * HIDDEN,
+        ("server", "target", "receive_predictions", "features"): JUDGED * 4 * CLASSES,
+        ("target", "server", "receive_predictions", "count"): 8,
     }
     assert sent == expected
 
@@ -169,7 +171,7 @@ def test_the_same_row_again_has_the_same_bits(study: Path, run: str) -> None:
 
 
 def test_one_process_a_hospital_gives_the_same_bits(study: Path, tmp_path: Path) -> None:
-    other = write_study(tmp_path, network="processes")
+    other = write_study(tmp_path, transport="multiprocess")
     assert stage("init", other) == 0
     features(other)
     here, there = align(study, "coral"), align(other, "coral")
@@ -202,7 +204,7 @@ def test_features_leave_no_hospital_whose_policy_does_not_say_so(tmp_path: Path,
     assert not (tmp_path / "results" / "small" / "runs").exists()
     raw = json.loads(config.read_text()) | {"runs": {"tca": {}}}
     spec = Config.model_validate(raw).expanded_runs()["tca"]
-    with pytest.raises(FdamedError, match=r"tca asks north in step classical\.exchange\.send_rows for features"):
+    with pytest.raises(FdamedError, match=r"tca asks north in step classical\.send_labeled_features for features"):
         refuse_unreleased(Config.model_validate(raw), spec, "target")
 
 

@@ -1,6 +1,6 @@
 """Every command of the documentation, run: in the order of its page, in a small copy of the project, on stand-ins.
 
-`tests/scratch.py` says what is smaller there. What cannot be run is in NOT_RUN, with its reason; what is run with fewer
+`tests/support/scratch_projects.py` says what is smaller there. What cannot be run is in NOT_RUN, with its reason; what is run with fewer
 words, files or repeats is in SHORTER. The cheap commands run by default, all others with `make test-docs`.
 """
 
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import scratch
-from tests.documented import REFUSED, ROOT, commands
+from tests.support import scratch_projects as scratch
+from tests.support.documented import REFUSED, ROOT, commands
 
 IN_CI = "talks to SLURM: tests/slurm runs it on a real one (`.ci/slurm`)"
 NETWORK = "installs from the network; that the extra exists is a test below"

@@ -21,7 +21,7 @@ from fdamed.config.loader import load
 from fdamed.config.study import Config
 from fdamed.pipeline.environment_checks import _gpu, _scratch, _slurm, _tracking
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
-from tests.raw_trees import CHEXPERT_HEADER, write_picture, write_table
+from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
 
 
 def tree(folder: Path, header: list[str] = CHEXPERT_HEADER) -> Path:
@@ -77,7 +77,7 @@ def test_a_missing_column_unreadable_files_and_an_impossible_cut_give_exit_2(
     assert "33.3% of a sample of 180 files" in fail(report)
 
     tree(tmp_path / "split")
-    code, report = told(configure(tmp_path / "split", cut={"labeled": 4000}), capfd)
+    code, report = told(configure(tmp_path / "split", split={"labeled": 4000}), capfd)
     assert code == 2
     assert "too few for 4000 labeled" in fail(report)
 

@@ -16,7 +16,7 @@ from fdamed.cli.main import main
 from fdamed.config.study import Config
 from fdamed.data.leakage import check_manifests
 from fdamed.data.manifest import content_hash
-from tests.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table
+from tests.support.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table
 
 RELEASE = "CheXpert-v1.0-small"
 CONDITIONS = {"Lesion": "Lung_Lesion", "Edema": "Edema"}
@@ -145,7 +145,7 @@ def test_split_without_an_index_names_the_stage_that_makes_it(study: Path, capfd
 
 def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
     main(["ingest", "--config", str(study), "--tables-only"])
-    path = configure(study.parent, cut={"labeled": 5000})
+    path = configure(study.parent, split={"labeled": 5000})
     assert main(["split", "--config", str(path)]) == 2
     root = study.parent / "results/small"
     assert not (root / "cohort.json").exists()
@@ -154,7 +154,7 @@ def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
 
 def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main(["ingest", "--config", str(study), "--tables-only"])
-    path = configure(study.parent, cut={"rule": "reference", "where": "not isna(view)"})
+    path = configure(study.parent, split={"rule": "reference", "where": "not isna(view)"})
     rows = rows_of(90)
     for row in rows[100:]:
         row[9] = row[10] = ""

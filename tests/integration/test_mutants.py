@@ -14,7 +14,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLE
 from fdamed.data.dicom.reader import read_pixels
 from fdamed.data.image import REASONS, read
 from fdamed.data.worker_pool import Refusal, guarded
-from tests.dicom_files import compressed, dataset, lut, thorax, write
+from tests.support.dicom_files import compressed, dataset, lut, thorax, write
 
 COUNT = 1000
 

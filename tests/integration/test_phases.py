@@ -16,7 +16,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.federation import runner as loop
 from fdamed.pipeline import clients as hospitals
 from fdamed.pipeline.paths import Places
-from tests.idx_files import write_idx
+from tests.support.idx_files import write_idx
 
 TRAIN = {
     "device": "cpu",
@@ -42,7 +42,7 @@ def raw(folder: Path, **changes: object) -> dict:
             "domains": {"plain": base, "dark": base | {"shift": {"invert": True, "rotate": 20}}},
         },
         "split": {
-            "by": "classes", "clients": 4, "classes_each": 3, "sources": "plain", "target": "dark", "labeled": 30,
+            "by": "classes", "n_clients": 4, "classes_each": 3, "sources": "plain", "target": "dark", "labeled": 30,
         },
         "image": {"size": 28},
         "model": {"backbone": "resnet18", "width": 0.125, "hidden": 16, "classes": 10},

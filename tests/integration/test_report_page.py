@@ -10,13 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from browser import CHROMIUM, Page, browser
-from run_folders import CLIENTS, note_by_round, write_absences, write_predictions, write_study
-
 from fdamed.cli.main import main
+from tests.support.browser import CHROMIUM, Page, browser
+from tests.support.run_folders import CLIENTS, note_by_round, write_absences, write_predictions, write_study
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-ACCESSIBLE = (Path(__file__).parents[1] / "accessible.js").read_text(encoding="utf-8")
+ACCESSIBLE = (Path(__file__).parents[1] / "support" / "accessible.js").read_text(encoding="utf-8")
 SHOW_ALL = (
     "document.querySelectorAll('details').forEach((d) => { d.open = true; });"
     "document.querySelectorAll('section').forEach((s) => { s.style.contentVisibility = 'visible'; });"
@@ -43,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve runs at three targets."""
     cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     runs = {f"run{i:02}": {"method": "fedavg"} for i in range(12)}
-    config = write_study(tmp_path_factory.mktemp("study"), runs=runs, cut=cut, train={"rounds": 4}, seeds=[0, 1])
+    config = write_study(tmp_path_factory.mktemp("study"), runs=runs, split=cut, train={"rounds": 4}, seeds=[0, 1])
     assert main(["report", "--config", str(config)]) == 0
     return config.parent / "report/index.html"
 

@@ -19,7 +19,7 @@ from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.core.files import held, write_json
 from fdamed.export import bundle as exported_models
-from tests.dicom_files import dataset, thorax, write
+from tests.support.dicom_files import dataset, thorax, write
 
 pytest.importorskip("onnxruntime", reason="pip install 'fdamed[export]'")
 TINY = Path(__file__).resolve().parents[1] / "workflow" / "tiny.yaml"
@@ -45,7 +45,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(yaml.safe_dump(raw))
     given = ["--config", str(path)]
     caches = [["cache", "--client", client, "--workers", "1"] for client in raw["split"]["clients"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["validation"], ["init", "--seed", "0"]):
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
         assert main([*stage, *given]) == 0, stage
     assert main(["federate", *given, "--runs", *(f"{run}/edema/0" for run in TRAINED)]) == 0
     for run in TRAINED:

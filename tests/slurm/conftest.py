@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from fdamed.cli.main import main
-from tests.idx_files import write_idx
 from tests.slurm.cluster import Cluster, NoSlurm
+from tests.support.idx_files import write_idx
 
 REPO = Path(__file__).resolve().parents[2]
 STUDY = REPO / "tests" / "slurm" / "study.yaml"

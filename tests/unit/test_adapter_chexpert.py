@@ -13,7 +13,7 @@ from fdamed.data.datasets.chexpert import rows
 from fdamed.data.datasets.registry import check_share, read
 from fdamed.data.intake import Rejects
 from fdamed.data.race import race_of
-from tests.raw_trees import (
+from tests.support.raw_trees import (
     CHEXPERT_HEADER,
     GOLDEN,
     as_text,

@@ -13,7 +13,7 @@ from fdamed.data.datasets.gen3 import nodes
 from fdamed.data.datasets.midrc import rows
 from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from tests.raw_trees import GOLDEN, as_text, midrc_tree, write_table
+from tests.support.raw_trees import GOLDEN, as_text, midrc_tree, write_table
 
 
 def data(root: Path, **keys: object) -> Midrc:

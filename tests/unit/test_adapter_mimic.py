@@ -11,7 +11,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.mimic import rows
 from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from tests.raw_trees import GOLDEN, MIMIC_IMAGES, as_text, mimic_tree, write_table
+from tests.support.raw_trees import GOLDEN, MIMIC_IMAGES, as_text, mimic_tree, write_table
 
 
 def data(root: Path, **keys: object) -> Mimic:

@@ -11,7 +11,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.nih import rows
 from fdamed.data.datasets.registry import read
 from fdamed.data.intake import Rejects
-from tests.raw_trees import GOLDEN, NIH_HEADER, NIH_ROWS, as_text, nih_tree, write_table
+from tests.support.raw_trees import GOLDEN, NIH_HEADER, NIH_ROWS, as_text, nih_tree, write_table
 
 
 def data(root: Path) -> Nih:

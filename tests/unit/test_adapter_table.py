@@ -12,7 +12,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.registry import read
 from fdamed.data.datasets.table import rows
 from fdamed.data.intake import Rejects
-from tests.raw_trees import write_picture, write_table
+from tests.support.raw_trees import write_picture, write_table
 
 HEADER = ["Datei", "Kennung", "Geschlecht", "Alter", "Ebene", "Befund", "Haus"]
 ROWS = [

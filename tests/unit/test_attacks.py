@@ -17,8 +17,8 @@ from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.runner import healthy
 from fdamed.federation.server import DroppedOut
-from tests import attackers
-from tests.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
+from tests.support import attackers
+from tests.support.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
 
 WITHIN = 0.02
 ORDINARY = ("sign flip", "replayed")

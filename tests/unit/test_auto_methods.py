@@ -20,7 +20,7 @@ from fdamed.models.flat import layout_of
 from fdamed.ops.auto_weights import fedda_betas, fedgp_betas
 from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
 from tests.unit.test_vector import TwoLayers
 from tests.unit.test_weights import written_out

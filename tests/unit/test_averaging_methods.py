@@ -16,7 +16,7 @@ from fdamed.federation.server import InProcess
 from fdamed.federation.transport.faulty import Unreliable
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
-from tests import hospitals
+from tests.support import federation as hospitals
 
 SGD, ADAM = (Recipe(lr=0.02, batch=4, optimizer=o) for o in ("sgd", "adam"))
 METHODS = {

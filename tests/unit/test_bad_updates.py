@@ -20,7 +20,7 @@ from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
 from fdamed.ops.aggregation import BLOCK
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, Scripted, X
 
 RULES = [

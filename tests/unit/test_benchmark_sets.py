@@ -12,7 +12,7 @@ from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data.benchmark.samples import Samples
 from fdamed.data.benchmark.sources import fitted, read
-from tests.idx_files import write_idx
+from tests.support.idx_files import write_idx
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 

@@ -18,7 +18,7 @@ from fdamed.data.dicom.display import Gray
 from fdamed.data.image import Unreadable, read_gray
 from fdamed.data.loader import load
 from fdamed.data.safe_paths import Roots
-from tests.dicom_files import dataset, thorax, write
+from tests.support.dicom_files import dataset, thorax, write
 
 SIZE = 32
 

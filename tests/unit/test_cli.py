@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from fdamed import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    code = "import sys; from fdamed.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(out.splitlines()[-1].split())
     assert not loaded & {"torch", "pandas", "numpy", "mlflow", "monai", "pydantic", "rich"}
@@ -69,7 +69,7 @@ def test_the_methods_table_prints(capsys) -> None:
 
 def test_every_command_is_a_stage() -> None:
     for name in cli.COMMANDS:
-        assert (ROOT / "fdamed" / "stages" / f"{name}.py").is_file(), name
+        assert (ROOT / "fdamed" / "cli" / "commands" / f"{name}.py").is_file(), name
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))

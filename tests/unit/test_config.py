@@ -55,9 +55,9 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(sead=3), "unknown key `sead` (did you mean `seeds`?)"),
         (changed(data__rot="x"), "unknown key `data.rot` (did you mean `root`?)"),
         (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
-        (changed(cut__target="c"), "is not one of the clients: a, b, each"),
-        (changed(cut__clients={"a": "Edema"}), "at least two clients"),
-        (changed(cut__by="race"), "`label` must say what is to be predicted"),
+        (changed(split__target="c"), "is not one of the clients: a, b, each"),
+        (changed(split__clients={"a": "Edema"}), "at least two clients"),
+        (changed(split__by="race"), "`label` must say what is to be predicted"),
         (changed(runs={}), "`runs` is empty"),
         (changed(seeds=[1, 1]), "a seed is listed twice"),
         (changed(runs__gp__beta=1.5), "`runs.gp.beta`: should lie between 0.0 and 1.0"),
@@ -120,7 +120,7 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
 
 
 def test_every_target_in_turn() -> None:
-    assert config.parse(changed(cut__target="each"), "x").split.targets == ("a", "b")
+    assert config.parse(changed(split__target="each"), "x").split.targets == ("a", "b")
 
 
 TO_COME = {"fedgtst", "fediir", "fedsr", "scaffold", "fedprox"}

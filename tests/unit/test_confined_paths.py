@@ -19,8 +19,8 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.benchmark import sources as benchmark
 from fdamed.data.image import Unreadable
 from fdamed.data.safe_paths import Roots
-from tests import raw_trees
-from tests.raw_trees import write_picture
+from tests.support import raw_trees
+from tests.support.raw_trees import write_picture
 
 LINKS = {
     "link.png": "file",
@@ -168,7 +168,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         {"name": "manifest", "kind": "manifest", "root": root, "roots": [root], "images": [*PAYLOADS, "good.png"]}
     )
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "tests.confined", str(folder / "jobs.json")]
+    command = [sys.executable, "-m", "tests.support.confined", str(folder / "jobs.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-3000:]
     return {job["name"]: job | answer for job, answer in zip(jobs, json.loads(done.stdout), strict=True)}

@@ -18,7 +18,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLE
 from fdamed.data.dicom.header import age_of, view_of
 from fdamed.data.dicom.reader import read_header, read_pixels, sniff
 from fdamed.data.image import REASONS, Unreadable
-from tests.dicom_files import compressed, dataset, lut, thorax, write
+from tests.support.dicom_files import compressed, dataset, lut, thorax, write
 
 RAMP = np.arange(0, 256, dtype=np.uint16).reshape(16, 16)
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "dicom"

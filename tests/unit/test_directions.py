@@ -30,8 +30,9 @@ from fdamed.federation.validation.replay import FEWEST, Repeats, digest
 from fdamed.methods._shared.local_training import Moved, Trained, move_locally
 from fdamed.models.flat import layout_of
 from fdamed.pipeline.clients import declare
-from tests import attackers, hospitals
-from tests.attackers import SOURCES, TARGET, Attacked, hospital
+from tests.support import attackers
+from tests.support import federation as hospitals
+from tests.support.attackers import SOURCES, TARGET, Attacked, hospital
 from tests.unit.test_guards import STUDY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from fdamed.config.loader import catalog, load
-from tests.documented import PAGES, REFUSED, ROOT, commands, values, words_of
+from tests.support.documented import PAGES, REFUSED, ROOT, commands, values, words_of
 
 OTHER_PROGRAMS = {
     "source",
@@ -126,7 +126,7 @@ def test_pages_fetch_nothing_from_elsewhere() -> None:
 
 def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:
     words = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
-    federated = {name for name in catalog() if (ROOT / f"fdamed/methods/{name}.py").exists()}
+    federated = {name for name, entry in catalog().items() if not entry.get("classical")}
     assert set(words) == federated
     assert all(said["when"].endswith(".") for said in words.values())
 

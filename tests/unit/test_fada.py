@@ -35,7 +35,7 @@ from fdamed.models.adversarial import (
     uniformity,
 )
 from fdamed.models.flat import FlatModel
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
 
 EMPTY = torch.empty(0)
@@ -505,7 +505,7 @@ def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:
     assert mine > 0 and len(server._clients["north"].memory["opponents"]) > mine
 
 
-TRAINING = ("move_locally", "adapt", "play", "approach", "end")
+TRAINING = ("compute_update", "adapt", "train", "align", "end")
 
 
 def spoiling(server, client: str, change) -> None:

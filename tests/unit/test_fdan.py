@@ -14,7 +14,7 @@ from fdamed.methods._shared.adversarial_training import progress
 from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
 from fdamed.methods.fedavg import FedAvg
 from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_fada import after_one_round, federation, spoiling
 
 FREQUENCIES = 16

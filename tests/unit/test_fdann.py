@@ -19,7 +19,7 @@ from fdamed.methods.fdann import DEPTH, WIDTH, FDann
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_fada import after_one_round, federation, normal, spoiling
 
 EMPTY = torch.empty(0)

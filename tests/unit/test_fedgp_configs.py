@@ -18,7 +18,7 @@ from fdamed.data.benchmark.partition import partition
 from fdamed.data.benchmark.samples import Samples
 from fdamed.data.benchmark.sources import numbered_alike
 from fdamed.pipeline.paths import Places
-from tests.idx_files import write_idx
+from tests.support.idx_files import write_idx
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 FEDGP = CONFIG / "fedgp"

@@ -21,7 +21,7 @@ from fdamed.methods.fedgtst import GUIDES, NONE, FedGTST, Guided, State, Steep, 
 from fdamed.models.gradient_norm import last_block
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import as_input
-from tests import hospitals
+from tests.support import federation as hospitals
 
 M = 4 * hospitals.model().layout.size
 

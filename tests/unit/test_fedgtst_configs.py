@@ -148,7 +148,11 @@ def test_the_columns_are_the_papers_clients_and_shares() -> None:
             ("dirichlet_100", "dirichlet", 100),
         ):
             cut = study(name, column).split
-            assert isinstance(cut, Partition) and (cut.by, cut.clients, len(cut.clients)) == (by, clients, clients + 1)
+            assert isinstance(cut, Partition) and (cut.by, cut.n_clients, len(cut.clients)) == (
+                by,
+                clients,
+                clients + 1,
+            )
         assert study(name).train.participation == 0.5
     assert [study("participation", c).train.participation for c in ("", "100")] == [0.1, 1.0]
     assert [study("epochs", c).train.source.epochs for c in ("", "10")] == [1, 10]

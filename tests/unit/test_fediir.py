@@ -20,7 +20,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fediir import KEPT, FedIIR, HeadGradient, State, Towards, drawn_to, slope, train_towards
 from fdamed.ops.head_gradient import head_gradient
 from fdamed.training.local import as_input
-from tests import hospitals
+from tests.support import federation as hospitals
 
 HEAD = 2 * (4 + 1)
 M = 4 * hospitals.model().layout.size

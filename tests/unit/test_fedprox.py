@@ -11,7 +11,8 @@ from fdamed.federation.runner import run
 from fdamed.methods._shared.local_training import train_from, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedprox import FedProx, Near, epochs, proximal, train_near
-from tests import hospitals, quadratics
+from tests.support import federation as hospitals
+from tests.support import quadratics
 
 
 @pytest.mark.parametrize("auxiliary", [False, True])
@@ -29,7 +30,7 @@ def test_without_mu_it_is_fedavg_bit_for_bit(auxiliary: bool) -> None:
 def test_the_local_minimizer_is_that_of_the_held_back_parabola() -> None:
     site = quadratics.in_process()._clients["two"]  # a = 10, b = 1
     site.recipe = site.recipe.model_copy(update={"epochs": 300})
-    reply = answer(site, train_near, 1, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
+    reply = answer(site, train_near, 2, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
     assert float(reply.x) == pytest.approx((10 * 1 + 2 * 5) / (10 + 2), abs=1e-6) == pytest.approx(1.6666667, abs=1e-6)
 
 
@@ -64,9 +65,9 @@ def test_stragglers_train_for_a_part_of_their_epochs_and_others_for_all() -> Non
         assert epochs(site, 0.0) == 4
         drawn.append(epochs(site, 1.0))
     assert set(drawn) == {1, 2, 3, 4}
-    reply = answer(site, train_near, 1, 0, Near(x=hospitals.theta(), mu=0.0, stragglers=1.0))
+    reply = answer(site, train_near, 2, 0, Near(x=hospitals.theta(), mu=0.0, stragglers=1.0))
     own, site.recipe = epochs(site, 1.0), site.recipe.model_copy(update={"epochs": epochs(site, 1.0)})
     assert own < 4
-    site.rng = stream(site.seed, site.name, 1, train_locally.name, 0)
+    site.rng = stream(site.seed, site.name, 2, train_locally.name, 0)
     train_from(site, hospitals.theta())
     assert torch.equal(site.model.read(), reply.x)

@@ -34,7 +34,7 @@ from fdamed.ops.random_features import aligned_distance, checksum, fourier_featu
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import kept_model, own_path
 from fdamed.training.local import predict
-from tests import hospitals
+from tests.support import federation as hospitals
 
 N, M, WIDTH, K = 12, 5, 6, 3
 SMALL = {"frequencies": N, "components": M, "width": WIDTH, "local_steps": 2}
@@ -412,10 +412,10 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
     rounds(FedRfTca(**SMALL), server, 2)
     for number in (1, 2):
         assert sent_and_received(server, number) == {
-            ("tell", "up"): MEAN * (1 + K),
-            ("learn", "down"): MEAN * (K + K),
-            ("learn", "up"): W * (K + 1) + C * K,
-            ("take", "down"): (W + C) * (K + 1),
+            ("send_mean", "up"): MEAN * (1 + K),
+            ("train", "down"): MEAN * (K + K),
+            ("train", "up"): W * (K + 1) + C * K,
+            ("receive_average", "down"): (W + C) * (K + 1),
         }
     assert server.ledger.total(kind="weights") == 4 * server.layout.size * (K + 1)  # once, the common start
     assert server.ledger.total(kind="weights", sender="north") == server.ledger.total(kind="update") == 0
@@ -430,9 +430,9 @@ def test_bytes_of_a_random_subset_are_those_of_its_members() -> None:
         state = method.round(state, server)
         k = int(server.notes["sources"])
         seen.add(k)
-        expected = {("tell", "up"): MEAN * (1 + k), ("learn", "down"): MEAN * (K + k)}
-        expected |= {("learn", "up"): (W * (k + 1) + C * k) if k else 0}
-        expected |= {("take", "down"): (W + C) * (k + 1)} if k else {}
+        expected = {("send_mean", "up"): MEAN * (1 + k), ("train", "down"): MEAN * (K + k)}
+        expected |= {("train", "up"): (W * (k + 1) + C * k) if k else 0}
+        expected |= {("receive_average", "down"): (W + C) * (k + 1)} if k else {}
         assert sent_and_received(server, number) == expected
     assert {0, 3} < seen
 
@@ -481,7 +481,7 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
     assert torch.allclose(state.w, w, atol=1e-6) and torch.allclose(state.c, c, atol=1e-6)
     assert torch.equal(server._clients["target"].memory["fedrf.w"], state.w)
     assert torch.equal(server._clients["target"].memory["fedrf.g"], hospitals.theta())
-    assert not any(line["step"].endswith("tell") for line in server.ledger.lines())
+    assert not any(line["step"].endswith("send_mean") for line in server.ledger.lines())
 
 
 def chosen(monkeypatch, *members: str) -> None:
@@ -529,14 +529,14 @@ def lossy(server, lost):
 
 
 def test_a_source_whose_mean_is_lost_is_not_a_member_but_still_learns() -> None:
-    server = lossy(federation(), lambda client, step: client == "east" and step == "tell")
+    server = lossy(federation(), lambda client, step: client == "east" and step == "send_mean")
     rounds(FedRfTca(**SMALL), server, 1)
     alone = begun("east")
     answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
     assert torch.equal(server._clients["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
-@pytest.mark.parametrize("lost", ["tell", "learn"])
+@pytest.mark.parametrize("lost", ["send_mean", "train"])
 def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_what_it_has(lost) -> None:
     server = lossy(federation(), lambda client, step: server.round == 2 and client == "target" and step == lost)
     method = FedRfTca(**SMALL)
@@ -557,9 +557,9 @@ def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_wh
     average = torch.stack([sent[n] for n in server.sources]).mean(0)
     assert torch.allclose(server._clients["north"].memory["fedrf.w"], average, atol=1e-6)
     assert torch.equal(server._clients["target"].memory["fedrf.w"], before.w)
-    if lost == "tell":  # no mean to go to: the task alone
+    if lost == "send_mean":  # no mean to go to: the task alone
         assert not any(
-            line["step"].endswith("tell") and line["round"] == 2 and line["from"] != "server"
+            line["step"].endswith("send_mean") and line["round"] == 2 and line["from"] != "server"
             for line in server.ledger.lines()
         )
 
@@ -571,10 +571,10 @@ def test_a_run_whose_every_round_was_lost_ends_with_one_clear_error_and_not_with
 
 
 def test_a_round_in_which_every_mean_is_lost_has_a_defined_result() -> None:
-    server = lossy(federation(), lambda client, step: step == "tell")
+    server = lossy(federation(), lambda client, step: step == "send_mean")
     with pytest.raises(FdamedError, match="nothing to predict with"):
         run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
-    server = lossy(federation(), lambda client, step: step == "tell" and client != "target")
+    server = lossy(federation(), lambda client, step: step == "send_mean" and client != "target")
     theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
@@ -629,8 +629,8 @@ def test_in_a_vote_every_classifier_travels_once_and_all_of_them_vote(setting) -
     for number in (1, 2, 3):
         last = C * K if number == 3 else 0
         found = sent_and_received(server, number)
-        assert found[("learn", "up")] == W * (k + 1) + last
-        assert found[("take", "down")] == W * (k + 1) + last
+        assert found[("train", "up")] == W * (k + 1) + last
+        assert found[("receive_average", "down")] == W * (k + 1) + last
     own = {n: server._clients[n].memory["fedrf.c"] for n in server.sources}
     assert torch.equal(server._clients["target"].memory["fedrf.c"], torch.stack(list(own.values())))
     assert method.named(theta, server.layout)["classifiers"].shape == (K, P_C)
@@ -667,12 +667,12 @@ def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None
 
 
 def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_with_an_average() -> None:
-    server = lossy(federation(), lambda client, step: client == "target" and step == "tell")
+    server = lossy(federation(), lambda client, step: client == "target" and step == "send_mean")
     with pytest.raises(FdamedError, match="nothing to predict with"):
         run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
     server = federation()
     run(FedRfTca(**SMALL, T_C=1000), server, hospitals.theta(), 3, hospitals.no_judge)
-    assert [sent_and_received(server, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, 0, C * K]
+    assert [sent_and_received(server, r)[("train", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, 0, C * K]
 
 
 def test_constant_images_and_one_class_have_a_defined_result() -> None:
@@ -808,7 +808,7 @@ def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost
 
     def forgetful(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
-        if (server.round > 1 and client != "target") or (client == "target" and step.name.endswith("take")):
+        if (server.round > 1 and client != "target") or (client == "target" and step.name.endswith("receive_average")):
             raise DroppedOut(client, "answer lost")
         return reply
 
@@ -819,11 +819,13 @@ def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost
 
 
 def test_a_classifier_that_never_arrived_is_sent_again_at_the_end() -> None:
-    server = lossy(federation(), lambda client, step: server.round == 2 and client == "target" and step == "take")
+    server = lossy(
+        federation(), lambda client, step: server.round == 2 and client == "target" and step == "receive_average"
+    )
     run(
         FedRfTca(**SMALL, T_C=4), server, hospitals.theta(), 3, hospitals.no_judge
     )  # due in round 2 of two batches each
-    assert [sent_and_received(server, r)[("learn", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
+    assert [sent_and_received(server, r)[("train", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
     assert "fedrf.c" in server._clients["target"].memory
 
 

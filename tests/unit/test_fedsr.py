@@ -32,7 +32,7 @@ from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled, diverg
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import shared_model
 from fdamed.training.local import predict
-from tests import hospitals
+from tests.support import federation as hospitals
 
 D, CLASSES = 4, 2
 

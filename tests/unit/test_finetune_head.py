@@ -15,7 +15,7 @@ from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
 from fdamed.ops.slices import head_of, head_place
 from fdamed.training.local import as_input
-from tests import hospitals
+from tests.support import federation as hospitals
 
 
 def trained() -> torch.Tensor:

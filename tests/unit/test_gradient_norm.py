@@ -16,7 +16,7 @@ from fdamed.models.backbone import Mlp, build
 from fdamed.models.cnn import Cnn, default_init, twice_differentiable
 from fdamed.models.flat import FlatModel, layout_of
 from fdamed.models.gradient_norm import Steepness, last_block, length
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROUTES = (0, 1, 2)
 

@@ -22,7 +22,7 @@ from fdamed.federation.validation.answers import sound_moves
 from fdamed.federation.validation.checks import Travel, judged, odd_shapes, unusable
 from fdamed.methods._shared.local_training import Moved, move_locally
 from fdamed.ops.aggregation import fedda, fedgp, gp, mean
-from tests import hospitals
+from tests.support import federation as hospitals
 
 LAYOUT = hospitals.model().layout
 CUT = LAYOUT.trainable
@@ -149,7 +149,7 @@ def test_the_judgment_does_not_depend_on_the_unit_of_length(lengths, unit) -> No
 
 def test_a_study_that_sets_no_guard_keeps_its_digests_and_a_senseless_one_is_refused() -> None:
     assert "guard" not in Train().model_dump()
-    assert Train(guard=Guard(strikes=None)).model_dump()["validation"]["strikes"] is None
+    assert Train(validation=Guard(strikes=None)).model_dump()["validation"]["strikes"] is None
     with pytest.raises(ValueError, match="beyond `longest`"):
         Guard(longest=5.0)
 

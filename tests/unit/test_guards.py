@@ -24,7 +24,7 @@ from fdamed.federation.server import InProcess
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.report import privacy as guarded
 from fdamed.training.local import batches
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(REGISTRY)
@@ -66,7 +66,7 @@ def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -
     with pytest.raises(FdamedError) as refused:
         answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
     assert refused.value.what == (
-        "north has 14 images to compute on, and fewer than 15 let nothing out (privacy.smallest_images)"
+        "north has 14 images; the minimum for sharing any result is 15 (privacy.smallest_images)"
     )
     assert refused.value.where == "hospital north" and "Give north 15 images" in refused.value.fix
     assert torch.equal(site.model.read(), before) and not site.memory
@@ -94,7 +94,7 @@ def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> N
         site.floor = Floor()
     server = InProcess(sites, "target", "test")
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
-    with pytest.raises(FdamedError, match="let nothing out"):
+    with pytest.raises(FdamedError, match="minimum for sharing"):
         run(made, server, hospitals.theta(), 2, hospitals.no_judge)
     assert all(line["from"] == "server" for line in server.ledger.settle())
 
@@ -127,12 +127,12 @@ def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
         r"`train\.target\.epochs: 2` \(100 images in batches of 16 are then 14",
     )
     with pytest.raises(FdamedError, match=told + r" steps\), or `privacy\.smallest_steps: 7`"):
-        parse(study(cut=cut, runs={"gp": {}}, train={}), "test")
+        parse(study(split=cut, runs={"gp": {}}, train={}), "test")
     recipe = {"lr": 2e-4, "batch": 16}
-    parse(study(cut=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
-    parse(study(cut=cut, runs={"gp": {}}, train={}, privacy={"smallest_steps": 7}), "test")
+    parse(study(split=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
+    parse(study(split=cut, runs={"gp": {}}, train={}, privacy={"smallest_steps": 7}), "test")
     with pytest.raises(FdamedError, match=r"`runs\.gp\.train\.target\.epochs: 3`"):
-        parse(study(cut=cut, runs={"gp": {"train": {"target": recipe | {"batch": 32}}}}, train={}), "test")
+        parse(study(split=cut, runs={"gp": {"train": {"target": recipe | {"batch": 32}}}}, train={}), "test")
 
 
 @pytest.mark.parametrize("name", ["chexpert", "midrc"])
@@ -153,11 +153,11 @@ def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_two_epochs_woul
 
 
 def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
-    few = told(cut={"labeled": 60}, runs={"gp": {}})
+    few = told(split={"labeled": 60}, runs={"gp": {}})
     assert "`runs.gp`, target B: B has 60 images" in few.what and "nothing was started" in few.fix
-    assert "takes 7 local steps" in told(cut={"labeled": 100}, runs={"gp": {}}).what
-    parse(study(cut={"labeled": 60}), "test")  # fedavg never asks the target
-    small = told(cut={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})
+    assert "takes 7 local steps" in told(split={"labeled": 100}, runs={"gp": {}}).what
+    parse(study(split={"labeled": 60}), "test")  # fedavg never asks the target
+    small = told(split={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})
     assert "A has 90 images" in small.what  # two classes, at most
 
 
@@ -262,5 +262,5 @@ class _Record:
 def test_the_most_images_of_a_hospital_are_a_maximum_and_not_what_is_left_on_average() -> None:
     """Patients are drawn: with 20 a class, all 40 images may fall to training, whatever the shares of val and test."""
     cut = STUDY["split"] | {"per_class": 20, "labeled": 10, "val": 0.2, "test": 0.4}
-    most = most_images(parse(study(cut=cut, privacy={"smallest_images": 1, "smallest_steps": 1}), "study.yaml"))
+    most = most_images(parse(study(split=cut, privacy={"smallest_images": 1, "smallest_steps": 1}), "study.yaml"))
     assert most == {client: {"train": 30, "adapt": 10} for client in ("A", "B")}

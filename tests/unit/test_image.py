@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fdamed.data.image import REASONS, Unreadable, kind, read, sniff
-from tests.dicom_files import dataset, thorax, write
+from tests.support.dicom_files import dataset, thorax, write
 
 GRAY = thorax(bits=8).astype(np.uint8)
 

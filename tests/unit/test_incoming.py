@@ -13,7 +13,7 @@ from fdamed.data.image import read_gray
 from fdamed.data.transforms import transform
 from fdamed.data.worker_pool import Refusal
 from fdamed.export.input import Preparation, batched, listed, prepared
-from tests.dicom_files import dataset, thorax, write
+from tests.support.dicom_files import dataset, thorax, write
 
 
 def test_files_are_named_as_they_were_given_each_once_and_in_order(tmp_path: Path, monkeypatch) -> None:

@@ -21,7 +21,7 @@ from fdamed.data import cache
 from fdamed.data.cache_journal import Entry
 from fdamed.data.intake import Rejects
 from fdamed.report.svg import run_curve
-from tests.run_folders import configuration, edit, write_absences, write_study
+from tests.support.run_folders import configuration, edit, write_absences, write_study
 
 FORMULAS = ['=HYPERLINK("http://x","y")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\0=1"]
 MARKUP = [
@@ -130,7 +130,7 @@ def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path, mon
 def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
     """MLflow's page renders notes as Markdown, and artifacts as they are."""
     evil = MARKUP[0]
-    config = write_study(tmp_path, runs={"gp": {}}, seeds=[0], train={"rounds": 2}, cut=CUT | {"by": evil})
+    config = write_study(tmp_path, runs={"gp": {}}, seeds=[0], train={"rounds": 2}, split=CUT | {"by": evil})
     told = track.note(load(config))
     assert "<script" not in told and "&lt;script&gt;" in told
     folder = config.parent / "runs/gp/NC/0"

@@ -24,7 +24,7 @@ from fdamed.models.flat import FlatModel
 from fdamed.ops.aggregation import mean
 from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, mixed, outputs
-from tests import hospitals
+from tests.support import federation as hospitals
 
 BOTH = pytest.mark.parametrize("variant", ["official", "paper"])
 SWITCHES = {

@@ -17,7 +17,7 @@ from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import DroppedOut
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
-from tests import hospitals
+from tests.support import federation as hospitals
 
 
 @message

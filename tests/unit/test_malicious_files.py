@@ -42,7 +42,7 @@ from fdamed.federation.messages import (
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import read_weights
 from fdamed.pipeline.paths import tensors_in
-from tests import hospitals
+from tests.support import federation as hospitals
 
 
 class Canary:

@@ -21,7 +21,7 @@ from fdamed.methods.gp import GP
 from fdamed.methods.oracle import Oracle
 from fdamed.methods.target_only import TargetOnly
 from fdamed.models.flat import layout_of
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_vector import TwoLayers
 
 Local = Callable[[str, Tensor], Tensor]

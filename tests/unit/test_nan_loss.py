@@ -14,7 +14,7 @@ from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROUNDS = 3
 OPTIONS = {"scaffold": {"variate": "I"}}

@@ -18,7 +18,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune_head import FinetuneHead
 from fdamed.methods.gp import GP
 from fdamed.methods.kd3a.method import KD3A
-from tests import hospitals
+from tests.support import federation as hospitals
 
 
 @step("tests.unit.test_on_demand.count_up")

@@ -22,12 +22,12 @@ def rows(part: object, *splits: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "split",
+    "cut",
     [
-        Partition(by="iid", clients=10, labeled=20),
-        Partition(by="classes", clients=9, classes_each=3, labeled=20, val=0.1),
-        Partition(by="dirichlet", clients=5, concentration=0.3, labeled=20),
-        Partition(by="label_shift", clients=5, first_group=(6, 8, 9), eta=0.1, labeled=0.15, test=0.85),
+        Partition(by="iid", n_clients=10, labeled=20),
+        Partition(by="classes", n_clients=9, classes_each=3, labeled=20, val=0.1),
+        Partition(by="dirichlet", n_clients=5, concentration=0.3, labeled=20),
+        Partition(by="label_shift", n_clients=5, first_group=(6, 8, 9), eta=0.1, labeled=0.15, test=0.85),
     ],
     ids=lambda c: str(c.by),
 )
@@ -42,20 +42,20 @@ def test_no_sample_stands_twice(cut: Partition) -> None:
 
 
 def test_iid_gives_nine_sources_and_a_target_with_the_released_test() -> None:
-    parts = partition({"set": samples()}, Partition(by="iid", clients=10, labeled=20))
+    parts = partition({"set": samples()}, Partition(by="iid", n_clients=10, labeled=20))
     assert [len(parts[f"C{i}"].order) for i in range(9)] == [100] * 9
     assert parts["C9"].order["split"].value_counts().to_dict() == {"test": 200, "train": 80, "adapt": 20}
 
 
 def test_a_source_has_just_its_few_classes_and_the_target_all() -> None:
-    parts = partition({"set": samples()}, Partition(by="classes", clients=9, classes_each=3, labeled=50))
+    parts = partition({"set": samples()}, Partition(by="classes", n_clients=9, classes_each=3, labeled=50))
     assert {parts[f"C{i}"].order["y"].nunique() for i in range(8)} == {3}
     assert all(i in set(parts[f"C{i}"].order["y"]) for i in range(8))
     assert parts["C8"].order["y"].nunique() == 10
 
 
 def test_label_shift_mixes_the_groups_by_eta() -> None:
-    cut = Partition(by="label_shift", clients=4, first_group=(0, 1, 2), eta=0.1, labeled=0.15, test=0.85)
+    cut = Partition(by="label_shift", n_clients=4, first_group=(0, 1, 2), eta=0.1, labeled=0.15, test=0.85)
     parts = partition({"set": samples(10_000, 0)}, cut)
     first = {p: part.order["y"].isin((0, 1, 2)).sum() for p, part in parts.items()}
     assert first["C3"] == 2700 and len(parts["C3"].order) == 2700 + 700
@@ -66,7 +66,7 @@ def test_label_shift_mixes_the_groups_by_eta() -> None:
 def test_a_smaller_concentration_makes_the_shares_less_even() -> None:
     spread = {}
     for concentration in (0.1, 100.0):
-        parts = partition({"set": samples(5000)}, Partition(by="dirichlet", clients=5, concentration=concentration))
+        parts = partition({"set": samples(5000)}, Partition(by="dirichlet", n_clients=5, concentration=concentration))
         counts = np.array([np.bincount(parts[f"C{i}"].order["y"], minlength=10) for i in range(4)])
         spread[concentration] = counts.std(axis=0).mean()
     assert spread[0.1] > 5 * spread[100.0]
@@ -81,7 +81,7 @@ def test_each_set_is_a_hospital_and_can_be_the_target() -> None:
 
 
 def test_labeled_samples_come_class_by_class_if_asked() -> None:
-    parts = partition({"set": samples()}, Partition(by="iid", clients=10, labeled=20, balanced=True))
+    parts = partition({"set": samples()}, Partition(by="iid", n_clients=10, labeled=20, balanced=True))
     order = parts["C9"].order
     assert order.loc[order["split"] == "adapt", "y"].value_counts().to_dict() == dict.fromkeys(range(10), 2)
 
@@ -95,9 +95,9 @@ def test_the_same_seed_gives_the_same_hospitals_and_another_seed_others() -> Non
 def test_copies_between_training_and_test_are_counted() -> None:
     s = samples()
     s.x[-1] = s.x[0]
-    assert sum(repeated(partition({"set": s}, Partition(by="iid", clients=10, labeled=20))).values()) == 1
+    assert sum(repeated(partition({"set": s}, Partition(by="iid", n_clients=10, labeled=20))).values()) == 1
 
 
 def test_more_labels_than_samples_are_refused() -> None:
     with pytest.raises(FdamedError, match="labeled asks for 500"):
-        partition({"set": samples()}, Partition(by="iid", clients=10, labeled=500))
+        partition({"set": samples()}, Partition(by="iid", n_clients=10, labeled=500))

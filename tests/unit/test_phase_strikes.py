@@ -9,7 +9,7 @@ import pytest
 from fdamed.config.study import Train
 from fdamed.methods.fedavg import FedAvg
 from fdamed.pipeline import phases
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_bad_updates import offending
 
 
@@ -19,7 +19,7 @@ def test_quarantine_counts_the_rounds_of_all_phases(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(phases, "judge", lambda *_: hospitals.no_judge)
     for name in ("check_policies", "predicting", "own_path", "checkpoints"):
         monkeypatch.setattr(phases, name, lambda *_: None)
-    config = SimpleNamespace(cut=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
+    config = SimpleNamespace(split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
     model = hospitals.model()
     job = SimpleNamespace(config=config, run="r", target="target", seed=0, threads=1, model=model, places=None)
     plan = tuple(phases.Phase(name, None, FedAvg(), Train(rounds=2)) for name in ("", "then"))

@@ -34,7 +34,7 @@ from fdamed.pipeline import privacy_costs as costs
 from fdamed.training import dp_sgd as private
 from fdamed.training.dp_sgd import Mechanism, accountants, epsilon, secret_normal, secret_uniform
 from fdamed.training.local import fit
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted(REGISTRY)
@@ -224,7 +224,7 @@ def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(na
     theta, record = outcome(name, federation(REGISTRY[name].target_labels))
     assert torch.isfinite(theta).all()
     told = [{k: v for k, v in line.items() if k.startswith("privacy/epsilon/")} for line in record.metrics]
-    asked = {line["to"] for line in record.ledger if "tell_cost" not in line["step"]} - {"server", "target"}
+    asked = {line["to"] for line in record.ledger if "report_privacy_cost" not in line["step"]} - {"server", "target"}
     if asked:
         assert set(told[-1]) == {f"privacy/epsilon/{p}" for p in ("north", "east", "south")}
         assert all(v > 0 for v in told[-1].values())

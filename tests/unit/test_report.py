@@ -13,8 +13,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import CLIENTS, edit, note_by_round, without_auc, write_absences, write_run, write_study
-
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.evaluation.intervals import Interval
@@ -24,6 +22,7 @@ from fdamed.report.formatting import interval, megabytes
 from fdamed.report.score_against_cost import Point, plane
 from fdamed.report.summary import answer
 from fdamed.report.svg import Line, curves, ticks
+from tests.support.run_folders import CLIENTS, edit, note_by_round, without_auc, write_absences, write_run, write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 

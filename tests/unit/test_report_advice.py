@@ -13,12 +13,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import CLIENTS, edit, write_json, write_study
-
 from fdamed.cli.main import main
 from fdamed.report.advice import drawing, ranking, reach, sentences, sources
 from fdamed.report.advice_evaluation import by_chance, judged, together
 from fdamed.report.decision_map import Spot, alone, landscape
+from tests.support.run_folders import CLIENTS, edit, write_json, write_study
 
 NAMES = {"fedgp": ("fedgp", 0.5), "fedavg": ("fedavg", None), "target_only": ("target_only", None)}
 
@@ -222,7 +221,7 @@ def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
 
 def test_each_target_has_its_own_advice_and_all_are_counted_together(tmp_path: Path) -> None:
     cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
-    config = write_study(tmp_path, **STUDY, cut=cut, advise=True)
+    config = write_study(tmp_path, **STUDY, split=cut, advise=True)
     for target in ("LO", "CO"):
         write_json(config.parent / f"advice/{target}.json", advice(target))
     text = words(config)

@@ -14,8 +14,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import edit, write_study
-
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.core.errors import FdamedError
@@ -26,6 +24,7 @@ from fdamed.report import sections
 from fdamed.report.headline import Card, cards
 from fdamed.report.svg import COLORS, DASHES, MARKS, Line, color, curves, dash, key, shape
 from fdamed.report.target_view import Findings, Row, View, view
+from tests.support.run_folders import edit, write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 RUNS = [("fedavg", "NC", s) for s in (0, 1, 2)] + [("gp", "NC", s) for s in (0, 1, 2)]
@@ -98,7 +97,7 @@ def test_seconds_are_those_of_the_cpu_only_where_every_run_has_them(tmp_path: Pa
     runs = config.parent / "runs"
     for run, target, seed in RUNS:
         folder = runs / run / target / str(seed)
-        edit(folder / "run.json", device="cpu", train={"network": "in_process"})
+        edit(folder / "run.json", device="cpu", train={"transport": "in_process"})
         lines = [
             {"round": r, "seconds": 5.0, "cpu": 1.0 + seed, "started": "2026-03-01T08:00:00"} for r in (1, 2, 3, 4)
         ]

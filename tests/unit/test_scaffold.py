@@ -23,7 +23,8 @@ from fdamed.methods import scaffold
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.scaffold import Ask, Scaffold, State, gradient_at, train_corrected
 from fdamed.training.local import as_input
-from tests import hospitals, quadratics
+from tests.support import federation as hospitals
+from tests.support import quadratics
 
 SGD = Recipe(lr=0.05, batch=4, optimizer="sgd")
 SOURCES = ("east", "north", "south")

@@ -15,7 +15,7 @@ from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run, spent
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_config import changed
 
 LOSSES = [5.0, 4.0, 4.5, 4.0, 4.2, 3.0, 3.5, 3.1, 3.0, 2.0]

@@ -9,7 +9,7 @@ from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
-from tests import hospitals
+from tests.support import federation as hospitals
 
 
 def test_rounds_are_counted_and_not_checkpoints(tmp_path: Path) -> None:

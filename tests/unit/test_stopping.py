@@ -12,7 +12,7 @@ import torch
 from fdamed.core.signals import Stop, Stopped, stop
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.methods.gp import GP
-from tests import hospitals
+from tests.support import federation as hospitals
 
 ROUNDS = 5
 

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import CLIENTS, edit, without_auc, write_lines, write_study
-
 from fdamed.config.loader import load
 from fdamed.config.runs import Swept
 from fdamed.config.study import Model, Recipe
@@ -29,6 +27,7 @@ from fdamed.evaluation import communication as traffic
 from fdamed.evaluation import compute_cost as costs
 from fdamed.evaluation import run_tables as tables
 from fdamed.evaluation.intervals import Interval
+from tests.support.run_folders import CLIENTS, edit, without_auc, write_lines, write_study
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
 

@@ -16,7 +16,7 @@ from fdamed.theory import survey_client as gradients
 from fdamed.theory.advice import advise, score
 from fdamed.theory.delta_error import Moments, Rule, error, estimated
 from fdamed.theory.survey import Findings, Plan, Point, plan, survey
-from tests import hospitals
+from tests.support import federation as hospitals
 
 Q, P = 3, 4
 

@@ -16,8 +16,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from run_folders import edit, write_run, write_study
-
 from fdamed.cli.commands.track import store_of
 from fdamed.cli.main import main
 from fdamed.config.loader import load
@@ -28,6 +26,7 @@ from fdamed.report.confusion import confusion
 from fdamed.tracking.models import Candidate, register
 from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
+from tests.support.run_folders import edit, write_run, write_study
 
 STUDY = {
     "runs": {"fedavg": {}, "gp": {}},

@@ -18,7 +18,7 @@ from fdamed.data.benchmark.samples import Samples
 from fdamed.data.benchmark.shift import shifted
 from fdamed.data.benchmark.sources import read
 from fdamed.pipeline.paths import Places
-from tests.idx_files import write_idx
+from tests.support.idx_files import write_idx
 
 
 def samples(n: int, test: int, origin: str) -> Samples:
@@ -31,13 +31,13 @@ def ids(part, *splits: str) -> set[str]:
 
 
 CUTS = [
-    Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labeled=20),
-    Partition(by="dirichlet", clients=10, sources="a", target="b", labeled=20),
-    Partition(by="iid", clients=10, sources="a", target="b", labeled=20, val=0.1),
+    Partition(by="classes", n_clients=10, classes_each=2, sources="a", target="b", labeled=20),
+    Partition(by="dirichlet", n_clients=10, sources="a", target="b", labeled=20),
+    Partition(by="iid", n_clients=10, sources="a", target="b", labeled=20, val=0.1),
 ]
 
 
-@pytest.mark.parametrize("split", CUTS, ids=lambda c: c.by)
+@pytest.mark.parametrize("cut", CUTS, ids=lambda c: c.by)
 def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partition) -> None:
     sets = {"a": samples(1300, 200, "files"), "b": samples(1300, 200, "files")}
     parts = partition(sets, cut)
@@ -48,13 +48,13 @@ def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partitio
     assert len(sources) == 990 and not sources & set(parts["b"].order["image"])
     assert ids(parts["b"], "test") == {f"a/{r}" for r in range(1100, 1300)}, "the released test part"
     assert len(parts["b"].order) == 110 + 200
-    more = partition(sets, cut.model_copy(update={"clients": 20}))
+    more = partition(sets, cut.model_copy(update={"n_clients": 20}))
     assert more["b"].order.equals(parts["b"].order), "the target does not depend on the number of clients"
 
 
 def test_sets_of_different_files_are_used_whole() -> None:
     sets = {"a": samples(600, 100, "mnist"), "b": samples(900, 300, "mnist_m")}
-    cut = Partition(by="classes", clients=10, classes_each=2, sources="a", target="b", labeled="all")
+    cut = Partition(by="classes", n_clients=10, classes_each=2, sources="a", target="b", labeled="all")
     parts = partition(sets, cut)
     assert sum(len(parts[f"C{i}"].order) for i in range(10)) == 500
     assert {parts[f"C{i}"].order["y"].nunique() for i in range(10)} == {2}
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused(wrong: dict, reason: str) -> None:
     raw = {
         "study": "t",
         "data": {"layout": "benchmark", "domains": {"a": domain, "b": domain}},
-        "split": {"by": "iid", "clients": 10, "sources": "a", "target": "b"} | wrong,
+        "split": {"by": "iid", "n_clients": 10, "sources": "a", "target": "b"} | wrong,
         "runs": {"fedavg": {}},
     }
     with pytest.raises(FdamedError, match=reason):
@@ -117,7 +117,7 @@ def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_pat
         "results": str(tmp_path / "results"),
         "data": {"layout": "benchmark", "domains": {"plain": base, "turned": base | {"shift": {"rotate": 30}}}},
         "split": {
-            "by": "classes", "clients": 7, "classes_each": 2, "sources": "plain", "target": "turned", "labeled": 20,
+            "by": "classes", "n_clients": 7, "classes_each": 2, "sources": "plain", "target": "turned", "labeled": 20,
         },
         "image": {"size": 28},
         "model": {"backbone": "cnn", "classes": 10},

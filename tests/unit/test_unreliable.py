@@ -23,7 +23,7 @@ from fdamed.methods.fedgp import FedGP
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
 from fdamed.pipeline.clients import network
-from tests import hospitals
+from tests.support import federation as hospitals
 from tests.unit.test_config import ROOT, changed, refused
 
 SOURCES = ("east", "north", "south")
@@ -324,19 +324,19 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
     ],
 )
 def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
-    what = refused(changed(train__unreliable=given))
+    what = refused(changed(train__faults=given))
     assert told in what and "\n" not in what
 
 
 def test_a_study_without_the_section_has_the_digests_that_it_always_had() -> None:
     study = configfile.parse(changed(), "x")
     assert study.train.faults is None
-    assert "unreliable" not in study.model_dump(mode="json")["train"]
+    assert "faults" not in study.model_dump(mode="json")["train"]
 
 
 def test_a_sweep_goes_over_faults_as_over_options_and_survives_being_written_down() -> None:
     raw = changed(
-        train__unreliable={"spare": ["target"], "away": {3: ["b"]}},
+        train__faults={"spare": ["target"], "away": {3: ["b"]}},
         runs__gp={"beta": 0.4, "train": {"rounds": 9}, "sweep": {"absent": [0, 0.2], "lost": [0.1]}},
     )
     study = configfile.parse(raw, "x")
@@ -358,7 +358,7 @@ def test_a_swept_chance_is_checked_too() -> None:
 
 
 def test_a_run_can_have_a_reliable_network_in_an_unreliable_study() -> None:
-    raw = changed(train__unreliable={"absent": 0.5}, runs__gp={"train": {"unreliable": None}})
+    raw = changed(train__faults={"absent": 0.5}, runs__gp={"train": {"faults": None}})
     study = configfile.parse(raw, "x")
     assert study.train_of(study.runs["gp"]).faults is None
     assert study.train_of(study.runs["fedavg"]).faults is not None
@@ -366,7 +366,7 @@ def test_a_run_can_have_a_reliable_network_in_an_unreliable_study() -> None:
 
 @pytest.mark.parametrize("given", [None, {"absent": 0.5}])
 def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatch) -> None:
-    raw = changed(**({"train__unreliable": given} if given else {}))
+    raw = changed(**({"train__faults": given} if given else {}))
     study = configfile.parse(raw, "x")
     inner = hospitals.in_process()
     monkeypatch.setattr("fdamed.pipeline.clients._reliable", lambda *_: inner)

@@ -1,4 +1,4 @@
-"""A small study through Snakemake, from images to weights: the final weights are as pinned (tests/pins.py)."""
+"""A small study through Snakemake, from images to weights: the final weights are as pinned (tests/support/pins.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from tests import pins
+from tests.support import pins
 from tests.workflow.test_whole_study import REPO, snakemake
 
 RUNS = ("fedavg", "gp", "kd3a")

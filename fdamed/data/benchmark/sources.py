@@ -178,7 +178,7 @@ def _colored(domain: Domain) -> Samples:
     from any idx set, Fashion-MNIST too, at 14 x 14 like the original.
     """
     plain = _idx(domain)
-    rng = stream(0, "colored", f"{domain.correlation:g}").numpy
+    rng = stream(0, "coloured", f"{domain.correlation:g}").numpy
     y = (plain.y >= 5) ^ (rng.random(len(plain)) < 0.25)
     red = y ^ (rng.random(len(plain)) >= (1 + domain.correlation) / 2)
     small = plain.x[:, ::2, ::2]

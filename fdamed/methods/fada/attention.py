@@ -65,7 +65,7 @@ def spread_of(client: Client, ask: Candidate) -> Spread:
             return Spread(i=0.0)
         f = torch.cat(parts)
         centers = client.memory.get("fada.centers")
-        begin = stream(client.seed, client.name, "probe", "centers")
+        begin = stream(client.seed, client.name, "probe", "centres")
         centers, own = k_means(f, shape_of(client.model.layout).classes, begin, centers)
         i = looseness(f, own) if ask.squared else spread(f, own, squared=False)
     if ask.first:

@@ -1,4 +1,4 @@
-"""A process of its own that reads raw trees and tells every file it opened: `python -m tests.confined JOBS.json`.
+"""A process of its own that reads raw trees and tells every file it opened: `python -m tests.support.confined JOBS.json`.
 
 An audit hook cannot be taken away again, so it is set here and not in the tests' own process.
 """
@@ -24,7 +24,7 @@ from fdamed.data.intake import Rejects
 from fdamed.data.safe_paths import Roots
 
 OURS = tuple(
-    os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), Path(__file__).parents[1])
+    os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), Path(__file__).parents[2])
 )
 """Where Python itself may read: modules that are imported late."""
 opened: list[str] = []

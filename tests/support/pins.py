@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-FILE = Path(__file__).resolve().parent / "golden" / "pinned_results.json"
+FILE = Path(__file__).resolve().parents[1] / "golden" / "pinned_results.json"
 REPIN = os.environ.get("FDAMED_REPIN") == "1"
 Digests = dict[str, str]
 

@@ -23,10 +23,10 @@ from scipy.io import savemat
 
 from fdamed.config.datasets import Phantom
 from fdamed.data.phantom import write as write_phantom
-from tests import dicom_files, raw_trees
-from tests.idx_files import write_idx
+from tests.support import dicom_files, raw_trees
+from tests.support.idx_files import write_idx
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILT = ("fdamed/ops/*.so", "fdamed/models/*.so")
 LABELED = 10
 SMALL: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fdamed.cli.parser import EXAMPLES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELLS = {"sh", "bash", "console"}

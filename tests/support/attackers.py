@@ -27,7 +27,7 @@ from fdamed.federation.server import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import predict
-from tests.hospitals import RELEASE, SIDE, no_judge
+from tests.support.federation import RELEASE, SIDE, no_judge
 
 SOURCES = ("bern", "genoa", "lyon", "mallory")
 ATTACKER, TARGET = "mallory", "target"

@@ -12,7 +12,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.server import InProcess
 from fdamed.models.flat import FlatModel
-from tests import hospitals
+from tests.support import federation as hospitals
 
 CURVES = {"one": (1.0, 0.0), "two": (10.0, 1.0)}
 """Hospital -> (a, b) of 1/2 a (theta - b)^2; together they are lowest at 10/11."""

@@ -14,9 +14,9 @@ from PIL import Image
 
 from fdamed.data.datasets.chexpert import CONDITIONS
 from fdamed.data.datasets.mimic import LABELS
-from tests import dicom_files
+from tests.support import dicom_files
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], separator: str = ",") -> Path:
