@@ -1,4 +1,4 @@
-"""The results of every method and its variants, bit for bit as they were when they were pinned (tests/support/pins.py)."""
+"""The results of every method and its variants, bit for bit as they were pinned (tests/support/pins.py)."""
 
 from __future__ import annotations
 

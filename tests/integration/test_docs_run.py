@@ -1,7 +1,7 @@
-"""Every command of the documentation, run: in the order of its page, in a small copy of the project, on stand-ins.
+"""Runs every command of the documentation, page by page, in a small copy of the project.
 
-`tests/support/scratch_projects.py` says what is smaller there. What cannot be run is in NOT_RUN, with its reason; what is run with fewer
-words, files or repeats is in SHORTER. The cheap commands run by default, all others with `make test-docs`.
+`tests/support/scratch_projects.py` says what is smaller there. NOT_RUN lists what cannot be run, with the reason;
+SHORTER lists what is run with fewer arguments. The cheap commands run by default, the others with `make test-docs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process of its own that reads raw trees and tells every file it opened: `python -m tests.support.confined JOBS.json`.
+"""Reads raw trees in its own process and lists every file it opened: `python -m tests.support.confined JOBS.json`.
 
 An audit hook cannot be taken away again, so it is set here and not in the tests' own process.
 """

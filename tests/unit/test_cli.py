@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from fdamed.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    code = "import sys\nfrom fdamed.cli.main import main\n"
+    code += "try: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(out.splitlines()[-1].split())
     assert not loaded & {"torch", "pandas", "numpy", "mlflow", "monai", "pydantic", "rich"}
