@@ -14,8 +14,8 @@ run: setup  ## the whole demo: data, training, MLflow, report; then the data of 
 	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
 	@$(BIN)/python -c "from fdamed.config.loader import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.study}/report/index.html\nMLflow:  make mlflow')"
 
-test: setup  ## all tests but the slow ones
-	$(BIN)/pytest -n $(CORES) --dist loadfile
+test: setup  ## all tests but the slow ones; COVERAGE=1 measures the branch coverage of fdamed/
+	$(BIN)/pytest -n $(CORES) --dist loadfile $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
 test-faults: setup  ## kills, full disks, bombs, broken files, two at once (minutes; root for the small disks)
 	$(BIN)/pytest -m faults -n $(CORES) --dist loadfile
