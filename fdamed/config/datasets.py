@@ -29,8 +29,7 @@ class DataSet(Strict):
     """Secret for the patient pseudonyms; without one a random salt is made once and kept in clients/salt."""
     reject_share: Share = 0.05
     """Stop when more than this share of the rows or files is refused."""
-    # Left out where it says nothing: a study that never had this key keeps its digests.
-    allowed_roots: Annotated[tuple[str, ...], Field(exclude_if=lambda folders: not folders)] = ()
+    allowed_roots: tuple[str, ...] = ()
     """Folders outside the root into which links below it may lead, such as a cluster's store; others are refused."""
 
 
@@ -128,7 +127,7 @@ class Domain(Strict):
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """With `colored`: how strongly the color goes with the class; made from an idx set."""
-    shift: Annotated[Moved | None, Field(exclude_if=lambda shift: shift is None)] = None
+    shift: Moved | None = None
     """Make another domain of the set: {rotate: 30, invert: true, noise: 0.2}."""
 
 

@@ -35,18 +35,17 @@ class Differential(Strict):
 class Privacy(Strict):
     release: tuple[Kind, ...] = ("weights", "update", "statistic", "scalar", "count")
     """Kinds of knowledge that a hospital lets out."""
-    # Left out where they say nothing: a study that never had these keys keeps its digests.
-    smallest_batch: Annotated[int, Field(ge=1, exclude_if=lambda n: n == 16)] = 16
+    smallest_batch: Annotated[int, Field(ge=1)] = 16
     """No mean over the features of fewer images leaves a hospital: one of a single image can be inverted exactly."""
     smallest_cell: Annotated[int, Field(ge=1)] = CELL
     """Counts below this are not shown in reports."""
-    smallest_images: Annotated[int | None, Field(ge=1, exclude_if=lambda n: n is None)] = None
+    smallest_images: Annotated[int | None, Field(ge=1)] = None
     """Nothing that was computed on fewer images leaves a hospital. Default: 100; of public benchmark sets: 1."""
-    smallest_steps: Annotated[int | None, Field(ge=1, exclude_if=lambda n: n is None)] = None
+    smallest_steps: Annotated[int | None, Field(ge=1)] = None
     """No model or update of fewer local steps a round leaves a hospital. Default: 10; of public benchmark sets: 1."""
-    differential: Annotated[Differential | None, Field(exclude_if=lambda d: d is None)] = None
+    differential: Differential | None = None
     """Noise on the sources' training, with the epsilon that it costs in the report; a run can have its own."""
-    secure_aggregation: Annotated[bool, Field(exclude_if=lambda wanted: not wanted)] = False
+    secure_aggregation: bool = False
     """The server must see nothing but sums over hospitals. fdamed does not mask: true is refused, with the reason."""
 
 

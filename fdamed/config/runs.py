@@ -57,15 +57,11 @@ class Run(BaseModel):
     """What differs from `train` for this run, e.g. {target: {lr: 0.003}}."""
     noise: Annotated[float, Field(ge=0)] | None = None
     """Noise on the target's pixels instead of `split.noise`."""
-    differential: Annotated[Differential | None, Field(exclude_if=lambda d: d is None)] = None
+    differential: Differential | None = None
     """Noise on the sources' training instead of `privacy.differential`."""
     sweep: dict[str, list[float | int | str | bool]] | None = None
     """Option -> values: one run for each combination."""
-    then: Annotated[
-        Then | None,
-        BeforeValidator(_by_name, json_schema_input_type=str | Then | None),
-        Field(exclude_if=lambda then: then is None),
-    ] = None
+    then: Annotated[Then | None, BeforeValidator(_by_name, json_schema_input_type=str | Then | None)] = None
     """A second phase: the name of its method, or its method with `rounds`, `train` and options."""
 
     @property

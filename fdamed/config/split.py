@@ -79,9 +79,9 @@ class Partition(Strict):
     """Hospitals C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
     domains: tuple[Name, ...] = ()
     """With `by: domain`: the sets that take part."""
-    sources: Annotated[Name | None, Field(exclude_if=lambda name: name is None)] = None
+    sources: Name | None = None
     """Split this set into `n_clients` sources; the target is then another set, named by `target`."""
-    target_share: Annotated[float, Field(gt=0, lt=1, exclude_if=lambda share: share == 0.1)] = 0.1
+    target_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """With `sources` of the same files as the target's set: share of the training part that is the target's alone."""
     target: str = ""
     """Default: the last client."""

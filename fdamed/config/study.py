@@ -36,7 +36,7 @@ class Model(Strict):
     """Length of the feature vectors that an mlp takes."""
     layers: Annotated[tuple[int, ...], Field(min_length=1)] = (1000, 500, 100)
     """Hidden layers of an mlp."""
-    norm: Annotated[Literal["batch", "group"], Field(exclude_if=lambda norm: norm == "batch")] = "batch"
+    norm: Literal["batch", "group"] = "batch"
     """Normalization of a ResNet; `group` looks at one image at a time, as differential privacy needs it."""
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Scales the block widths; 1 is the papers' network."""
@@ -73,7 +73,7 @@ class Recipe(Strict):
     optimizer: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     augment: bool = False
-    decay: Annotated[Decay | None, Field(exclude_if=lambda decay: decay is None)] = None
+    decay: Decay | None = None
     """How the learning rate falls from round to round; without it, it stays."""
 
     def at(self, round: int) -> Recipe:
@@ -95,14 +95,13 @@ class Train(Strict):
     precision: Literal["float32", "bfloat16"] = "float32"
     transport: Literal["in_process", "multiprocess"] = "in_process"
     evaluate_every: Annotated[int, Field(ge=1)] = 1
-    # Left out where they say nothing: a study that never had these keys keeps its digests.
-    participation: Annotated[float, Field(gt=0, le=1, exclude_if=lambda share: share == 1.0)] = 1.0
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the sources, drawn anew each round, that take part; at least one."""
-    faults: Annotated[Faults | None, Field(exclude_if=lambda faults: faults is None)] = None
+    faults: Faults | None = None
     """A network that fails: absent hospitals, lost messages, late answers (docs/network.md)."""
-    validation: Annotated[Guard, Field(exclude_if=lambda guard: guard == Guard())] = Guard()
+    validation: Guard = Guard()
     """What an answer must be like to be aggregated (docs/guard.md)."""
-    patience: Annotated[int | None, Field(ge=1, exclude_if=lambda rounds: rounds is None)] = None
+    patience: Annotated[int | None, Field(ge=1)] = None
     """Stop after so many rounds without a new lowest training loss (docs/transfer_protocol.md); never in a `then`."""
 
 
@@ -113,8 +112,7 @@ class Audit(Strict):
     """Whether sex, age, race and view are read from the models' features, and how well (the leak probe)."""
     images: Annotated[int, Field(ge=100)] = 2000
     """Images of a hospital that a probe looks at, at most: it takes one pass over them in every model."""
-    # Left out where it says nothing: a study that never had the key keeps its digests.
-    membership: Annotated[bool, Field(exclude_if=lambda asked: asked)] = True
+    membership: bool = True
     """Whether every hospital asks of each model which of its patients trained it (docs/privacy.md)."""
 
 

@@ -19,6 +19,7 @@ NO_RESULT = (
     "fdamed.core.out_of_memory",
     "fdamed.core.progress",
     "fdamed.core.signals",
+    "fdamed.config.digest",
     "fdamed.config.loader",
     "fdamed.config.policy_checks",
     "fdamed.config.yaml_reader",

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.config.digest import digest_sections
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, read_json
+from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, read
 from fdamed.pipeline.paths import Places
 
@@ -95,7 +96,7 @@ def _differs(config: Config, facts: dict[str, Any]) -> str:
     from fdamed.cli.commands.federate import digest_images
 
     spec, known = config.expanded_runs()[facts["run"]], facts["digests"]
-    if digest([part.model_dump(mode="json") for part in (config.model, config.train, spec)]) != known["settings"]:
+    if digest_sections(config.model, config.train, spec) != known["settings"]:
         return "settings"
     if known.get("images", here := digest_images(config)) != here:
         return "images or labels (`image`, `cut` or `data`)"

@@ -187,15 +187,6 @@ def test_a_policy_that_forbids_the_second_phase_stops_the_first(study, capsys, t
     assert not (folder(config, "x") / "state").exists()
 
 
-def test_a_study_without_the_new_keys_keeps_its_digests(tmp_path) -> None:
-    config = configfile.parse(raw(tmp_path, runs={"fedavg": {}}), "here")
-    dumped = json.loads(config.model_dump_json())
-    assert "then" not in dumped["runs"]["fedavg"] and "patience" not in dumped["train"]
-    assert "decay" not in dumped["train"]["source"]
-    assert "shift" not in dumped["data"]["domains"]["plain"] and "shift" in dumped["data"]["domains"]["dark"]
-    assert "then" not in config.phases(config.expanded_runs()["fedavg"])[0].model_dump()
-
-
 def test_a_run_of_two_phases_on_a_public_set_can_be_exported_and_takes_no_files(study, tmp_path: Path, capsys) -> None:
     pytest.importorskip("onnxruntime", reason="pip install 'fdamed[export]'")
     config, given = study

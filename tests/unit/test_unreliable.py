@@ -328,12 +328,6 @@ def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
     assert told in what and "\n" not in what
 
 
-def test_a_study_without_the_section_has_the_digests_that_it_always_had() -> None:
-    study = configfile.parse(changed(), "x")
-    assert study.train.faults is None
-    assert "faults" not in study.model_dump(mode="json")["train"]
-
-
 def test_a_sweep_goes_over_faults_as_over_options_and_survives_being_written_down() -> None:
     raw = changed(
         train__faults={"spare": ["target"], "away": {3: ["b"]}},

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
 
+from fdamed.config.digest import without_defaults
 from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
@@ -34,7 +35,8 @@ for place in (
         )
 
 ROOT = f"{study.results}/{study.study}"
-SECTIONS = study.model_dump(mode="json")
+# Without defaults: a new key changes no digest, and the jobs read the same configuration from it.
+SECTIONS = without_defaults(study)
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
@@ -97,13 +99,13 @@ def settings(*sections, source="data"):
     A job names its own sections and those of all jobs before it: when one of them fails, Snakemake deletes its output,
     and would take what was made from the old one for up to date.
     """
-    return digest([SOURCE[source], [SECTIONS[s] for s in sections]])
+    return digest([SOURCE[source], [SECTIONS.get(s) for s in sections]])
 
 
 def settings_of(run):
     sections = ("phantom", "data", "split", "image", "model", "train", "privacy")
     code = training_code(RUNS[run], catalog())
-    return digest([settings(*sections), code, RUNS[run].model_dump(mode="json")])
+    return digest([settings(*sections), code, without_defaults(RUNS[run])])
 
 
 def one_of(names):

@@ -14,6 +14,7 @@ from fdamed import __version__
 from fdamed.cli.commands.evaluate import keep_predictions, over_patients
 from fdamed.cli.commands.features import read
 from fdamed.cli.commands.federate import chosen
+from fdamed.config.digest import digest_sections
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
@@ -209,7 +210,7 @@ def describe(
         "extra_parameters": 0,
         "versions": {"fdamed": __version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__},
         "digests": {
-            "settings": digest([config.model.model_dump(mode="json"), spec.model_dump(mode="json")]),
+            "settings": digest_sections(config.model, spec),
             "data": digest(data),
             "init": backbone,
             "manifest": manifest,

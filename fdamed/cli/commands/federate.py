@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fdamed import __version__
+from fdamed.config.digest import digest_sections, without_defaults
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
 from fdamed.config.runs import Run
@@ -144,12 +145,10 @@ def fingerprint(
     from fdamed.ops.kernel import BUILD
 
     wanted = config.differential_of(spec)
-    private = {"differential": wanted.model_dump(mode="json")} if wanted else {}
+    private = {"differential": without_defaults(wanted)} if wanted else {}
     data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
     return {
-        "settings": digest(
-            [config.model.model_dump(mode="json"), config.train.model_dump(mode="json"), spec.model_dump(mode="json")]
-        ),
+        "settings": digest_sections(config.model, config.train, spec),
         "run": f"{name}/{target}/{seed}",
         "noise": config.noise_of(spec),
         "data": digest(data),
@@ -219,10 +218,10 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
 def digest_images(config: Config) -> str:
     """What decides pixels and labels, and so what a model may be shown: not where files are, nor the salt."""
     places = {"root", "salt", "reject_share", "allowed_roots", "demographics", "mimic_iv", "table"}
-    data = config.data.model_dump(mode="json", exclude=places)
+    data = without_defaults(config.data, exclude=places)
     for domain in data.get("domains", {}).values():
-        domain.pop("root")
-    return digest([config.image.model_dump(mode="json"), config.split.model_dump(mode="json"), data])
+        domain.pop("root", None)
+    return digest([without_defaults(config.image), without_defaults(config.split), data])
 
 
 def _batches(plan: tuple[Phase, ...]) -> str:
