@@ -100,6 +100,11 @@ def step(
     return make
 
 
+def known_steps() -> tuple[Step, ...]:
+    """Every step that was defined so far."""
+    return tuple(_STEPS.values())
+
+
 def refusal(step: Step, release: frozenset[str], name: str, method: str) -> FdamedError | None:
     """The error that a hospital's policy makes of a step, before anything runs or leaves; None: it is allowed."""
     withheld = sorted(step.lets_out - release)
