@@ -33,7 +33,7 @@ def names_of(clients: int) -> list[str]:
 
 
 def write_clients(root: Path, clients: int) -> None:
-    """Folders as `fdamed divide` writes them."""
+    """Folders as `fdamed partition` writes them."""
     rng = np.random.default_rng(0)
     for name in names_of(clients):
         (root / name).mkdir(parents=True)

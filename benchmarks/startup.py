@@ -67,7 +67,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "start.yaml").write_text(STUDY)
         stages = ["phantom", "ingest", "split", *(f"cache --client {p}" for p in ("lesion", "edema", "consolidation"))]
-        for stage in [*stages, "guard", "init --seed 0"]:
+        for stage in [*stages, "leakage", "init --seed 0"]:
             command = [sys.executable, "-m", "fdamed.cli.main", *stage.split(), "--config", "start.yaml"]
             subprocess.run(command, cwd=folder, capture_output=True, check=True)
         bare_wall, bare_cpu, _ = timed(BARE, folder)

@@ -1,4 +1,4 @@
-"""All pairs of a set of feature files and every classical method (`fdamed classical FOLDER`).
+"""All pairs of a set of feature files and every classical method (`fdamed classical-benchmark FOLDER`).
 
 Three accuracies for each pair and method: `default` (fixed settings), `chosen` (reverse validation, no target labels)
 and `oracle` (the best of the grid on the target's own labels: not an estimate of anything, shown because paper 002

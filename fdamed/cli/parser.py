@@ -1,153 +1,173 @@
-"""The commands in the order people do the work, an example of each, and what a mistyped one may have meant."""
+"""The commands as their files in commands/ describe themselves, their help, and the parser with its error messages."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "prepare": (
-        *("methods", "params", "doctor", "phantom", "ingest", "split", "cache", "guard", "divide", "init", "advise"),
-    ),
-    "run": ("watch", "federate", "features", "align", "evaluate"),
-    "look": ("status", "audit", "probe", "membership", "track", "report", "rank"),
-    "take home": ("export", "predict"),
-    "repeat published studies": ("classical", "figure2"),
-    "maintain": ("completion", "schema"),
+GROUPS = ("prepare", "run", "analyze", "use the model", "reproduce published studies", "maintain")
+"""Headings of the help, in the order of the work."""
+RENAMED = {
+    "guard": "leakage",
+    "divide": "partition",
+    "align": "fit-classical",
+    "classical": "classical-benchmark",
+    "probe": "attributes",
+    "params": "parameters",
+    "figure2": "fedgp-figure2",
 }
-"""Heading -> commands."""
-MORE = "more"
-
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "methods": ("fdamed methods", "fdamed methods --json"),
-    "params": ("fdamed params --config config/chexpert.yaml",),
-    "doctor": (
-        "fdamed doctor --config config/chexpert.yaml",
-        "fdamed doctor --config config/mimic.yaml --cluster --json",
-    ),
-    "phantom": ("fdamed phantom --config config/config.yaml --sheet phantoms.png",),
-    "ingest": ("fdamed ingest --config config/config.yaml",),
-    "split": ("fdamed split --config config/config.yaml",),
-    "cache": ("fdamed cache --config config/config.yaml --client edema --workers 4",),
-    "guard": ("fdamed guard --config config/config.yaml",),
-    "divide": ("fdamed divide --config config/fashion_mnist.yaml",),
-    "init": ("fdamed init --config config/config.yaml --seed 0",),
-    "advise": ("fdamed advise --config config/config.yaml --target edema --json",),
-    "watch": ("fdamed watch -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml",),
-    "federate": (
-        "fdamed federate --config config/config.yaml --run gp --target edema --seed 0",
-        "fdamed federate --config config/config.yaml --runs fedavg/edema/0 gp/edema/0",
-    ),
-    "features": ("fdamed features --config config/config.yaml --client edema --target edema --seed 0",),
-    "align": ("fdamed align --config config/config.yaml config/classical/demo.yaml --run tca --target edema --seed 0",),
-    "evaluate": ("fdamed evaluate --config config/config.yaml --run gp --target edema --client edema --seeds 0 1 2",),
-    "status": ("fdamed status --config config/config.yaml", "fdamed status --config config/config.yaml --json"),
-    "audit": ("fdamed audit --config config/config.yaml --target edema --json",),
-    "probe": ("fdamed probe --config config/config.yaml --target edema",),
-    "membership": ("fdamed membership --config config/config.yaml --client edema",),
-    "track": ("fdamed track --config config/config.yaml",),
-    "report": ("fdamed report --config config/config.yaml",),
-    "rank": ("fdamed rank results/chexpert results/mimic --out ranks",),
-    "export": (
-        "fdamed export results/demo/runs/gp/edema/0 --out edema_model",
-        "fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out gp_edema_0",
-    ),
-    "predict": (
-        "fdamed predict --model edema_model new/film.dcm more_films/ > scores.csv",
-        "fdamed predict --model edema_model 'archive/**/*.dcm' --json --out scores.json",
-    ),
-    "classical": ("fdamed classical office_caltech/ --methods tca coral --out table.csv",),
-    "figure2": ("fdamed figure2 --small --out figure2/",),
-    "completion": (
-        'eval "$(fdamed completion bash)"',
-        "fdamed completion fish > ~/.config/fish/completions/fdamed.fish",
-    ),
-    "schema": ("fdamed schema",),
-}
-"""Command -> how it is called; every line is parsed by a test."""
+"""Old command -> new one."""
 
 
-def overview(commands: Mapping[str, str], description: str) -> str:
-    """What `fdamed --help` shows: all commands by heading."""
+@dataclass(frozen=True)
+class Command:
+    """What the file of a command says about it: docstring (summary, details, examples), GROUP and PRIVATE."""
+
+    name: str
+    summary: str
+    details: str
+    examples: tuple[str, ...]
+    group: str
+    order: int
+    private: bool
+    """It reads tables and headers of patients: the text of an unexpected error may quote them."""
+
+    @property
+    def module(self) -> str:
+        return f"fdamed.cli.commands.{self.name.replace('-', '_')}"
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """All commands in the order of the help. Their files are read, not imported: help must be quick."""
+    files = Path(__file__).with_name("commands").glob("[a-z]*.py")
+    found = sorted(map(_described, files), key=lambda c: (GROUPS.index(c.group), c.order))
+    return {command.name: command for command in found}
+
+
+def _described(file: Path) -> Command:
+    tree = ast.parse(file.read_text(encoding="utf-8").split("\n\n\n", 1)[0])  # up to the first function or class
+    said = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    group, order = ast.literal_eval(said["GROUP"])
+    text, _, examples = (ast.get_docstring(tree) or "").partition("\n\nExamples:\n")
+    summary, _, details = text.partition("\n\n")
+    lines = tuple(line.strip() for line in examples.splitlines())
+    name = file.stem.replace("_", "-")
+    return Command(name, summary.rstrip("."), details, lines, group, order, "PRIVATE" in said)
+
+
+def overview() -> str:
+    """The output of `fdamed --help`: all commands by group."""
     width = max(60, min(120, shutil.get_terminal_size().columns))
-    indent = 4 + max(map(len, commands)) + 2
-    out = ["usage: fdamed [-h] [-V] COMMAND ...", "", textwrap.fill(description, width)]
-    for heading, names in grouped(commands).items():
-        out += ["", f"{heading}:"]
-        for name in names:
-            lines = textwrap.wrap(commands[name], width - indent)
-            out.append(f"    {name:<{indent - 4}}{lines[0]}")
-            out += [" " * indent + line for line in lines[1:]]
-    options = (
-        ("-h, --help", "show this, or with a command its options and examples"),
-        ("-V, --version", "say which fdamed"),
-    )
-    out += ["", "options:", *(f"    {name:<{max(indent - 4, 15)}}{what}" for name, what in options)]
-    told = "`snakemake --cores 2` runs the whole study; `fdamed COMMAND --help` explains one step, with an example."
-    return "\n".join([*out, "", *textwrap.wrap(told, width), ""])
-
-
-def grouped(commands: Mapping[str, str]) -> dict[str, list[str]]:
-    """Heading -> the commands that there are; those without one come last."""
-    placed = {heading: [name for name in names if name in commands] for heading, names in GROUPS.items()}
-    known = {name for names in placed.values() for name in names}
-    placed[MORE] = [name for name in commands if name not in known]
-    return {heading: names for heading, names in placed.items() if names}
-
-
-def epilog(command: str) -> str:
-    """The examples of one command, one a line."""
-    lines = EXAMPLES.get(command, ())
-    return f"example{'s' if len(lines) > 1 else ''}:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+    indent = 4 + max(map(len, commands())) + 2
+    out = ["usage: fdamed [-h] [-V] [-q | -v] COMMAND ...", "", "Federated domain adaptation for chest radiographs."]
+    rows = {f"{g}:": [(c.name, c.summary) for c in commands().values() if c.group == g] for g in GROUPS}
+    rows["options:"] = [
+        ("-h, --help", "show this help; after a command: its options and examples"),
+        ("-V, --version", "show the version"),
+        ("-q, --quiet", "show only warnings and errors"),
+        ("-v, --verbose", "show debugging messages, too"),
+    ]
+    for heading, entries in rows.items():
+        out += ["", heading]
+        for name, text in entries:
+            lines = textwrap.wrap(text, width - indent)
+            out += [f"    {name:<{indent - 4}}{lines[0]}", *(" " * indent + line for line in lines[1:])]
+    hint = "`snakemake --cores 2` runs a whole study; `fdamed COMMAND --help` explains one step, with examples."
+    return "\n".join([*out, "", *textwrap.wrap(hint, width), ""])
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors have three lines, the last of them a remedy."""
+    """Prints errors as three lines: what is wrong, where, and how to fix it."""
 
     words: Sequence[str] = ()
-    """What was typed."""
-    commands: Mapping[str, str] = {}
-    """The commands and what they do, at the top parser alone."""
+    """The command line."""
+    command: Command | None = None
+    """None: the top parser."""
 
     def format_help(self) -> str:
-        return overview(self.commands, self.description or "") if self.commands else super().format_help()
+        return super().format_help() if self.command else overview()
 
     def error(self, message: str) -> NoReturn:
-        fix = self.remedy() or f"`{self.prog} --help` shows {'all commands' if self.commands else 'the options'}."
+        fix = self._suggestion() or f"`{self.prog} --help` shows {'the options' if self.command else 'all commands'}."
         print(f"error: {self._shorter(message)}\nwhere: {self.prog}\nto do: {fix}", file=sys.stderr)
-        example = "" if self.commands else next(iter(EXAMPLES.get(self.prog.split()[-1], ())), "")
-        if example:
-            print(f"for example: {example}", file=sys.stderr)
+        if self.command:
+            print(f"for example: {self.command.examples[0]}", file=sys.stderr)
         sys.exit(2)
 
-    def remedy(self) -> str:
-        """What a misspelt command or option may have meant."""
-        if self.commands:
-            command = next((w for w in self.words if not w.startswith("-")), None)
-            if command is not None and command not in self.commands:
-                return _meant(command, list(self.commands))
-            return ""
+    def _typed_command(self) -> str:
+        return next((word for word in self.words if not word.startswith("-")), "")
+
+    def _suggestion(self) -> str:
+        """The command or option that a misspelled word may stand for."""
+        if self.command is None:
+            typed = self._typed_command()
+            if typed in RENAMED:
+                return f"`fdamed {typed}` is now `fdamed {RENAMED[typed]}`."
+            return _nearest(typed, list(commands())) if typed not in commands() else ""
         known = [name for action in self._actions for name in action.option_strings]
-        ended = self.words.index("--") if "--" in self.words else len(self.words)
-        typed = [w.split("=", 1)[0] for w in self.words[:ended] if w.startswith("--") and len(w) > 2]
-        stray = [w for w in typed if not any(name.startswith(w) for name in known)]
-        return next((told for w in stray if (told := _meant(w, known))), "")
+        end = self.words.index("--") if "--" in self.words else len(self.words)
+        typed_options = [w.split("=", 1)[0] for w in self.words[:end] if w.startswith("--") and len(w) > 2]
+        unknown = [w for w in typed_options if not any(name.startswith(w) for name in known)]
+        return next((text for w in unknown if (text := _nearest(w, known))), "")
 
     def _shorter(self, message: str) -> str:
-        if self.commands and "invalid choice" in message:
-            command = next((w for w in self.words if not w.startswith("-")), "")
-            return f"there is no command {command!r}"
-        if self.commands and "required" in message:
-            return "a command is missing"
+        if self.command is None and "invalid choice" in message:
+            return f"there is no command {self._typed_command()!r}"
+        if self.command is None and "required" in message:
+            return "no command was given"
         return message
 
 
-def _meant(word: str, known: Sequence[str]) -> str:
+def _nearest(word: str, known: Sequence[str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"Did you mean `{near[0]}` instead of `{word}`?" if near else ""
+
+
+def build(words: Sequence[str], version: str) -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and that of each command. Only the module of the command in `words` is imported."""
+    parser = Parser(prog="fdamed")
+    parser.words = words
+    parser.add_argument("-V", "--version", action="version", version=f"fdamed {version}", help="show the version")
+    _add_verbosity(parser)
+    chosen = next((word for word in words if word in commands()), None)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    out: dict[str, Parser] = {}
+    for name, command in commands().items():
+        about = "\n\n".join(filter(None, (f"{command.summary}.", command.details)))
+        out[name] = sub = subparsers.add_parser(
+            name,
+            help=command.summary,
+            description=about,
+            epilog="\n  ".join(("examples:", *command.examples)),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.words, sub.command = words, command
+        if name == chosen:
+            _add_verbosity(sub)
+            module = importlib.import_module(command.module)
+            module.add_arguments(sub)
+            sub.set_defaults(execute=module.run)
+    return parser, out
+
+
+def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+    either = parser.add_mutually_exclusive_group()
+    for flags, level, what in (
+        (("-q", "--quiet"), "warning", "show only warnings and errors"),
+        (("-v", "--verbose"), "debug", "show debugging messages, too"),
+    ):
+        either.add_argument(
+            *flags, dest="log_level", action="store_const", const=level, default=argparse.SUPPRESS, help=what
+        )

@@ -1,13 +1,13 @@
-"""The one error that is the user's to mend."""
+"""The one error that users can fix."""
 
 from __future__ import annotations
 
 
 class FdamedError(Exception):
-    """A mistake with a known remedy: what is wrong, where it is, what to do.
+    """An error with a known remedy: what is wrong, where, and how to fix it.
 
-    None of the three texts may quote patient data: they reach logs and screens. Names that users gave may stand in
-    them, and are shown without the power to move a cursor, turn the text round or begin a line of their own.
+    None of the three texts may quote patient data: they reach logs and screens. Names that users gave may appear in
+    them; control characters are escaped, so that they cannot move the cursor, reverse the text or start a new line.
     """
 
     def __init__(self, what: str, where: str, fix: str) -> None:
@@ -21,9 +21,13 @@ class FdamedError(Exception):
         """Survive the way back from a worker process."""
         return (type(self), (self.what, self.where, self.fix))
 
+    def lines(self) -> str:
+        """The message in three lines, as the command line shows it after `error: `."""
+        return f"{self.what}\nwhere: {self.where}\nto do: {self.fix}"
+
 
 def printable(text: str) -> str:
-    """The text with line breaks, control characters and marks of direction written out."""
+    """The text with line breaks, control characters and direction marks escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,7 +1,8 @@
-"""Progress: a bar where somebody looks, plain lines where only a log file listens."""
+"""Progress of long loops: a bar on a terminal, plain log messages elsewhere; and the console for tables."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
@@ -11,26 +12,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 EVERY = 10.0
-"""Seconds between two plain lines."""
-
-
+"""Seconds between two messages."""
 PIPED = 140
-"""Columns of a table where standard output is no terminal."""
+"""Columns of a table if standard output is not a terminal."""
 
 
 def console() -> Console:
-    """Standard output for tables: colors on a terminal alone, and none where NO_COLOR is set."""
+    """Standard output for tables: colors only on a terminal, and none if NO_COLOR is set."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPED)
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass `items` on and tell how far they are."""
+    """Pass `items` on and report the progress."""
     if total is None and isinstance(items, Sized):
         total = len(items)
-    return _bar(items, what, total) if sys.stderr.isatty() else _lines(items, what, total)
+    bar = sys.stderr.isatty() and log.isEnabledFor(logging.INFO)
+    return _bar(items, what, total) if bar else _messages(items, what, total)
 
 
 def _bar(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
@@ -42,7 +43,7 @@ def _bar(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
         yield from progress.track(items, total=total, description=what)
 
 
-def _lines(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+def _messages(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     begin = last = time.monotonic()
     done = 0
     for done, item in enumerate(items, start=1):
@@ -50,6 +51,6 @@ def _lines(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
         now = time.monotonic()
         if now - last >= EVERY:
             last = now
-            left = f", about {(now - begin) / done * (total - done):.0f} s left" if total else ""
-            print(f"{what}: {done}{f' of {total}' if total else ''}{left}", file=sys.stderr, flush=True)
-    print(f"{what}: {done} done in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+            left = f" of {total}, about {(now - begin) / done * (total - done):.0f} s left" if total else ""
+            log.info(f"{what}: {done}{left}")
+    log.info(f"{what}: {done} done in {time.monotonic() - begin:.1f} s")

@@ -6,10 +6,9 @@ below its `state/`, as hard links that cost no room, and taken back instead of t
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json
 from fdamed.core.signals import stop
 
+log = logging.getLogger(__name__)
 FILES = (
     "run.json",
     "metrics.jsonl",
@@ -50,15 +50,15 @@ def train_all(keys: Sequence[Key], train: Callable[[Key], None]) -> None:
     failed = []
     for number, one in enumerate(keys, start=1):
         name = "/".join(map(str, one))
-        print(f"run {number} of {len(keys)}: {name}", file=sys.stderr, flush=True)
+        log.info(f"run {number} of {len(keys)}: {name}")
         try:
             train(one)
         except FdamedError as error:
             failed.append(name)
-            print(f"error: {error.what}\nwhere: {error.where}\nto do: {error.fix}", file=sys.stderr, flush=True)
+            log.error(error.lines())
         except Exception:
             failed.append(name)
-            traceback.print_exc()
+            log.critical("unexpected error", exc_info=True)
         stop.at_once(True)
     if failed:
         raise FdamedError(
@@ -87,7 +87,7 @@ def taken_back(folder: Path, conditions: Conditions) -> bool:
         (folder / name).unlink(missing_ok=True)
         _link(place / name, folder / name)
     told = f"finished before under the same conditions and taken back; remove {folder} to train it again"
-    print(told, file=sys.stderr, flush=True)
+    log.info(told)
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from fdamed.pipeline.paths import Places
 
 if TYPE_CHECKING:
     from fdamed.federation.method import Method
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
         raise FdamedError(f"the run was trained with other {differs} than this configuration has", str(folder), fix)
     if "images" not in record.facts["digests"]:
         told = "is of an older fdamed: that `image`, `cut` and `data` are those of its training is taken from"
-        print(f"{name}/{target}/{seed} {told} the configuration that was named", file=sys.stderr, flush=True)
+        log.warning(f"{name}/{target}/{seed} {told} the configuration that was named")
     method = phases(config, spec)[-1].method
     return Chosen(config, record, spec, folder, method if method.keeps or method.parts else None)
 

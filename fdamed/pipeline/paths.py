@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdamed.config.datasets import Benchmark, DataSet
-from fdamed.config.loader import load
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -65,36 +62,10 @@ class Places:
         return self.client(client) / "predictions" / run / target / f"{seed}.parquet"
 
 
-def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    set_by_workflow = os.environ.get("FDAMED_CONFIG")
-    parser.add_argument(
-        "--config",
-        nargs="+",
-        metavar="FILE",
-        default=[set_by_workflow] if set_by_workflow else None,
-        required=required and not set_by_workflow,
-        help="configuration; later files win (default: the file named by FDAMED_CONFIG)",
-    )
-
-
-def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False, required: bool = True) -> None:
-    """The options that name one run, or the same run with several seeds."""
-    parser.add_argument("--run", dest="run_name", required=required, metavar="NAME", help="a key of `runs`")
-    parser.add_argument("--target", required=required, metavar="CLIENT")
-    if several_seeds:
-        parser.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
-    else:
-        parser.add_argument("--seed", type=int, required=required)
-
-
-def read_config(arguments: argparse.Namespace) -> Config:
-    return load(*arguments.config)
-
-
 def clinical(config: Config) -> tuple[DataSet, Split]:
     """The data set and its cut, if the study is one of radiographs."""
     if isinstance(config.data, Benchmark) or isinstance(config.split, Partition):
-        fix = "Public sets become hospitals by `fdamed divide`."
+        fix = "Public sets become hospitals by `fdamed partition`."
         raise FdamedError("this stage is for radiographs, and the data is a benchmark set", "data.layout", fix)
     return config.data, config.split
 

@@ -53,7 +53,7 @@ def prepare(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_idx(folder / "idx", train=160, test=40)
     (folder / "study.yaml").write_text(yaml.safe_dump(configuration(**changes)))
-    for command in (["divide"], ["init", "--seed", "0"]):
+    for command in (["partition"], ["init", "--seed", "0"]):
         assert fdamed(folder, *command) == 0, command
     return folder
 

@@ -62,7 +62,7 @@ def test_other_data_are_refused(cut: Path, capfd) -> None:
     raw = yaml.safe_load((cut / "study.yaml").read_text())
     raw["split"]["labeled"] = 10
     (cut / "study.yaml").write_text(yaml.safe_dump(raw))
-    assert studies.fdamed(cut, "divide") == 0
+    assert studies.fdamed(cut, "partition") == 0
     capfd.readouterr()
     assert studies.fdamed(cut, *single(RUN)) == 2
     assert "under other conditions (data: " in capfd.readouterr().err

@@ -122,7 +122,7 @@ def test_sigterm_ends_with_75_within_the_grace_period_and_changes_no_bit(
     assert job.returncode == 75 or finished, told
     assert seconds < GRACE + 30, "start and training included"
     if job.returncode == 75:
-        assert "stopped on SIGTERM" in told.splitlines()[-1]
+        assert "stopped by SIGTERM" in told.splitlines()[-1]
     assert studies.left_over(folder) == []
     resumed(folder)
     assert studies.outcome(folder) == expected, f"SIGTERM at {what} {moment} of {counts[what]}"

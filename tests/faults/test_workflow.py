@@ -141,7 +141,7 @@ def test_the_outputs_are_those_of_a_single_run_stage_by_stage(made: Made, tmp_pa
     folder = tmp_path / "single"
     folder.mkdir()
     shutil.copyfile(made.folder / "study.yaml", folder / "study.yaml")
-    for stage in (["ingest"], ["split"], ["cache", "--client", "North"], ["cache", "--client", "East"], ["guard"]):
+    for stage in (["ingest"], ["split"], ["cache", "--client", "North"], ["cache", "--client", "East"], ["leakage"]):
         assert studies.fdamed(folder, *stage) == 0, stage
     assert studies.fdamed(folder, "init", "--seed", "0") == 0
     for run in ("fedavg", "gp"):
@@ -171,14 +171,14 @@ def test_the_data_are_as_they_were(made: Made) -> None:
 
 # --- what a change of one key runs again ---
 
-DATA, TRAINING, VIEWS = {"ingest", "split", "cache", "guard"}, {"federate", "evaluate"}, {"track", "report_page"}
+DATA, TRAINING, VIEWS = {"ingest", "split", "cache", "leakage"}, {"federate", "evaluate"}, {"track", "report_page"}
 CHANGES: list[tuple[str, Any, set[str], set[str]]] = [
     ("runs.gp.beta", 0.25, TRAINING | VIEWS, DATA | {"init"}),
     ("train.rounds", 3, TRAINING | VIEWS, DATA | {"init"}),
     ("train.target.lr", 0.002, TRAINING | VIEWS, DATA | {"init"}),
     ("model.width", 0.125, TRAINING | VIEWS | {"init"}, DATA),
-    ("image.size", 40, TRAINING | VIEWS | {"cache", "guard"}, {"ingest", "split", "init"}),
-    ("split.test", 0.25, TRAINING | VIEWS | {"split", "cache", "guard"}, {"ingest", "init"}),
+    ("image.size", 40, TRAINING | VIEWS | {"cache", "leakage"}, {"ingest", "split", "init"}),
+    ("split.test", 0.25, TRAINING | VIEWS | {"split", "cache", "leakage"}, {"ingest", "init"}),
     ("data.reject_share", 0.2, TRAINING | VIEWS | DATA, {"init"}),
     ("tracking.uri", "sqlite:///other.db", {"track"}, DATA | TRAINING | {"init", "report_page"}),
     ("seeds", [0, 1], TRAINING | VIEWS | {"init"}, DATA),

@@ -106,7 +106,7 @@ def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:
 
 
 def test_figure_2_small_writes_theory_beside_training(tmp_path: Path, capfd) -> None:
-    assert main(["figure2", "--out", str(tmp_path), "--small"]) == 0
+    assert main(["fedgp-figure2", "--out", str(tmp_path), "--small"]) == 0
     content = json.loads((tmp_path / "figure2.json").read_text())
     assert content["summary"]["cells"] == 9 and len(content["cells"]) == 9
     same = [c for c in content["cells"] if c["shift"] == 0.0]

@@ -159,7 +159,7 @@ def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
     assert stage(study, "cache", "--client", "North", "--workers", "1") == 0
     before = files(results)
     capfd.readouterr()
-    assert stage(study, "guard") == 2
+    assert stage(study, "leakage") == 2
     what, where, fix = told()
     assert what == "1 patients stand in more than one split (at North)"
     assert where == "manifests of North, East" and "fdamed split" in fix
@@ -170,7 +170,7 @@ def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
 def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path, told) -> None:
     config = yaml.safe_load(study.read_text())
     study.write_text(yaml.safe_dump(config | {"image": {"size": 28}}))
-    assert stage(study, "guard") == 2
+    assert stage(study, "leakage") == 2
     what, where, fix = told()
     assert "28 pixels" in what and where == "image.size" and "32" in fix
 
@@ -182,8 +182,8 @@ def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path
     ("absent", "command", "maker"),
     [
         ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
-        ("clients/East/order.parquet", ["guard"], "fdamed cache"),
-        ("clients/East/images.npy", ["guard"], "fdamed cache"),
+        ("clients/East/order.parquet", ["leakage"], "fdamed cache"),
+        ("clients/East/images.npy", ["leakage"], "fdamed cache"),
         ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
         ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),
@@ -211,8 +211,8 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     [
         ("clients/index.parquet", ["split"], "fdamed ingest"),
         ("clients/North/manifest.parquet", ["cache", "--client", "North"], "fdamed split"),
-        ("clients/East/order.parquet", ["guard"], "fdamed cache"),
-        ("clients/East/images.npy", ["guard"], "fdamed cache"),
+        ("clients/East/order.parquet", ["leakage"], "fdamed cache"),
+        ("clients/East/images.npy", ["leakage"], "fdamed cache"),
         ("clients/East/order.parquet", ["federate", *FEDERATE], "fdamed cache"),
         ("clients/East/images.npy", ["federate", *FEDERATE], "fdamed cache"),
         ("init/0/theta.safetensors", ["federate", *FEDERATE], "fdamed init"),

@@ -33,7 +33,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(raw))
     caches = [["cache", "--client", client] for client in raw["split"]["clients"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["leakage"], ["init", "--seed", "0"]):
         assert main([*stage, "--config", str(path)]) == 0, stage
     return path
 
@@ -108,7 +108,7 @@ def test_sigterm_ends_with_75_and_one_line_and_the_next_start_goes_on(study: Pat
         os.kill(job.pid, signal.SIGTERM)
         told = job.stderr.read()
     assert job.returncode == 75
-    assert [line for line in told.splitlines() if "stopped on SIGTERM" in line] == told.splitlines()[-1:]
+    assert [line for line in told.splitlines() if "stopped by SIGTERM" in line] == told.splitlines()[-1:]
     assert not (folder / "done").exists()
     again = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "going on after round 1 of 2" in again.stderr

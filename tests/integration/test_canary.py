@@ -151,7 +151,7 @@ STAGES = [
     ["ingest"],
     ["split"],
     *(["cache", "--client", client, "--workers", "1"] for client in ("IL", "NC")),
-    ["guard"],
+    ["leakage"],
     ["init", "--seed", "0"],
     *(["federate", "--run", run, "--target", "NC", "--seed", "0"] for run in ("fedavg", "gp")),
     *(["evaluate", "--run", run, "--target", "NC", "--seeds", "0", "--client", "NC"] for run in ("fedavg", "gp")),

@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fdamed.cli.commands.align import refuse_unreleased
 from fdamed.cli.commands.federate import resident
+from fdamed.cli.commands.fit_classical import refuse_unreleased
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config
@@ -94,7 +94,7 @@ def features(config: Path, backbone: str = "init") -> None:
 
 
 def align(config: Path, run: str) -> Path:
-    assert stage("align", config, "--run", run, "--target", "target") == 0
+    assert stage("fit-classical", config, "--run", run, "--target", "target") == 0
     return config.parent / "results" / "small" / "runs" / run / "target" / "0"
 
 
@@ -198,7 +198,7 @@ def test_a_trained_backbone_gives_other_features_than_the_frozen_one(study: Path
 
 def test_features_leave_no_hospital_whose_policy_does_not_say_so(tmp_path: Path, capsys) -> None:
     config = write_study(tmp_path, release=["weights", "update", "statistic", "scalar", "count"])
-    assert stage("align", config, "--run", "tca", "--target", "target") == 2
+    assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
     told = capsys.readouterr().err
     assert "`runs.not_aligned`: not_aligned needs the features of every hospital" in told and "privacy.release" in told
     assert not (tmp_path / "results" / "small" / "runs").exists()
@@ -214,10 +214,10 @@ def test_features_of_other_weights_or_other_images_are_refused(study: Path, tmp_
     features(config)
     theta = tmp_path / "results/small/init/0/theta.safetensors"
     save_file({k: v + 0.5 for k, v in load_file(theta).items()}, theta)
-    assert stage("align", config, "--run", "tca", "--target", "target") == 2
+    assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
     assert "its features were made with other weights" in capsys.readouterr().err
     write_client(tmp_path / "results/small/clients/north", 0, flipped=True)
-    assert stage("align", config, "--run", "tca", "--target", "target") == 2
+    assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
     assert "the features are of other images" in capsys.readouterr().err
 
 
@@ -241,6 +241,6 @@ def test_a_row_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, 
 
 def test_each_stage_sends_the_user_to_the_right_command(study: Path, capsys) -> None:
     assert stage("federate", study, "--run", "tca", "--target", "target") == 2
-    assert "`fdamed align`" in capsys.readouterr().err
-    assert stage("align", study, "--run", "fedavg", "--target", "target") == 2
+    assert "`fdamed fit-classical`" in capsys.readouterr().err
+    assert stage("fit-classical", study, "--run", "fedavg", "--target", "target") == 2
     assert "`fdamed federate`" in capsys.readouterr().err

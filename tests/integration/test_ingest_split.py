@@ -161,7 +161,7 @@ def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFix
     write_table(study.parent / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, rows)
     main(["ingest", "--config", str(study), "--tables-only"])
     assert main(["split", "--config", str(path)]) == 0
-    assert "WARNING: rule: reference" in capfd.readouterr().err
+    assert "warning: rule: reference" in capfd.readouterr().err
     cohort = json.loads((study.parent / "results/small/cohort.json").read_text())
     assert cohort["rule"] == "reference"
     assert "LEAKS" in cohort["notes"][0]

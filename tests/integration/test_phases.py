@@ -59,7 +59,7 @@ def study(tmp_path_factory) -> tuple[Config, list[str]]:
     config = configfile.parse(raw(folder), "here")
     (folder / "config.json").write_text(config.model_dump_json())
     given = ["--config", str(folder / "config.json")]
-    assert main(["divide", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
+    assert main(["partition", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
     for run in RUNS:
         assert main(["federate", *given, "--run", run, "--target", "dark", "--seed", "0"]) == 0
         assert main(["evaluate", *given, "--run", run, "--target", "dark", "--client", "dark", "--seeds", "0"]) == 0

@@ -72,7 +72,9 @@ def test_the_command_writes_the_table_with_the_published_figures_beside_ours(
     features: FeatureSet, real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = str(real_data / "office_caltech_surf"), tmp_path / "table.csv"
-    assert main(["classical", folder, "--methods", "GFK", "--pairs", "C->A", "--out", str(out), "--json"]) == 0
+    assert (
+        main(["classical-benchmark", folder, "--methods", "GFK", "--pairs", "C->A", "--out", str(out), "--json"]) == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert told["set"] == "office_caltech10_surf" and told["rows"][0]["published"] == 41.02
     assert pd.read_csv(out)["default"].tolist() == [41.02]

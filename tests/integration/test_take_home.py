@@ -45,7 +45,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(yaml.safe_dump(raw))
     given = ["--config", str(path)]
     caches = [["cache", "--client", client, "--workers", "1"] for client in raw["split"]["clients"]]
-    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["guard"], ["init", "--seed", "0"]):
+    for stage in (["phantom"], ["ingest"], ["split"], *caches, ["leakage"], ["init", "--seed", "0"]):
         assert main([*stage, *given]) == 0, stage
     assert main(["federate", *given, "--runs", *(f"{run}/edema/0" for run in TRAINED)]) == 0
     for run in TRAINED:
@@ -310,8 +310,8 @@ def test_status_tells_done_running_failed_and_left(study: Path, capsys) -> None:
 
     before = state()
     assert {run: s["state"] for run, s in before.items()} == dict.fromkeys(TRAINED, "done") | {
-        "classical": "left",
-        "later": "left",
+        "classical": "pending",
+        "later": "pending",
     }
     assert all(before[run]["scored"] for run in TRAINED)
     with held(folder):

@@ -36,7 +36,7 @@ class Stage:
 
     def watch(self, *options: str) -> int:
         with pytest.raises(SystemExit) as ended:
-            main(["watch", "--quiet", "0.6", "--every", "0.2", *options, "--", "--workflow-profile", "slurm"])
+            main(["watch", "--silence", "0.6", "--every", "0.2", *options, "--", "--workflow-profile", "slurm"])
         return int(ended.value.code or 0)
 
     @property
@@ -100,7 +100,7 @@ def test_recovery_cancels_what_a_dead_snakemake_has_left(stage: Stage) -> None:
 
 def test_it_gives_up_at_last_with_a_reason(stage: Stage, capfd) -> None:
     stage.snakemake("exec sleep 60")
-    assert main(["watch", "--quiet", "0.3", "--every", "0.1", "--restarts", "1", "--", "-n"]) == 2
+    assert main(["watch", "--silence", "0.3", "--every", "0.1", "--restarts", "1", "--", "-n"]) == 2
     assert "was started 2 times and never came to an end" in capfd.readouterr().err
 
 

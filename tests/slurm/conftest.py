@@ -112,7 +112,7 @@ def trained_here(folder: Path, config: Path) -> dict[str, str]:
     os.chdir(folder)
     try:
         said = ["--config", str(config)]
-        assert main(["divide", *said]) == 0
+        assert main(["partition", *said]) == 0
         for seed in raw["seeds"]:
             assert main(["init", "--seed", str(seed), *said]) == 0
         target = "C3"

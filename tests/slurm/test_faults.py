@@ -67,7 +67,7 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
     said = tmp_path / "said"
     begin = time.monotonic()
     with open(said, "w") as out:
-        command = ["fdamed", "watch", "--quiet", "45", "--every", "2", "--", *on_cluster(there, config)]
+        command = ["fdamed", "watch", "--silence", "45", "--every", "2", "--", *on_cluster(there, config)]
         watch = subprocess.Popen(command, stdout=out, stderr=out, env=environment(), cwd=REPO)
     try:
         until(lambda: f"round 5/{ROUNDS}" in words(log), "a run in its fifth round")

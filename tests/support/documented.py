@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from fdamed.cli.parser import EXAMPLES
+from fdamed.cli.parser import commands as fdamed_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -28,7 +28,7 @@ def commands() -> list[tuple[str, str]]:
     out = []
     for page in PAGES:
         out += [(str(page.relative_to(ROOT)), line) for line in of_text(page.read_text(encoding="utf-8"))]
-    return out + [(HELP, line) for lines in EXAMPLES.values() for line in lines]
+    return out + [(HELP, line) for command in fdamed_commands().values() for line in command.examples]
 
 
 def of_text(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fdamed.cli import main as cli
+from fdamed.cli.parser import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +20,7 @@ def test_help_imports_nothing_heavy() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(out.splitlines()[-1].split())
     assert not loaded & {"torch", "pandas", "numpy", "mlflow", "monai", "pydantic", "rich"}
-    assert all(f"\n    {name} " in out for name in cli.COMMANDS)
+    assert all(f"\n    {name} " in out for name in commands())
 
 
 def test_scoring_with_onnxruntime_imports_neither_torch_nor_pandas() -> None:
@@ -29,7 +31,7 @@ def test_scoring_with_onnxruntime_imports_neither_torch_nor_pandas() -> None:
 
 
 def test_a_users_mistake_is_three_lines_and_exit_code_2(tmp_path: Path, capsys) -> None:
-    assert cli.main(["params", "--config", str(tmp_path / "none.yaml")]) == 2
+    assert cli.main(["parameters", "--config", str(tmp_path / "none.yaml")]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "where", "to do"]
 
@@ -48,7 +50,7 @@ def test_an_unforeseen_error_at_a_hospital_does_not_quote_its_data(monkeypatch, 
 
 
 def test_the_healthcare_papers_parameter_counts(capsys) -> None:
-    assert cli.main(["params", "--config", str(ROOT / "config" / "chexpert.yaml")]) == 0
+    assert cli.main(["parameters", "--config", str(ROOT / "config" / "chexpert.yaml")]) == 0
     counts = json.loads(capsys.readouterr().out)
     assert counts["total"] == 56_212_170
     assert counts["total_with_auxiliary"] == 56_221_200
@@ -68,14 +70,27 @@ def test_the_methods_table_prints(capsys) -> None:
     assert "fedgp" in capsys.readouterr().out
 
 
-def test_every_command_is_a_stage() -> None:
-    for name in cli.COMMANDS:
-        assert (ROOT / "fdamed" / "cli" / "commands" / f"{name}.py").is_file(), name
-
-
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
+@pytest.mark.parametrize("name", list(commands()))
 def test_every_command_explains_itself(name, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([name, "--help"])
     assert stopped.value.code == 0
     assert "usage: fdamed" in capsys.readouterr().out
+
+
+def test_a_file_in_the_folder_of_commands_is_a_command_with_summary_group_and_example() -> None:
+    files = (ROOT / "fdamed" / "cli" / "commands").glob("[a-z]*.py")
+    assert sorted(commands()) == sorted(file.stem.replace("_", "-") for file in files)
+    assert all(command.summary and command.examples for command in commands().values())
+
+
+@pytest.mark.parametrize(("option", "expected"), [("-v", ["d", "i", "w"]), ("", ["i", "w"]), ("-q", ["w"])])
+def test_log_messages_go_to_standard_error_and_can_be_silenced(option, expected, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FDAMED_LOG", "info")
+    assert cli.main([*option.split(), "methods", "--json"]) == 0
+    capsys.readouterr()
+    logger = logging.getLogger("fdamed.some.module")
+    for level, text in ((logging.DEBUG, "d"), (logging.INFO, "i"), (logging.WARNING, "w")):
+        logger.log(level, text)
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("warning: ") for line in shown] == expected

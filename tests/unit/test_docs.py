@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fdamed.cli.parser import commands as fdamed_commands
 from fdamed.config.loader import catalog, load
 from tests.support.documented import PAGES, REFUSED, ROOT, commands, values, words_of
 
@@ -34,6 +35,7 @@ OTHER_PROGRAMS = {
     "mlflow",
     "npm",
 }
+COMMANDS = fdamed_commands()
 MADE_BY_READER = {"mine.yaml", "ours.yaml", "config/ours.yaml"}
 """Configurations that a page tells its reader to write."""
 
@@ -43,7 +45,7 @@ def parse(words: list[str]) -> None:
     if words[0] in ("--help", "--version", "-V", "-h"):
         return
     parser = argparse.ArgumentParser(prog=f"fdamed {words[0]}")
-    importlib.import_module(f"fdamed.cli.commands.{words[0]}").add_arguments(parser)
+    importlib.import_module(COMMANDS[words[0]].module).add_arguments(parser)
     if words[1:] != ["--help"]:
         parser.parse_args(words[1:])
 

@@ -102,11 +102,11 @@ def test_the_papers_slips_are_read_as_they_are_meant() -> None:
 def test_the_command_shows_the_papers_figures_beside_ours(tmp_path: Path, capsys) -> None:
     folder = write(tmp_path, {"amazon.mat": 30, "dslr.mat": 24, "webcam.mat": 24}, 4096, "fts", "label")
     asked = ["--methods", "not aligned", "coral", "RF-TCA (gaussian)", "--pairs", "D->W"]
-    assert main(["classical", str(folder), *asked, "--classifier", "svm"]) == 0
+    assert main(["classical-benchmark", str(folder), *asked, "--classifier", "svm"]) == 0
     told = capsys.readouterr()
     assert "| CORAL | 89.81 |" in told.out and "Paper 002, tables IX, X and XII" in told.out
     assert "| RF-TCA (gaussian) | 87.92 |" in told.out
-    assert main(["classical", str(folder), *asked[:2], "--pairs", "D->W", "--json"]) == 0
+    assert main(["classical-benchmark", str(folder), *asked[:2], "--pairs", "D->W", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["default"] > 30.0
-    assert main(["classical", str(folder), "--pairs", "C->W"]) == 2
+    assert main(["classical-benchmark", str(folder), "--pairs", "C->W"]) == 2
     assert "no pair 'C->W'" in capsys.readouterr().err

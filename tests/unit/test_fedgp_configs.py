@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed.cli.commands import divide
+from fdamed.cli.commands import partition as partition_command
 from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.config.datasets import Benchmark
@@ -213,7 +213,7 @@ def test_a_set_without_a_class_keeps_the_numbers_of_the_others() -> None:
 def test_the_files_of_colored_fashion_become_three_hospitals(tmp_path: Path) -> None:
     write_idx(tmp_path / "idx", train=300, test=60)
     config = _tiny(tmp_path, "colored_fashion", tmp_path / "idx", per_source=100)
-    divide.write(config, Places.of(config))
+    partition_command.write(config, Places.of(config))
     for name, agree in (("plus90", 0.9), ("plus80", 0.8), ("minus90", 0.1)):
         folder = Places.of(config).client(name)
         images, order = np.load(folder / "images.npy"), _order(folder)
@@ -228,7 +228,7 @@ def test_what_the_sources_learn_of_colors_is_wrong_where_the_colors_are_exchange
     config = _tiny(tmp_path, "colored_fashion", tmp_path / "idx", per_source=600, rounds=4)
     (tmp_path / "tiny.json").write_text(config.model_dump_json())
     given = ["--config", str(tmp_path / "tiny.json")]
-    assert main(["divide", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
+    assert main(["partition", *given]) == 0 and main(["init", *given, "--seed", "0"]) == 0
     accuracy = {}
     for name in ("fedavg", "fedgp", "fedgp_auto", "oracle"):
         run = ["--run", name, "--target", "minus90"]
@@ -251,7 +251,7 @@ def test_pictures_in_folders_become_the_four_hospitals_of_vlcs(tmp_path: Path) -
             for i in range(12):
                 shade = (50 * label, 60 * place, 10 * i)
                 Image.new("RGB", (40, 30), shade).save(Path(domain.root) / name / f"{i}.png")
-    divide.write(config, Places.of(config))
+    partition_command.write(config, Places.of(config))
     for place, client in enumerate(("C", "L", "V", "S")):
         folder = Places.of(config).client(client)
         images, order = np.load(folder / "images.npy"), _order(folder)

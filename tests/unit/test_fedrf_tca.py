@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.cli.commands import divide, evaluate, federate, init
+from fdamed.cli.commands import evaluate, federate, init, partition
 from fdamed.config.faults import Faults
 from fdamed.config.study import Config, Privacy, Recipe
 from fdamed.core.errors import FdamedError
@@ -870,7 +870,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
 
     config = study(tmp_path, setting=setting)
     places, spec = Places.of(config), config.expanded_runs()["ours"]
-    divide.write(config, places)
+    partition.write(config, places)
     init.write(config, 0, places.init(0))
     federate.federate(config, "ours", spec, "t", 0, 1)
     method, folder = FedRfTca(**spec.options), places.run("ours", "t", 0)
@@ -903,7 +903,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
 def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_path: Path) -> None:
     strict = study(tmp_path).model_copy(update={"privacy": Privacy(smallest_batch=17)})  # batches have 16
     places, spec = Places.of(strict), strict.expanded_runs()["ours"]
-    divide.write(strict, places)
+    partition.write(strict, places)
     init.write(strict, 0, places.init(0))
     with pytest.raises(FdamedError, match=r"fewer than 17 \(its privacy.smallest_batch\)"):
         federate.federate(strict, "ours", spec, "t", 0, 1)
@@ -921,7 +921,7 @@ def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -
 
     config = study(tmp_path)
     places, spec = Places.of(config), config.expanded_runs()["fedavg"]
-    divide.write(config, places)
+    partition.write(config, places)
     init.write(config, 0, places.init(0))
     federate.federate(config, "fedavg", spec, "t", 0, 1)
     found = load_file(places.run("fedavg", "t", 0) / "theta.safetensors")

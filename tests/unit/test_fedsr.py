@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
-from fdamed.cli.commands import divide, evaluate, federate, init
+from fdamed.cli.commands import evaluate, federate, init, partition
 from fdamed.config.study import Config, Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
@@ -261,7 +261,7 @@ def study(folder: Path) -> Config:
 def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_path: Path) -> None:
     config = study(tmp_path)
     places, spec = Places.of(config), config.expanded_runs()["fedsr"]
-    divide.write(config, places)
+    partition.write(config, places)
     init.write(config, 0, places.init(0))
     federate.federate(config, "fedsr", spec, "t", 0, 1)
     folder, data = places.run("fedsr", "t", 0), load(places.client("t"), splits=("test",))

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli.commands import guard, track
+from fdamed.cli.commands import leakage, track
 from fdamed.cli.main import main
 from fdamed.config.loader import load, parse
 from fdamed.core.disclosure import FORMULA, cell_safe
@@ -158,7 +158,7 @@ def test_lists_of_refused_and_alike_images_hold_no_formula(tmp_path: Path) -> No
     for name in names:
         rejects.add(name, 3, "UNREADABLE", name)
     cache._write_rejects(tmp_path / "cache.csv", rows, entries)
-    guard._list(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
+    leakage._list(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
     (tmp_path / "ingest.csv").write_text(rejects.as_csv(), newline="")
     for table, width in (("cache.csv", 4), ("guard.csv", 3), ("ingest.csv", 4)):
         found = cells(tmp_path / table)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed.cli.commands import divide
+from fdamed.cli.commands import partition as partition_command
 from fdamed.config import loader as configfile
 from fdamed.config.datasets import Domain, Moved
 from fdamed.config.split import Partition
@@ -124,7 +124,7 @@ def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_pat
         "runs": {"fedavg": {}},
     }  # fmt: skip
     config = configfile.parse(raw, "here")
-    divide.write(config, Places.of(config))
+    partition_command.write(config, Places.of(config))
     import pandas as pd
 
     orders = {p: pd.read_parquet(Places.of(config).client(p) / "order.parquet") for p in config.split.clients}

@@ -58,7 +58,7 @@ def test_every_artifact_of_the_contract_is_there(study: Path) -> None:
     for name in ("advice/edema.json", "advice/edema.svg", "advice/edema.ledger.jsonl", "report/tables/advice.csv"):
         assert (root / name).stat().st_size > 0, name
     assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
-    for name in ("audit/edema.json", "probe/edema.json", "report/tables/pairs.csv", "report/tables/probe.csv"):
+    for name in ("audit/edema.json", "attributes/edema.json", "report/tables/pairs.csv", "report/tables/probe.csv"):
         assert (root / name).stat().st_size > 0, name
     for name in ("membership/lesion.json", "membership/edema.json", "report/tables/membership.csv"):
         assert (root / name).stat().st_size > 0, name
@@ -88,7 +88,7 @@ def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> Non
     root = study / "results" / "tiny"
     audit = json.loads((root / "audit" / "edema.json").read_text())
     assert set(audit["runs"]) == {"fedavg", "gp_auxinfo", "tca", "rftca"}, "classical rows, too"
-    probe = json.loads((root / "probe" / "edema.json").read_text())
+    probe = json.loads((root / "attributes" / "edema.json").read_text())
     assert set(probe["runs"]) == {"untrained", "fedavg", "gp_auxinfo"}, "classical rows have no model of their own"
     score = json.loads((root / "runs" / "tca" / "edema" / "0" / "scores" / "edema.json").read_text())
     low, high = score["bootstrap"]["intervals"]["auc"]
@@ -109,7 +109,7 @@ def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     without = tmp_path / "without.yaml"
     without.write_text(TINY.read_text().replace("advise: true", "audit: {probe: false, membership: false}"))
     dry = snakemake(tmp_path, "-n", config=without)
-    assert dry.returncode == 0 and "audit" in dry.stdout and "rule probe" not in dry.stdout
+    assert dry.returncode == 0 and "audit" in dry.stdout and "rule attributes" not in dry.stdout
     assert "membership" not in dry.stdout
 
 
@@ -239,7 +239,8 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     assert score["n"] == 100 and score["auc"] is None and score["acc"] == last["test/acc"]
     audit = json.loads((root / "audit" / "C3.json").read_text())
     assert set(audit["runs"]) == {"fedavg", "gp-noise-0", "gp-noise-0.2"} and audit["scores"]["acc"]
-    assert json.loads((root / "probe" / "C3.json").read_text())["attributes"] == {}, "digits have neither sex nor age"
+    inference = json.loads((root / "attributes" / "C3.json").read_text())
+    assert inference["attributes"] == {}, "digits have neither sex nor age"
     advice = json.loads((root / "advice" / "C3.json").read_text())
     assert advice["ranking"][0]["method"] == advice["recommended"]["method"] and list(advice["runs"]) == ["fedavg"]
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")
@@ -274,4 +275,4 @@ def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_ml
     changed = tmp_path / "changed.yaml"
     changed.write_text(config.read_text().replace("rounds: 2 }", "rounds: 1 }"))
     counts = jobs(snakemake(tmp_path, "-n", config=changed).stdout)
-    assert counts["federate"] == "1" and "divide" not in counts, "another second phase trains its own run again"
+    assert counts["federate"] == "1" and "partition" not in counts, "another second phase trains its own run again"

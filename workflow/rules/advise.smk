@@ -4,7 +4,7 @@
 rule advise:
     input:
         cohort=f"{ROOT}/cohort.json",
-        guard=f"{ROOT}/leakage.json",
+        leakage=f"{ROOT}/leakage.json",
         theta=f"{ROOT}/init/{study.seeds[0]}/theta.safetensors",
     output:
         advice=f"{ROOT}/advice/{{target}}.json",

@@ -1,7 +1,7 @@
-# Public benchmark sets -> hospitals: one rule in the place of ingest, split, cache and guard.
+# Public benchmark sets -> hospitals: one rule in the place of ingest, split, cache and leakage.
 
 
-rule divide:
+rule partition:
     output:
         orders=expand(
             f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients
@@ -9,9 +9,9 @@ rule divide:
         images=expand(f"{ROOT}/clients/{{client}}/images.npy", client=study.split.clients),
         summary=multiext(f"{ROOT}/", "ingest.json", "cohort.json", "leakage.json"),
     log:
-        f"{ROOT}/logs/divide.log",
+        f"{ROOT}/logs/partition.log",
     benchmark:
-        f"{ROOT}/benchmarks/divide.tsv"
+        f"{ROOT}/benchmarks/partition.tsv"
     conda:
         "../../envs/fdamed.yaml"
     resources:
@@ -20,4 +20,4 @@ rule divide:
     params:
         settings=settings("data", "split", "image", "model"),
     shell:
-        "fdamed divide 2> {log:q}"
+        "fdamed partition 2> {log:q}"

@@ -27,10 +27,10 @@ rule features:
         "--target {wildcards.target} --seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 
-rule align:
+rule fit_classical:
     input:
         released_features,
-        guard=f"{ROOT}/leakage.json",
+        leakage=f"{ROOT}/leakage.json",
         cohort=f"{ROOT}/cohort.json",
     output:
         multiext(
@@ -44,9 +44,9 @@ rule align:
         ),
         scores=f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
     log:
-        f"{ROOT}/logs/align.{{run}}.{{target}}.{{seed}}.log",
+        f"{ROOT}/logs/fit_classical.{{run}}.{{target}}.{{seed}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/align.{{run}}.{{target}}.{{seed}}.tsv"
+        f"{ROOT}/benchmarks/fit_classical.{{run}}.{{target}}.{{seed}}.tsv"
     wildcard_constraints:
         run=one_of(CLASSICAL),
     conda:
@@ -58,5 +58,5 @@ rule align:
     params:
         settings=run_settings,
     shell:
-        "fdamed align --run {wildcards.run:q} --target {wildcards.target} "
+        "fdamed fit-classical --run {wildcards.run:q} --target {wildcards.target} "
         "--seed {wildcards.seed} --threads {threads} 2> {log:q}"

@@ -44,7 +44,7 @@ CLASSICAL = [n for n, run in RUNS.items() if catalog()[run.method].get("classica
 FEDERATED = [n for n in RUNS if n not in CLASSICAL]
 COMMANDS = "fdamed.cli.commands"
 DATA = [
-    f"{COMMANDS}.{c}" for c in ("phantom", "ingest", "split", "cache", "guard", "divide")
+    f"{COMMANDS}.{c}" for c in ("phantom", "ingest", "split", "cache", "leakage", "partition")
 ]
 # Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
 SOURCE = {
@@ -212,8 +212,8 @@ def advice_files():
 
 
 def audit_files():
-    """What every target lets out of its audit and, where the configuration asks for them, of the two leak probes."""
-    kinds = ["audit", "probe"] if study.audit.probe and FEDERATED else ["audit"]
+    """What every target releases of its audit and, if configured, of attribute and membership inference."""
+    kinds = ["audit", "attributes"] if study.audit.probe and FEDERATED else ["audit"]
     found = expand(
         f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.split.targets
     )

@@ -89,15 +89,15 @@ rule cache:
         "fdamed cache --client {wildcards.client} --workers {threads} 2> {log:q}"
 
 
-rule guard:
+rule leakage:
     input:
         expand(f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients),
     output:
         f"{ROOT}/leakage.json",
     log:
-        f"{ROOT}/logs/guard.log",
+        f"{ROOT}/logs/leakage.log",
     benchmark:
-        f"{ROOT}/benchmarks/guard.tsv"
+        f"{ROOT}/benchmarks/leakage.tsv"
     conda:
         "../../envs/fdamed.yaml"
     resources:
@@ -106,4 +106,4 @@ rule guard:
     params:
         settings=settings("phantom", "data", "split", "image"),
     shell:
-        "fdamed guard 2> {log:q}"
+        "fdamed leakage 2> {log:q}"

@@ -26,7 +26,7 @@ if study.batch_runs == 1:
 
     rule federate:
         input:
-            guard=f"{ROOT}/leakage.json",  # made when every cache is there
+            leakage=f"{ROOT}/leakage.json",  # made when every cache is there
             theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
         output:
             multiext(f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/", *RUN_FILES),
@@ -58,7 +58,7 @@ else:
             name:
                 f"federate_{number}"
             input:
-                guard=f"{ROOT}/leakage.json",  # made when every cache is there
+                leakage=f"{ROOT}/leakage.json",  # made when every cache is there
                 theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
             output:
                 expand(

@@ -26,7 +26,7 @@ rule audit:
         "fdamed audit --target {wildcards.target} 2> {log:q}"
 
 
-rule probe:
+rule attributes:
     input:
         lambda wildcards: [
             f"{ROOT}/runs/{run}/{wildcards.target}/{seed}/done"
@@ -36,11 +36,11 @@ rule probe:
         order=f"{ROOT}/clients/{{target}}/order.parquet",
         theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
     output:
-        f"{ROOT}/probe/{{target}}.json",
+        f"{ROOT}/attributes/{{target}}.json",
     log:
-        f"{ROOT}/logs/probe.{{target}}.log",
+        f"{ROOT}/logs/attributes.{{target}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/probe.{{target}}.tsv"
+        f"{ROOT}/benchmarks/attributes.{{target}}.tsv"
     conda:
         "../../envs/fdamed.yaml"
     threads: study.train.threads
@@ -51,7 +51,7 @@ rule probe:
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),
     shell:
-        "fdamed probe --target {wildcards.target} --threads {threads} 2> {log:q}"
+        "fdamed attributes --target {wildcards.target} --threads {threads} 2> {log:q}"
 
 
 rule membership:

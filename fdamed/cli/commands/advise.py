@@ -1,25 +1,33 @@
-"""fdamed advise: which method, which beta, which sources, before any long training."""
+"""Predict before training which method, beta and sources work best.
+
+Examples:
+    fdamed advise --config config/config.yaml --target edema --json
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json, write_lines, write_text
 from fdamed.pipeline.clients import hospital, resident
-from fdamed.pipeline.paths import Places, add_config, needed, read_config, weights_in
+from fdamed.pipeline.paths import Places, needed, weights_in
 
 if TYPE_CHECKING:
     from fdamed.federation.client import Client
     from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
     from fdamed.theory.delta_error import Rule
+
+log = logging.getLogger(__name__)
+GROUP = "prepare", 11
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
             fix = f"Choose one of: {', '.join(config.split.clients)}."
             raise FdamedError(f"the configuration has no client {target!r}", "command line", fix)
         found[target] = advise(config, target, seed, arguments.threads)
-        print(told(found[target]), file=sys.stderr)
+        log.info(told(found[target]))
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
 
@@ -69,7 +77,7 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
         server.close()
     share = findings.images / run_images
     if share > 0.05:
-        print(f"the runs are so short that the survey costs {share:.0%} of one", file=sys.stderr)
+        log.warning(f"the runs are so short that the survey costs {share:.0%} of one")
     content = {
         "study": config.study,
         "target_name": target,

@@ -1,21 +1,25 @@
-"""`fdamed audit`: methods compared on the same patients, and by subgroup, inside the target hospital.
+"""Compare the runs of a target on the same patients, by subgroup and by calibration.
 
-It reads the hospital's own predictions and lets out what may be shown: differences, scores of groups that are large
-enough, and calibration in bins that are large enough.
+It runs inside the target client and lets out only what may be shown: differences, and the scores and calibration of
+groups and bins that are large enough.
+
+Examples:
+    fdamed audit --config config/config.yaml --target edema --json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
-from fdamed.pipeline.paths import Places, add_config, read_config, rows_in
+from fdamed.pipeline.paths import Places, rows_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 
     from fdamed.evaluation.subgroups import Group, Standing
 
+log = logging.getLogger(__name__)
+GROUP = "analyze", 2
+PRIVATE = True
 Runs = dict[str, dict[int, int]]
 """Run -> seed -> row of the scores."""
 
@@ -43,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     write_json(path, content)
     if arguments.json:
         print(json.dumps(content, indent=1, ensure_ascii=False))
-    print(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}", file=sys.stderr)
+    log.info(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}")
 
 
 def reference_of(config: Config) -> str:

@@ -1,4 +1,8 @@
-"""`fdamed cache`: one hospital's manifest -> images.npy, order.parquet, rejects.csv."""
+"""Decode the images of one client into a memory-mapped array.
+
+Examples:
+    fdamed cache --config config/config.yaml --client edema --workers 4
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ import argparse
 import os
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.paths import add_config, clinical, read_config, rows_in
+from fdamed.pipeline.paths import clinical, rows_in
+
+GROUP = "prepare", 7
+PRIVATE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

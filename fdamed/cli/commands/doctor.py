@@ -1,4 +1,11 @@
-"""`fdamed doctor`: what is wrong with the data and the machine, told before any job runs; nothing is written."""
+"""Check the configuration, the data and the machine before any job runs.
+
+Nothing is written.
+
+Examples:
+    fdamed doctor --config config/chexpert.yaml
+    fdamed doctor --config config/mimic.yaml --cluster --json
+"""
 
 from __future__ import annotations
 
@@ -11,6 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
@@ -19,11 +27,13 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.pipeline.environment_checks import look_around
-from fdamed.pipeline.paths import add_config, clinical, read_config
+from fdamed.pipeline.paths import clinical
 
 if TYPE_CHECKING:
     import pandas as pd
 
+GROUP = "prepare", 3
+PRIVATE = True
 SAMPLE = 200
 """Files that are opened."""
 DECODED = {"dicom": 15.0, "picture": 80.0}
@@ -83,7 +93,7 @@ def examine(config: Config, cluster: bool = False) -> Report:
     look_around(config, report.say, report.machine["gpu"], cluster)
     _checkpoints(config, report)
     if isinstance(config.data, Benchmark):
-        report.say("ok", "tables", "a public set: `fdamed divide` reads and checks it")
+        report.say("ok", "tables", "a public set: `fdamed partition` reads and checks it")
         return report
     index = _tables(config, report)
     if index is None:

@@ -1,15 +1,22 @@
-"""fdamed evaluate: score the finished seeds of one run at one hospital; predictions stay in that hospital's folder."""
+"""Score the finished seeds of one run on the test split of one client.
+
+The predictions stay in the client's folder.
+
+Examples:
+    fdamed evaluate --config config/config.yaml --run gp --target edema --client edema --seeds 0 1 2
+"""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, add_run, read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, read_json, write_json
-from fdamed.pipeline.paths import Places, add_config, add_run, needed, read_config, weights_in
+from fdamed.pipeline.paths import Places, needed, weights_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
     from fdamed.data.loader import Labeled
     from fdamed.models.flat import FlatModel
 
+GROUP = "run", 5
 REPLICATES = 2000
 """Draws behind an interval over patients: its ends are then sure to about a twentieth of its width."""
 

@@ -1,6 +1,10 @@
-"""fdamed export: the adapted model of one run as ONNX and safetensors, with what is needed to use it elsewhere.
+"""Export the adapted model of one run as ONNX and safetensors, with preprocessing and model card.
 
 No image, no patient and no path of this machine goes into the folder.
+
+Examples:
+    fdamed export results/demo/runs/gp/edema/0 --out edema_model
+    fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out gp_edema_0
 """
 
 from __future__ import annotations
@@ -8,26 +12,29 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import logging
 import os
 import platform
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
+from fdamed.cli.options import add_config, add_run, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file, write_json, write_text
 from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, Exported, rebuilt
 from fdamed.pipeline.finished_runs import Chosen, by_folder, of_study
-from fdamed.pipeline.paths import add_config, add_run, needed, read_config, tensors_in
+from fdamed.pipeline.paths import needed, tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fdamed.export.runtime import Floats
 
+log = logging.getLogger(__name__)
+GROUP = "use the model", 1
 CHECKED, RANDOM = 64, 8
 """Cached images, and random ones, on which the forms of the model are compared."""
 
@@ -53,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     about = write(chosen, arguments.out, not arguments.without_onnx)
     if chosen.method is not None and chosen.method.keeps:
         told = "this model was kept inside the hospital during the study; who passes the folder on lets it out"
-        print(f"note: {told}", file=sys.stderr)
+        log.warning(told)
     if arguments.json:
         print(json.dumps(about, indent=1, ensure_ascii=False))
         return

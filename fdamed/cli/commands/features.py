@@ -1,4 +1,8 @@
-"""fdamed features: what a hospital's images become in a frozen or trained backbone; the file stays in the hospital."""
+"""Embed the images of one client with a frozen or trained backbone; the features stay there.
+
+Examples:
+    fdamed features --config config/config.yaml --client edema --target edema --seed 0
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fdamed import __version__
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.loader import backbones
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file
-from fdamed.pipeline.paths import FROZEN, Places, add_config, needed, read_config, rows_in, weights_in
+from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+GROUP = "run", 3
 SPLITS = ("train", "adapt", "val", "test")
 
 

@@ -1,4 +1,9 @@
-"""fdamed federate: one run, one target, one seed, or several of them in turn; resumes where it was stopped."""
+"""Train one run for one target and seed, or several runs in turn; resumes after a stop.
+
+Examples:
+    fdamed federate --config config/config.yaml --run gp --target edema --seed 0
+    fdamed federate --config config/config.yaml --runs fedavg/edema/0 gp/edema/0
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from fdamed import __version__
+from fdamed.cli.options import add_config, add_run, read_config
 from fdamed.config.digest import digest_sections, without_defaults
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
@@ -30,10 +36,12 @@ from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
 from fdamed.pipeline import batching as batch
 from fdamed.pipeline.clients import device, resident
-from fdamed.pipeline.paths import Places, add_config, add_run, needed, read_config, weights_in
+from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.personalized_models import own_path
 from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
 from fdamed.pipeline.training_code import training_code
+
+GROUP = "run", 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +104,7 @@ def federated(config: Config, run: str, target: str, seed: int) -> Run:
     """The settings of a run of hospitals that train; a classical row is made and scored elsewhere."""
     spec = chosen(config, run, target, seed)
     if catalog()[spec.method].get("classical"):
-        raise FdamedError(f"{spec.method} is a classical method", f"runs.{run}", "`fdamed align` makes and scores it.")
+        raise FdamedError(f"{spec.method} is a classical method", f"runs.{run}", "Use `fdamed fit-classical`.")
     return spec
 
 
@@ -113,7 +121,7 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
     folder = places.run(name, target, seed)
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
-    needed(places.root / "leakage.json", "guard")
+    needed(places.root / "leakage.json", "leakage")
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_floor(name, spec, config, catalog(), sizes, "cohort.json", (target,))
     job = Job(

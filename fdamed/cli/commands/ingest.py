@@ -1,19 +1,28 @@
-"""`fdamed ingest`: raw tree -> clients/index.parquet, clients/rejects.csv, ingest.json."""
+"""Index a raw data set: clients/index.parquet and rejects.csv.
+
+Examples:
+    fdamed ingest --config config/config.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
-import sys
 import time
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, held, private, write_json, write_text
-from fdamed.pipeline.paths import Places, add_config, clinical, read_config
+from fdamed.pipeline.paths import Places, clinical
+
+log = logging.getLogger(__name__)
+GROUP = "prepare", 5
+PRIVATE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +68,7 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
         },
     )
     refused = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items()) or "nothing refused"
-    print(f"{len(frame)} images of {frame['patient'].nunique()} patients; {refused}", file=sys.stderr)
+    log.info(f"{len(frame)} images of {frame['patient'].nunique()} patients; {refused}")
 
 
 def salt_of(data: DataSet, places: Places) -> str:
@@ -86,6 +95,6 @@ def _publish(draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)
     except FileExistsError:
-        print("another process made the salt at the same moment; it is used", file=sys.stderr)
+        log.info("another process made the salt at the same moment; it is used")
     finally:
         draft.unlink()

@@ -1,14 +1,22 @@
-"""fdamed init: the starting weights of one seed."""
+"""Write the initial weights of one seed, random or pretrained.
+
+Examples:
+    fdamed init --config config/config.yaml --seed 0
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, write_json
-from fdamed.pipeline.paths import Places, add_config, read_config
+from fdamed.pipeline.paths import Places
+
+log = logging.getLogger(__name__)
+GROUP = "prepare", 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +41,7 @@ def write(config: Config, seed: int, folder: Path) -> None:
     initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):
         absent = load_pretrained(net, Path(config.model.weights))
-        print(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file", file=sys.stderr)
+        log.info(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file")
     layout = layout_of(net)
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     with atomic(folder / "theta.safetensors") as draft:

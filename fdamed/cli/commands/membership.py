@@ -1,24 +1,27 @@
-"""`fdamed membership`: whether the models of a study give away which patients of one hospital trained them.
+"""Membership inference: whether the models reveal which patients of one client trained them.
 
-The hospital holds both: patients whose images were trained on, and those of its test split. Each finished model that
-it had a part in is attacked by the loss of its images. What is said of single patients is not kept; areas and shares go
-out.
+The client has both: patients whose images were used for training, and those of its test split. Each finished model that
+it contributed to is attacked by the loss of its images. Nothing about single patients is kept; AUCs and rates go out.
+
+Examples:
+    fdamed membership --config config/config.yaml --client edema
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
-from fdamed.pipeline.paths import FROZEN, Places, add_config, clinical, needed, read_config, rows_in, weights_in
+from fdamed.pipeline.paths import FROZEN, Places, clinical, needed, rows_in, weights_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from fdamed.data.loader import Labeled
     from fdamed.models.flat import FlatModel
 
+log = logging.getLogger(__name__)
+GROUP = "analyze", 4
+PRIVATE = True
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
 TRAINED = frozenset({"weights", "update", "features"})
 """Kinds that a hospital sends only where its images have been used."""
@@ -51,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     path = Places.of(config).root / "membership" / f"{arguments.client}.json"
     write_json(path, content)
     told = sum(len(t["runs"]) for t in content["targets"].values())
-    print(f"{told} runs asked about the patients of {arguments.client}: {path}", file=sys.stderr)
+    log.info(f"{told} runs asked about the patients of {arguments.client}: {path}")
 
 
 @dataclass(frozen=True, eq=False)

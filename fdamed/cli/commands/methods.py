@@ -1,4 +1,9 @@
-"""fdamed methods: what there is, whose it is, and what crosses the wire."""
+"""List the methods with their papers, options and what they send.
+
+Examples:
+    fdamed methods
+    fdamed methods --json
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import argparse
 import json
 
 from fdamed.config.loader import catalog
+
+GROUP = "prepare", 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

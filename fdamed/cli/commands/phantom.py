@@ -1,15 +1,21 @@
-"""`fdamed phantom`: synthetic radiographs in the layout that the configuration's data set has."""
+"""Write synthetic chest radiographs in the layout of a real data set.
+
+Examples:
+    fdamed phantom --config config/config.yaml --sheet phantoms.png
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import Phantom
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.paths import add_config, clinical, read_config
+from fdamed.pipeline.paths import clinical
 
+GROUP = "prepare", 4
 LAYOUTS = ("chexpert", "mimic", "midrc")
 
 

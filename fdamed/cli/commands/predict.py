@@ -1,6 +1,10 @@
-"""fdamed predict: scores for new DICOM, JPEG and PNG files from an exported model.
+"""Score new DICOM, JPEG and PNG files with an exported model.
 
-Files are named as they were given; nothing of a header but the view is printed.
+Files are named as given; nothing of a header but the view is printed.
+
+Examples:
+    fdamed predict --model edema_model new/image.dcm more_images/ > scores.csv
+    fdamed predict --model edema_model 'archive/**/*.dcm' --json --out scores.json
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import argparse
 import csv
 import io
 import json
+import logging
 import os
 import sys
 from collections import Counter
@@ -21,6 +26,9 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 from fdamed.export.bundle import RUNTIMES, Exported, read_exported
 
+log = logging.getLogger(__name__)
+GROUP = "use the model", 2
+PRIVATE = True
 BATCH = 64
 
 
@@ -72,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
     refused = Counter(line.reason for line in told if line.reason)
     reasons = "".join(f", {reason} {n}" for reason, n in refused.most_common())
     done = len(told) - refused.total()
-    print(f"{done} of {len(told)} files scored with {runtime}{reasons}", file=sys.stderr)
+    log.info(f"{done} of {len(told)} files scored with {runtime}{reasons}")
     if not done:
         fix = "Give DICOM (CR, DX), JPEG or PNG files of single gray chest radiographs; each file's reason is listed."
         raise FdamedError(f"none of the {len(told)} files could be scored", ", ".join(arguments.images), fix)

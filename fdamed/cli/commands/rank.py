@@ -1,15 +1,21 @@
-"""`fdamed rank`: runs ranked over the targets of one or several studies, from the audits that these let out."""
+"""Rank the runs over the targets of one or several finished studies.
+
+Examples:
+    fdamed rank results/chexpert results/mimic --out ranks
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from pathlib import Path
 from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json, write_text
 
+log = logging.getLogger(__name__)
+GROUP = "analyze", 7
 Sets = dict[str, dict[str, Any]]
 """cohort/target -> its audit."""
 
@@ -31,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out:
         write_json(arguments.out / "ranks.json", content)
         write_text(arguments.out / "ranks.svg", _picture(sets, arguments.metric, [r["run"] for r in content["runs"]]))
-        print(f"{arguments.out / 'ranks.svg'}", file=sys.stderr)
+        log.info(f"{arguments.out / 'ranks.svg'}")
 
 
 def audits(studies: list[Path], metric: str) -> Sets:

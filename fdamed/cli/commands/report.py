@@ -1,16 +1,23 @@
-"""`fdamed report`: tables, figures and one HTML page, made from the files of a study."""
+"""Write the tables, the figures and the HTML report of a study.
+
+Examples:
+    fdamed report --config config/config.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from pathlib import Path
 from typing import Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import held, read_json, write_text
-from fdamed.pipeline.paths import add_config, read_config
+
+log = logging.getLogger(__name__)
+GROUP = "analyze", 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         content = contents.page(config, known, frames, records, missing, facts, ingest, heats)
         write_text(folder / "report" / "index.html", page.render(content))
     absent = f", {len(missing)} missing" if missing else ""
-    print(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}", file=sys.stderr)
+    log.info(f"report on {len(records)} runs{absent}: {folder / 'report' / 'index.html'}")
 
 
 def _advice(config: Config, folder: Path) -> dict[str, dict[str, Any] | None]:
@@ -87,7 +94,7 @@ def _audits(config: Config, folder: Path) -> dict[str, dict[str, Any]]:
     """Target -> its audit, where it is there, and in it the leak probe, where that is."""
     out = {}
     for target in config.split.targets:
-        audit, probe = (folder / kind / f"{target}.json" for kind in ("audit", "probe"))
+        audit, probe = (folder / kind / f"{target}.json" for kind in ("audit", "attributes"))
         if audit.is_file():
             out[target] = read_json(audit) | {"probe": read_json(probe) if probe.is_file() else None}
     return out

@@ -1,4 +1,8 @@
-"""fdamed schema: write what is generated from the code: config/schema.json and the catalog of methods."""
+"""Write config/schema.json and the catalog of methods from the code.
+
+Examples:
+    fdamed schema
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from pathlib import Path
 
 from fdamed.config import loader as configfile
 from fdamed.core.files import write_text
+
+GROUP = "maintain", 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,18 +1,27 @@
-"""`fdamed split`: index -> one manifest a hospital, and cohort.json with sizes, rules and hashes."""
+"""Split the index into one manifest per client, disjoint by patient.
+
+Examples:
+    fdamed split --config config/config.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
+import logging
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, digest, write_json
-from fdamed.pipeline.paths import Places, add_config, clinical, read_config, rows_in
+from fdamed.pipeline.paths import Places, clinical, rows_in
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
+GROUP = "prepare", 6
+PRIVATE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +58,9 @@ def split(config: Config, places: Places) -> None:
             frame.to_parquet(draft, index=False)
     write_json(places.root / "cohort.json", summary)
     for note in cohort.notes:
-        print(f"WARNING: {note}" if "LEAKS" in note else note, file=sys.stderr)
+        log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
     for client, frame in cohort.manifests.items():
-        print(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive", file=sys.stderr)
+        log.info(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive")
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:

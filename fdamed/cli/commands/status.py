@@ -1,4 +1,11 @@
-"""fdamed status: what of a study is done, running, stopped, failed or left; it reads files and changes none."""
+"""Show what of a study is done, running, stopped, failed or pending.
+
+It reads files and changes none.
+
+Examples:
+    fdamed status --config config/config.yaml
+    fdamed status --config config/config.yaml --json
+"""
 
 from __future__ import annotations
 
@@ -10,12 +17,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.study import Config
-from fdamed.pipeline.paths import Places, add_config, read_config
+from fdamed.pipeline.paths import Places
 
-STATES = ("done", "running", "stopped", "failed", "left")
+GROUP = "analyze", 1
+STATES = ("done", "running", "stopped", "failed", "pending")
 BATCHED = re.compile(r"run \d+ of \d+: ")
 """How a batch announces each of its runs in their common log."""
 
@@ -59,24 +68,24 @@ def run(arguments: argparse.Namespace) -> None:
 def files_of(config: Config, places: Places) -> dict[str, bool]:
     """What is made once for the study, in the order in which it is made -> whether it is there."""
     root = places.root
-    data = ("divide",) if isinstance(config.data, Benchmark) else ("ingest", "split", "cache", "guard")
+    data = ("partition",) if isinstance(config.data, Benchmark) else ("ingest", "split", "cache", "leakage")
     made = {
         "ingest": [root / "ingest.json"],
         "split": [root / "cohort.json"],
         "cache": [places.client(p) / "order.parquet" for p in config.split.clients],
-        "guard": [root / "leakage.json"],
-        "divide": [root / "leakage.json", *(places.client(p) / "order.parquet" for p in config.split.clients)],
+        "leakage": [root / "leakage.json"],
+        "partition": [root / "leakage.json", *(places.client(p) / "order.parquet" for p in config.split.clients)],
         "init": [places.init(seed) / "theta.safetensors" for seed in config.seeds],
         "advise": [root / "advice" / f"{t}.json" for t in config.split.targets],
         "audit": [root / "audit" / f"{t}.json" for t in config.split.targets],
-        "probe": [root / "probe" / f"{t}.json" for t in config.split.targets],
+        "attributes": [root / "attributes" / f"{t}.json" for t in config.split.targets],
         "membership": [root / "membership" / f"{p}.json" for p in config.split.clients],
         "track": [root / "tracked.json"],
         "report": [root / "report" / "index.html"],
     }
     known = catalog()
     trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
-    advised, probed = ("advise",) if config.advise else (), ("probe",) if config.audit.probe and trained else ()
+    advised, probed = ("advise",) if config.advise else (), ("attributes",) if config.audit.probe and trained else ()
     asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
     stages = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
     return {stage: all(path.exists() for path in made[stage]) for stage in stages}
@@ -99,9 +108,9 @@ def logs_of(config: Config) -> dict[str, str]:
     classical = [name for name, run in runs.items() if known[run.method].get("classical")]
     trained = [name for name in runs if name not in classical]
     if config.batch_runs == 1:
-        return {n: f"align.{n}" for n in classical} | {n: f"federate.{n}" for n in trained}
+        return {n: f"fit_classical.{n}" for n in classical} | {n: f"federate.{n}" for n in trained}
     batch = {n: f"federate.batch_{place // config.batch_runs}" for place, n in enumerate(trained)}
-    return {n: f"align.{n}" for n in classical} | batch
+    return {n: f"fit_classical.{n}" for n in classical} | batch
 
 
 def standing(places: Places, run: str, target: str, seed: int, log: Path) -> Standing:
@@ -112,7 +121,7 @@ def standing(places: Places, run: str, target: str, seed: int, log: Path) -> Sta
     if is_held(folder):
         return Standing(run, target, seed, "running", rounds)
     why = last_error(log, f"{run}/{target}/{seed}")
-    state = "failed" if why else "stopped" if rounds else "left"
+    state = "failed" if why else "stopped" if rounds else "pending"
     return Standing(run, target, seed, state, rounds, why=why)
 
 

@@ -1,25 +1,31 @@
-"""`fdamed track`: finished runs of a study into MLflow; twice is the same as once."""
+"""Import the finished runs of a study into MLflow; importing twice changes nothing.
+
+Examples:
+    fdamed track --config config/config.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
 import html
 import json
-import sys
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, held, write_json
 from fdamed.core.run_record import Record, study
-from fdamed.pipeline.paths import add_config, read_config
 from fdamed.tracking.models import Candidate
 from fdamed.tracking.payload import NAMED, Entry, run_entry, span, study_entry
 from fdamed.tracking.store import Store
 
+log = logging.getLogger(__name__)
+GROUP = "analyze", 5
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
 """Files that are kept with the study as a whole, where they are there."""
 WAIT = 300.0
@@ -61,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     write_json(folder / "tracked.json", content)
     counts = f"{done.new} new, {done.replaced} replaced, {done.kept} kept"
-    print(f"{len(records)} runs and the report in MLflow: {counts}", file=sys.stderr)
+    log.info(f"{len(records)} runs and the report in MLflow: {counts}")
 
 
 def models_of(config: Config, records: list[Record]) -> list[Candidate]:
@@ -73,7 +79,7 @@ def models_of(config: Config, records: list[Record]) -> list[Candidate]:
     if not config.tracking.models:
         return []
     if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
-        print("no model is registered: pip install 'fdamed[export]' to have them", file=sys.stderr)
+        log.warning("no model is registered: pip install 'fdamed[export]' to have them")
         return []
     return offered(config, records)
 

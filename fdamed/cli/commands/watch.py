@@ -1,13 +1,13 @@
-"""fdamed watch: Snakemake on a cluster, started again where a short outage of the cluster has left it waiting for ever.
+"""Run Snakemake on a SLURM cluster and restart it if an outage left it hanging.
 
-The SLURM plug-in forgets its jobs when it cannot ask for their state. Two signs together tell that this has happened:
-Snakemake says nothing and runs nothing itself, and SLURM, asked by us, has no job of it left. Then Snakemake is killed
-and started again; what is finished is finished, what was cut short goes on from its checkpoint.
+Examples:
+    fdamed watch -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import subprocess
 import sys
@@ -17,6 +17,8 @@ from pathlib import Path
 
 from fdamed.core.errors import FdamedError
 
+log = logging.getLogger(__name__)
+GROUP = "run", 1
 RUN_ID = "SLURM run ID: "
 """How the plug-in's log names the run; every SLURM job of it carries the id as its name."""
 PATIENCE = 60
@@ -24,7 +26,7 @@ PATIENCE = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", type=float, default=400, metavar="SECONDS", help="silence taken for a hang (400)")
+    parser.add_argument("--silence", type=float, default=400, metavar="SECONDS", help="silence taken for a hang (400)")
     parser.add_argument("--every", type=float, default=15, metavar="SECONDS", help="how often to look (15)")
     parser.add_argument("--restarts", type=int, default=20, metavar="N", help="starts after the first (20)")
     parser.add_argument("--recover", action="store_true", help="first cancel the jobs of a dead Snakemake, and unlock")
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     given = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
-    watch = Watch(given, arguments.quiet, arguments.every)
+    watch = Watch(given, arguments.silence, arguments.every)
     if arguments.recover:
         watch.clear_up(newest_run(watch.logs))
     for start in range(arguments.restarts + 1):
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} watch: {text}", file=sys.stderr, flush=True)
+    log.info(f"{time.strftime('%H:%M:%S')} watch: {text}")
 
 
 def newest_run(logs: Path, known: frozenset[Path] = frozenset()) -> str | None:

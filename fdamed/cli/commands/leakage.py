@@ -1,21 +1,31 @@
-"""fdamed guard: no patient in two splits or hospitals, and every near-duplicate image across splits named."""
+"""Check that no patient and no near-duplicate image is in two splits.
+
+Writes leakage.json (counts) and clients/near_duplicates.csv (which images; it stays with the clients).
+
+Examples:
+    fdamed leakage --config config/config.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import dataclasses
-import sys
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.disclosure import cell_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, write_json
-from fdamed.pipeline.paths import Places, add_config, clinical, read_config, rows_in
+from fdamed.pipeline.paths import Places, clinical, rows_in
 
+log = logging.getLogger(__name__)
+GROUP = "prepare", 8
+PRIVATE = True
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 """Split -> what its images are for; a copy in two roles is a leak."""
 
@@ -26,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    guard(config, Places.of(config))
+    check(config, Places.of(config))
 
 
-def guard(config: Config, places: Places) -> None:
+def check(config: Config, places: Places) -> None:
     """Write leakage.json (counts) and clients/near_duplicates.csv (which images; stays in the hospitals)."""
     import numpy as np
     import pandas as pd
@@ -41,7 +51,7 @@ def guard(config: Config, places: Places) -> None:
 
     _, cut = clinical(config)
     if config.image.size < SMALLEST:
-        what = f"copies cannot be looked for in images of {config.image.size} pixels"
+        what = f"near-duplicates cannot be found in images of {config.image.size} pixels"
         raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
     orders = {p: rows_in(places.client(p) / "order.parquet", "cache") for p in cut.clients}
     leakage = check_manifests(orders, cut.rule)
@@ -59,10 +69,9 @@ def guard(config: Config, places: Places) -> None:
         "images": len(rows),
     }
     write_json(places.root / "leakage.json", summary)
-    print(
+    log.info(
         f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two splits, "
-        f"{leakage.patients_in_two_clients} at two hospitals, {len(pairs)} near-duplicates across splits",
-        file=sys.stderr,
+        f"{leakage.patients_in_two_clients} at two clients, {len(pairs)} near-duplicates across splits"
     )
 
 

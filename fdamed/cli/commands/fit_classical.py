@@ -1,4 +1,8 @@
-"""fdamed align: one classical row, from released features to scores; the same files as a federated run."""
+"""Fit one classical method on the features that the clients release, and score it.
+
+Examples:
+    fdamed fit-classical --config config/config.yaml config/classical/demo.yaml --run tca --target edema --seed 0
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from fdamed import __version__
 from fdamed.cli.commands.evaluate import keep_predictions, over_patients
 from fdamed.cli.commands.features import read
 from fdamed.cli.commands.federate import chosen
+from fdamed.cli.options import add_config, add_run, read_config
 from fdamed.config.digest import digest_sections
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
@@ -21,7 +26,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, held, read_json, write_json, write_lines, write_text
 from fdamed.pipeline.clients import device, resident
-from fdamed.pipeline.paths import FROZEN, Places, add_config, add_run, needed, read_config, rows_in, weights_in
+from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
 
-
+GROUP = "run", 4
 JUDGED = ("val", "test")
 
 
@@ -63,7 +68,7 @@ def align(config: Config, name: str, spec: Run, target: str, seed: int, threads:
     torch.set_num_threads(threads)
     places = Places.of(config)
     refuse_unreleased(config, spec, target)
-    needed(places.root / "leakage.json", "guard")
+    needed(places.root / "leakage.json", "leakage")
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     row = ROWS[spec.method](**spec.options)
     model = resident(config)

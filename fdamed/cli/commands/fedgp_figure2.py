@@ -1,14 +1,21 @@
-"""fdamed figure2: the FedGP paper's synthetic study, theory beside training."""
+"""Repeat the synthetic study of the FedGP paper's Figure 2: theory compared with training.
+
+Examples:
+    fdamed fedgp-figure2 --small --out figure2/
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from fdamed.core.files import write_json, write_text
+
+log = logging.getLogger(__name__)
+GROUP = "reproduce published studies", 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)  # the matrices are small
     setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
-    cells = study(setting, lambda text: print(text, file=sys.stderr, flush=True))
+    cells = study(setting, lambda text: log.info(text))
     told = summary(cells)
     by = {(c.shift, c.size): c for c in cells}
     maps: dict[str, Callable[[Cell], str]] = {

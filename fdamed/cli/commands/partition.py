@@ -1,19 +1,26 @@
-"""`fdamed divide`: public benchmark sets -> the files that ingest, split, cache and guard make of radiographs."""
+"""Partition public benchmark sets into clients (replaces ingest, split, cache and leakage).
+
+Examples:
+    fdamed partition --config config/fashion_mnist.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 import time
 from typing import Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.split import Partition
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, private, write_json
-from fdamed.pipeline.paths import Places, add_config, read_config
+from fdamed.pipeline.paths import Places
 
+log = logging.getLogger(__name__)
+GROUP = "prepare", 9
 MANY, FEW = 50, 5
 """With more hospitals than the first, the log names only as many as the second."""
 
@@ -35,7 +42,7 @@ def write(config: Config, places: Places) -> None:
     from fdamed.data.benchmark.sources import fitted, numbered_alike, read
 
     if not isinstance(config.data, Benchmark) or not isinstance(config.split, Partition):
-        fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `guard`."
+        fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `leakage`."
         raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
     begin = time.monotonic()
     used = config.split.sets or tuple(config.data.domains)
@@ -65,9 +72,9 @@ def write(config: Config, places: Places) -> None:
         with atomic(folder / "order.parquet") as draft:
             part.order.to_parquet(draft, index=False)
     for client in [*parts][:FEW] if len(parts) > MANY else parts:
-        print(f"{client}: {_told(parts[client].order)}", file=sys.stderr)
+        log.info(f"{client}: {_told(parts[client].order)}")
     if len(parts) > MANY:
-        print(f"... {len(parts)} hospitals in all", file=sys.stderr)
+        log.info(f"... {len(parts)} clients in all")
     same, twice = repeated(parts), shared(parts)
     described = {client: _describe(part.order, config.model.classes) for client, part in parts.items()}
     none = {

@@ -1,11 +1,17 @@
-"""fdamed params: the parameter counts of a configuration (the healthcare paper's Table 3)."""
+"""Count the parameters of a configuration's models.
+
+Examples:
+    fdamed parameters --config config/chexpert.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from fdamed.pipeline.paths import add_config, read_config
+from fdamed.cli.options import add_config, read_config
+
+GROUP = "prepare", 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,15 +1,21 @@
-"""fdamed classical: every classical method on all pairs of a folder of feature files, published figures beside ours."""
+"""Run TCA, CORAL, JDA and others on feature files of Office-31 and Office-Caltech10.
+
+Examples:
+    fdamed classical-benchmark office_caltech/ --methods tca coral --out table.csv
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import logging
 from pathlib import Path
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 
+log = logging.getLogger(__name__)
+GROUP = "reproduce published studies", 1
 CLASSIFIERS = ("1nn", "svm", "linear", "logistic", "mlp")
 
 
@@ -51,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         if frame[column].notna().any():
             print(f"\n{column}{_about(column, source, arguments.classifier)}\n{markdown(frame, column)}")
     for line in source.get("errata", ()):
-        print(f"erratum: {line}", file=sys.stderr)
+        log.warning(f"erratum: {line}")
 
 
 def _about(column: str, source: dict[str, str], classifier: str) -> str:

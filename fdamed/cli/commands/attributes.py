@@ -1,21 +1,25 @@
-"""`fdamed probe`: how well sex, age, race and view can be read from each model's features, inside the target hospital.
+"""Attribute inference: how well sex, age, race and view can be predicted from the features.
 
-One pass over at most `audit.images` images of the target in each finished model, and of the starting weights. Features
-and what was read of single images stay in the hospital's folder; areas with intervals go out.
+One pass over at most `audit.images` images of the target with each finished model, and with the initial weights.
+Features and predictions for single images stay in the client's folder; AUCs with intervals go out.
+
+Examples:
+    fdamed attributes --config config/config.yaml --target edema
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from typing import TYPE_CHECKING, Any
 
+from fdamed.cli.options import add_config, read_config
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, digest_file, write_json
-from fdamed.pipeline.paths import FROZEN, Places, add_config, needed, read_config, rows_in, weights_in
+from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from fdamed.evaluation.attribute_inference import Question
     from fdamed.models.flat import FlatModel
 
+log = logging.getLogger(__name__)
+GROUP = "analyze", 3
+PRIVATE = True
 SPLITS = ("train", "adapt", "val", "test")
 
 
@@ -44,9 +51,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError(f"the configuration has no target {arguments.target!r}", "command line", fix)
     torch.set_num_threads(arguments.threads)
     content = probed(config, arguments.target)
-    path = Places.of(config).root / "probe" / f"{arguments.target}.json"
+    path = Places.of(config).root / "attributes" / f"{arguments.target}.json"
     write_json(path, content)
-    print(f"{len(content['attributes'])} attributes: {path}", file=sys.stderr)
+    log.info(f"{len(content['attributes'])} attributes: {path}")
 
 
 def probed(config: Config, target: str) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]
             if not (places.weights(FROZEN if spec is None else name, target, seed)).exists():
                 continue
             weights = _weights(config, spec, name, target, seed)
-            kept = places.client(target) / "probes" / name / target / f"{seed}.safetensors"
+            kept = places.client(target) / "attributes" / name / target / f"{seed}.safetensors"
             about = {"weights": digest_file(weights), "asked": same}
             out.setdefault(name, {})[seed] = _kept(kept, about, len(asked)) or _probe(
                 config, spec, name, target, seed, model, data, asked, kept, about

@@ -1,4 +1,4 @@
-"""`fdamed probe` on a small hospital: numbers go out, features and names stay, and nothing is read twice."""
+"""`fdamed attributes` on a small hospital: numbers go out, features and names stay, and nothing is read twice."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def study(tmp_path: Path) -> Path:
 
 
 def probe(study: Path) -> dict:
-    assert main(["probe", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    return json.loads((study / "c" / "probe" / "B.json").read_text())
+    assert main(["attributes", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    return json.loads((study / "c" / "attributes" / "B.json").read_text())
 
 
 def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> None:
@@ -61,14 +61,14 @@ def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> N
     assert all(r["low"] < 0.5 < r["high"] for r in told["attributes"]["age"]["runs"].values())
     (heads,) = sex["heads"]
     assert (heads["run"], heads["base"], heads["heads"], heads["value"]) == ("aux", "fedavg", ["sex"], 0.0)
-    assert "p0001" not in (study / "c" / "probe" / "B.json").read_text()
+    assert "p0001" not in (study / "c" / "attributes" / "B.json").read_text()
     outside = {p.relative_to(study / "c").parts[0] for p in study.rglob("*.safetensors")}
-    assert outside == {"clients", "init", "runs"} and not list((study / "c" / "probe").glob("*.safetensors"))
+    assert outside == {"clients", "init", "runs"} and not list((study / "c" / "attributes").glob("*.safetensors"))
 
 
 def test_only_what_has_new_weights_is_read_again(study: Path) -> None:
     first = probe(study)
-    kept = sorted((study / "c" / "clients" / "B" / "probes").rglob("*.safetensors"))
+    kept = sorted((study / "c" / "clients" / "B" / "attributes").rglob("*.safetensors"))
     assert len(kept) == 6
     stamps = [p.stat().st_mtime_ns for p in kept]
     assert probe(study) == first and [p.stat().st_mtime_ns for p in kept] == stamps
@@ -92,7 +92,7 @@ def test_what_was_read_under_other_rules_for_small_groups_or_by_other_code_is_re
     (study / "config.json").write_text(json.dumps(config | {"privacy": {"smallest_cell": 20}}))
     told = probe(study)
     assert told["attributes"]["sex"]["classes"] == ["F", "M"]
-    kept = sorted((study / "c" / "clients" / "B" / "probes").rglob("*.safetensors"))
+    kept = sorted((study / "c" / "clients" / "B" / "attributes").rglob("*.safetensors"))
     stamps = [p.stat().st_mtime_ns for p in kept]
     monkeypatch.setattr("fdamed.core.provenance.digest_code", lambda *parts: "other")
     assert probe(study) == told and all(p.stat().st_mtime_ns != s for p, s in zip(kept, stamps, strict=True))
@@ -102,10 +102,10 @@ def test_where_nothing_is_known_of_the_patients_no_model_is_asked(study: Path) -
     path = study / "c" / "clients" / "B" / "order.parquet"
     pd.read_parquet(path).drop(columns=["sex", "age", "view", "race"]).to_parquet(path)
     told = probe(study)
-    assert told["attributes"] == {} and not (study / "c" / "clients" / "B" / "probes").exists()
+    assert told["attributes"] == {} and not (study / "c" / "clients" / "B" / "attributes").exists()
 
 
 def test_a_study_without_finished_runs_is_one_clear_error(study: Path, capsys) -> None:
     shutil.rmtree(study / "c" / "runs")
-    assert main(["probe", "--config", str(study / "config.json"), "--target", "B"]) == 2
+    assert main(["attributes", "--config", str(study / "config.json"), "--target", "B"]) == 2
     assert "fdamed federate" in capsys.readouterr().err
