@@ -65,7 +65,7 @@ schema: setup  ## regenerate config/schema.json and the catalog of methods
 
 setup: .venv/made
 
-.venv/made: envs/requirements.lock pyproject.toml setup.py fdamed/ops/kernel.c fdamed/models/trunk.c fdamed/models/tiles.c
+.venv/made: envs/requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r envs/requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .

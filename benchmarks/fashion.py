@@ -25,7 +25,6 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
-from fdamed.models.trunk import BUILD
 from fdamed.training.local import fit
 
 PLACE = Path("/usr/share/datasets/fashion-mnist")
@@ -107,7 +106,6 @@ def main() -> None:
                 "fdamed_ms_a_batch": round(1000 * fdamed_s / SOURCES / BATCHES, 3),
                 "bare_ms_a_batch": round(1000 * bare_s / SOURCES / BATCHES, 3),
                 "losses": [round(statistics.fmean(column), 3) for column in zip(*losses, strict=True)],
-                "convolutions": BUILD,
                 "threads": torch.get_num_threads(),
                 "images": kind,
             }

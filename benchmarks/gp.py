@@ -19,7 +19,6 @@ from fdamed.config.study import Model
 from fdamed.models.backbone import build
 from fdamed.models.flat import layout_of
 from fdamed.ops.aggregation import gp
-from fdamed.ops.kernel import BUILD
 
 SOURCES = 4
 REPEATS = 15
@@ -64,7 +63,6 @@ def main() -> None:
                 "floor_ms": round(floor_ms, 2),
                 "ratio": round(rule_ms / floor_ms, 3),
                 "extra_kb": grown,
-                "sums": BUILD,
                 "threads": torch.get_num_threads(),
                 "sources": SOURCES,
                 "numbers": layout.size,

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from fdamed.core.errors import FdamedError
 from fdamed.export.runtime import INPUT, OUTPUT, Floats, Scorer
-from fdamed.models.cnn import twice_differentiable
 
 OPSET = 18
 LIMIT = 1e-4
@@ -59,11 +57,8 @@ def write_onnx(network: nn.Module, sample: Tensor, path: Path, about: Mapping[st
     import onnx
 
     module = Chances(network).cpu().eval()
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(twice_differentiable(module))  # the compiled convolutions are no operator of ONNX
         torch.onnx.export(
             module,
             (sample,),

@@ -28,7 +28,6 @@ from fdamed.methods._shared.full_gradient import gradient_at, watch
 from fdamed.methods._shared.local_training import Trained, auxiliary_tasks, finite, train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import Layout
-from fdamed.models.forward_only import forward_only
 from fdamed.ops.aggregation import mean
 from fdamed.ops.head_gradient import head_gradient
 from fdamed.training.local import fit, in_order
@@ -72,7 +71,7 @@ def slope(client: Client, ask: Model) -> HeadGradient:
     if n < 2:
         return HeadGradient(g=total.cpu(), n=0)
     server.eval()
-    with torch.no_grad(), forward_only(server):
+    with torch.no_grad():
         for number, rows in enumerate(in_order(n, client.recipe.batch)):
             b = batch_of(client, rows, client.rng, 0, number)
             z = features(client, b.x).float()

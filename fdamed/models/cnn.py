@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.models import trunk
 
-WIDE, FEATURES = 120, 84
+KERNEL, FIRST, SECOND, WIDE, FEATURES = 5, 6, 16, 120, 84
 
 
 class Cnn(nn.Module):
@@ -24,53 +21,31 @@ class Cnn(nn.Module):
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
         super().__init__()
-        left = trunk.sides_of(side)[1]
+        left = ((side - KERNEL + 1) // 2 - KERNEL + 1) // 2
         if left < 1:
             raise FdamedError(
                 f"images of {side} x {side} are too small for two convolutions",
                 "the cnn backbone",
                 "Use images of 16 pixels a side or more.",
             )
-        self.conv1 = nn.Conv2d(channels, trunk.FIRST, trunk.KERNEL)
-        self.conv2 = nn.Conv2d(trunk.FIRST, trunk.SECOND, trunk.KERNEL)
-        self.fc1 = nn.Linear(trunk.SECOND * left * left, WIDE)
+        self.conv1 = nn.Conv2d(channels, FIRST, KERNEL)
+        self.conv2 = nn.Conv2d(FIRST, SECOND, KERNEL)
+        self.fc1 = nn.Linear(SECOND * left * left, WIDE)
         self.fc2 = nn.Linear(WIDE, FEATURES)
         self.head = nn.Linear(FEATURES, classes)
-        self.compiled = True
 
     def features(self, x: Tensor) -> Tensor:
         """(B, channels, side, side) -> (B, 84): what the main head and the auxiliary heads read."""
         return torch.relu(self.fc2(torch.relu(self.fc1(self.convolutions(x)))))
 
     def convolutions(self, x: Tensor) -> Tensor:
-        """(B, channels, side, side) -> (B, 16 * P * P), compiled where that is possible."""
-        weights = (self.conv1.weight, self.conv1.bias, self.conv2.weight, self.conv2.bias)
-        if self.compiled and trunk.serves(x, *weights):  # type: ignore[arg-type]  # these convolutions have biases
-            out: Tensor = trunk.Trunk.apply(x, *weights)  # type: ignore[no-untyped-call]
-            return out
-        return self.layers(x)
-
-    def layers(self, x: Tensor) -> Tensor:
-        """What `convolutions` computes, in torch's own layers."""
+        """(B, channels, side, side) -> (B, 16 * P * P)."""
         first = F.max_pool2d(torch.relu(self.conv1(x)), 2)
         return F.max_pool2d(torch.relu(self.conv2(first)), 2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
         return out
-
-
-@contextmanager
-def twice_differentiable(net: nn.Module, wanted: bool = True) -> Iterator[None]:
-    """Within, the convolutions run in torch's layers: the compiled pass can be differentiated only once."""
-    here = [m for m in net.modules() if isinstance(m, Cnn) and wanted]
-    try:
-        for m in here:
-            m.compiled = False
-        yield
-    finally:
-        for m in here:
-            m.compiled = True
 
 
 @torch.no_grad()

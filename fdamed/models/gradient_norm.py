@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fdamed.models.cnn import twice_differentiable
 from fdamed.models.flat import FlatModel, Layout, view_of
 
 Objective = Callable[[], Tensor]
@@ -104,8 +103,7 @@ class Steepness:
         model = self.players[0]
         parts = [s for s in model.layout.parameters if s.start >= self.start]
         named = dict(model.module.named_parameters())
-        with twice_differentiable(model.module, self.start == 0):
-            value = objective()
+        value = objective()
         j = torch.autograd.grad(value, [named[s.name] for s in parts], create_graph=True, allow_unused=True)
         known = [(s, g) for s, g in zip(parts, j, strict=True) if g is not None]
         norm = torch.sqrt(sum((g.square().sum() for _, g in known), torch.tensor(TINY, device=value.device)))

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fdamed.models.flat import Layout
-from fdamed.ops import kernel
-from fdamed.ops.kernel import Block
 
 T = TypeVar("T")
+Block = tuple[int, int, int]
+"""(layer, start, stop): a stretch of the vector inside one layer."""
 BLOCK = 1 << 16
 """Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
 
@@ -144,8 +144,7 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
             )
         ]
 
-    done = [kernel.inner(g_t, g_s, work)] if kernel.serves(g_t, g_s) else side_by_side(sums, work)
-    dot, ss, tt = (torch.cat(column) for column in zip(*done, strict=True))
+    dot, ss, tt = (torch.cat(column) for column in zip(*side_by_side(sums, work), strict=True))
     index = torch.tensor([layer for layer, *_ in work])
     shape = (layers, len(g_s))
     return (
@@ -176,10 +175,7 @@ def combine(
             torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
         return []
 
-    if kernel.serves(g_t, g_s):
-        kernel.combine(g_t, g_s, blocks(layout, per_layer), own, factors, out)
-    else:
-        side_by_side(add, blocks(layout, per_layer))
+    side_by_side(add, blocks(layout, per_layer))
     out[layout.trainable :] = g_t[layout.trainable :]
     return out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel
-from fdamed.models.forward_only import forward_only
 from fdamed.training.local import as_input, batches, jitter, noisy, taken
 from fdamed.training.optimizer import Optimizer
 
@@ -64,19 +62,17 @@ def outputs(
     if len(rows) > 1 and len(rows[-1]) == 1:
         rows[-2:] = [torch.cat(rows[-2:])]
     model.module.train(adapt and len(images) > 1)
-    half = precision == "bfloat16"
     told, buffers = [], []
     for vector in vectors:
         model.load(vector)
         q = []
-        with nullcontext() if half else forward_only(model.module):
-            for number, part in enumerate(rows):
-                x = as_input(taken(images, part, device))
-                if noise:
-                    x = noisy(x, noise, rng.child("noise", number))
-                with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                    logits = model.module(x)
-                q.append(torch.softmax(logits.float(), dim=1).cpu())
+        for number, part in enumerate(rows):
+            x = as_input(taken(images, part, device))
+            if noise:
+                x = noisy(x, noise, rng.child("noise", number))
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                logits = model.module(x)
+            q.append(torch.softmax(logits.float(), dim=1).cpu())
         told.append(torch.cat(q)[order.argsort()])
         buffers.append(model.theta[model.layout.trainable :].to("cpu", copy=True))
     return torch.stack(told), torch.stack(buffers)

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from fdamed.config.privacy import local_steps
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
-from fdamed.models.cnn import twice_differentiable
 from fdamed.models.flat import FlatModel, view_of
 
 FEWEST, MOST, ROOM = 8, 64, 2**25
@@ -88,12 +87,11 @@ class Mechanism:
         model.grad.zero_()
         together = at_once(len(model.grad))
         total = torch.zeros((), device=x.device)
-        with twice_differentiable(model.module):
-            for start in range(0, len(x), together):
-                part = slice(start, start + together)
-                gradients, losses = of_each(parameters, x[part], y[part])
-                add_clipped(model, gradients, self.clip)
-                total += losses.sum()
+        for start in range(0, len(x), together):
+            part = slice(start, start + together)
+            gradients, losses = of_each(parameters, x[part], y[part])
+            add_clipped(model, gradients, self.clip)
+            total += losses.sum()
         noise = self._normal(len(model.grad), rng.child("noise")).to(model.grad.device)
         model.grad.add_(noise, alpha=self.multiplier * self.clip).div_(self.expected(batch))
         return total / max(1, len(x))

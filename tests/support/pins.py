@@ -50,7 +50,7 @@ def check(name: str, case: str, found: Digests) -> None:
     changed = sorted(k for k in pin.keys() | found.keys() if pin.get(k) != found.get(k))
     assert not changed, (
         f"results changed: {', '.join(changed)} of {case}. If this is intended, list it in docs/decisions and repin: "
-        "FDAMED_REPIN=1 pytest -n 0 <this file>. If the C libraries (fdamed/**/*.so) are missing, build them first."
+        "FDAMED_REPIN=1 pytest -n 0 <this file>."
     )
 
 

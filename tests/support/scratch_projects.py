@@ -27,7 +27,6 @@ from tests.support import dicom_files, raw_trees
 from tests.support.idx_files import write_idx
 
 ROOT = Path(__file__).parents[2]
-BUILT = ("fdamed/ops/*.so", "fdamed/models/*.so")
 LABELED = 10
 SMALL: dict[str, dict[str, Any]] = {
     "train": {"rounds": 2, "device": "cpu"},
@@ -75,9 +74,9 @@ sys.exit(f"not installed: {{missing}}" if missing or not pins else 0)
 
 
 def make(root: Path) -> Path:
-    """The tracked files as they are in the working tree, the compiled parts, and a `.venv` that nothing is put into."""
+    """The tracked files as they are in the working tree, and a `.venv` that nothing is put into."""
     told = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    files = [ROOT / name for name in told.split("\0") if name] + [p for glob in BUILT for p in ROOT.glob(glob)]
+    files = [ROOT / name for name in told.split("\0") if name]
     for path in (p for p in files if p.is_file()):
         copy = root / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -13,14 +13,12 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
-from fdamed.models import trunk
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import fit
 
-compiled = pytest.mark.skipif(trunk.BUILD != "compiled", reason="this installation has no compiled convolutions")
 SHAPES = [(64, 1, 28), (7, 1, 28), (1, 1, 28), (5, 3, 32), (3, 1, 16), (4, 2, 19), (2, 4, 64)]
-"""Batch, channels, side: Fashion-MNIST, CIFAR, the smallest, an odd one, the largest that the compiled pass takes."""
+"""Batch, channels, side: Fashion-MNIST, CIFAR, the smallest, an odd one, a large one."""
 
 
 def network(channels: int = 1, side: int = 28, classes: int = 10) -> Cnn:
@@ -47,12 +45,6 @@ def picking() -> Cnn:
     return net
 
 
-def gradients(net: Cnn, out: Tensor) -> list[Tensor]:
-    weights = [net.conv1.weight, net.conv1.bias, net.conv2.weight, net.conv2.bias]
-    towards = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    return list(torch.autograd.grad((out * towards).sum(), weights))  # type: ignore[arg-type]
-
-
 def test_the_papers_network_has_44426_parameters_and_lenet_for_cifar_62006() -> None:
     assert sum(p.numel() for p in Cnn().parameters()) == 44_426
     assert sum(p.numel() for p in Cnn(3, 32).parameters()) == 62_006
@@ -66,19 +58,6 @@ def test_features_are_84_and_logits_one_a_class(shape: tuple[int, int, int]) -> 
     assert bool((net.features(x) >= 0).all())
     torch.testing.assert_close(net(x), net.head(net.features(x)))
     assert net(x).shape == (n, 7)
-
-
-@compiled
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_compiled_pass_is_torchs_to_rounding_both_ways(shape: tuple[int, int, int]) -> None:
-    n, channels, side = shape
-    net, x = network(channels, side), images(n, channels, side)
-    assert trunk.serves(x, net.conv1.weight, net.conv1.bias, net.conv2.weight, net.conv2.bias)  # type: ignore[arg-type]
-    ours, theirs = net.convolutions(x), net.layers(x)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    for a, b in zip(gradients(net, ours), gradients(net, theirs), strict=True):
-        assert a.shape == b.shape
-        assert float((a - b).norm() / b.norm()) < 1e-5
 
 
 def test_the_whole_networks_gradient_is_that_of_double_precision() -> None:
@@ -134,13 +113,6 @@ def test_where_relu_is_off_no_gradient_passes() -> None:
     assert all(p.grad is None or float(p.grad.abs().sum()) == 0 for p in net.parameters())
 
 
-@compiled
-def test_an_image_is_treated_alike_in_every_batch() -> None:
-    net, x = network(), images(9, 1, 28)
-    whole = net.convolutions(x)
-    assert torch.equal(whole, torch.cat([net.convolutions(one[None]) for one in x]))
-
-
 @pytest.mark.parametrize("row", [0, 13, 23])
 def test_a_pixel_that_is_not_a_number_is_not_hidden_by_a_pool(row: int) -> None:
     x = images(2, 1, 28)
@@ -167,11 +139,6 @@ def test_images_of_another_shape_than_the_networks_are_refused() -> None:
             net(torch.rand(shape))
 
 
-def test_a_width_that_is_not_the_height_is_not_read_as_a_square() -> None:
-    net, x = network(), images(2, 1, 30)[:, :, :28]
-    assert torch.equal(net.convolutions(x), net.layers(x))
-
-
 def test_images_too_small_for_two_convolutions_are_refused() -> None:
     with pytest.raises(FdamedError, match="15 x 15"):
         Cnn(1, 15)
@@ -189,19 +156,11 @@ def test_initialization_is_pytorchs_default_and_seeded() -> None:
     assert float(net.head.bias.detach().abs().max()) <= 1 / math.sqrt(84)
 
 
-def test_a_flat_network_keeps_its_kernels_contiguous_and_learns_what_torchs_layers_learn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_flat_network_keeps_its_kernels_contiguous_and_learns() -> None:
     rng = np.random.default_rng(0)
     data = Labeled(rng.integers(0, 256, (96, 28, 28), dtype=np.uint8), np.arange(96) % 10, {})
-    recipe, results = Recipe(lr=0.05, batch=16, epochs=2, optimizer="sgd"), []
-    for fast in (True, False):
-        model = FlatModel(network())
-        assert model.module.conv2.weight.is_contiguous()  # type: ignore[union-attr, operator]
-        if not fast:
-            monkeypatch.setattr(trunk, "serves", lambda *_: False)
-        outcome = fit(model, data, recipe, stream(3, "fit"))
-        results.append((outcome.loss, model.read()))
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-5)
-    assert results[0][0] > 0 and not torch.equal(results[0][1], FlatModel(network()).theta)
+    model = FlatModel(network())
+    assert model.module.conv2.weight.is_contiguous()  # type: ignore[union-attr, operator]
+    before = model.read()
+    outcome = fit(model, data, Recipe(lr=0.05, batch=16, epochs=2, optimizer="sgd"), stream(3, "fit"))
+    assert 0 < outcome.loss < 2.5 and not torch.equal(model.read(), before)

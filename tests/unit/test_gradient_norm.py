@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from fdamed.config.study import Model
 from fdamed.core.rng import stream
-from fdamed.models import trunk
 from fdamed.models.backbone import Mlp, build
-from fdamed.models.cnn import Cnn, default_init, twice_differentiable
+from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel, layout_of
 from fdamed.models.gradient_norm import Steepness, last_block, length
 from tests.support import federation as hospitals
@@ -170,16 +169,14 @@ def test_what_the_batches_came_to_is_kept(double, probes) -> None:
     assert made.mean_norm == pytest.approx(5.0) and made.path_norm == pytest.approx(4.0)
 
 
-def test_the_compiled_convolutions_step_aside_where_they_must_be_differentiated_twice() -> None:
+def test_the_cnn_can_be_differentiated_twice() -> None:
     net = Cnn(1, 16, 3)
     default_init(net, stream(0, "cnn").torch)
     model = FlatModel(net)
     x, y = torch.rand(5, 1, 16, 16, generator=stream(0, "x").torch), torch.arange(5) % 3
-    weights = (net.conv1.weight, net.conv1.bias, net.conv2.weight, net.conv2.bias)
-    assert trunk.serves(x, *weights) == (trunk.BUILD == "compiled")
 
     def by_hand() -> Tensor:
-        deep = torch.relu(net.fc2(torch.relu(net.fc1(net.layers(x)))))
+        deep = torch.relu(net.fc2(torch.relu(net.fc1(net.convolutions(x)))))
         loss = F.cross_entropy(net.head(deep), y)
         j = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
         return loss + 0.5 * (torch.cat([g.flatten() for g in j]).norm() - 0.2).square()
@@ -189,11 +186,6 @@ def test_the_compiled_convolutions_step_aside_where_they_must_be_differentiated_
     expected = model.grad.clone()
     exact = gradient(model, lambda: F.cross_entropy(net(x), y), 0.5, 0.2, 0)
     assert torch.allclose(exact, expected, rtol=1e-4, atol=1e-6)
-    assert net.compiled
-    with twice_differentiable(net):
-        assert not net.compiled
-    with twice_differentiable(net, wanted=False):
-        assert net.compiled
 
 
 def test_across_the_kinks_of_relu_a_step_along_a_probe_shortens_the_gradient_like_one_along_the_derivative() -> None:

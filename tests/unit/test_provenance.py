@@ -20,7 +20,7 @@ PACKAGE = Path(provenance.__file__).parents[1]
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package whose code can be edited."""
     place = tmp_path / "fdamed"
-    shutil.copytree(PACKAGE, place, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(PACKAGE, place, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(provenance, "PACKAGE", place)
     monkeypatch.setattr(training, "PACKAGE", place)
     forget()

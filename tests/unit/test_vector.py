@@ -8,7 +8,6 @@ from torch import nn
 
 from fdamed.models.flat import Layout, layout_of
 from fdamed.ops import aggregation as vector
-from fdamed.ops import kernel
 
 
 class TwoLayers(nn.Module):
@@ -140,16 +139,9 @@ def test_buffers_are_never_projected(rule) -> None:
 
 
 @pytest.mark.parametrize("sources", [3, 5])
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rule", "factor"), [(vector.gp, "cos"), (vector.fedgp, "proj")])
-def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(
-    rule, factor, threads, compiled, sources, monkeypatch
-) -> None:
-    if compiled and kernel.BUILD != "compiled":
-        pytest.skip("this installation had no C compiler")
-    if not compiled:
-        monkeypatch.setattr(kernel, "serves", lambda g_t, g_s: False)
+def test_large_layers_in_blocks_and_threads_agree_with_the_plain_loop(rule, factor, threads, sources) -> None:
     module = nn.Sequential(nn.Linear(700, 600), nn.Linear(600, 3), nn.Linear(3, 500_000))
     layout = layout_of(module)
     g = torch.Generator().manual_seed(1)

@@ -149,9 +149,6 @@ def fingerprint(
     """What must be the same when a checkpoint is taken up again."""
     import torch
 
-    from fdamed.models import tiles, trunk
-    from fdamed.ops.kernel import BUILD
-
     wanted = config.differential_of(spec)
     private = {"differential": without_defaults(wanted)} if wanted else {}
     data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
@@ -167,8 +164,6 @@ def fingerprint(
         "source": training_code(spec, catalog()),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "device": device(config),
-        "sums": BUILD,
-        "convolutions": trunk.BUILD if config.model.backbone == "cnn" else tiles.BUILD,
         **private,
     }
 
