@@ -1,4 +1,4 @@
-# Every target makes .venv on first use; nothing else needs to be installed but Python 3.11 and make.
+# Every target sets up .venv on first use; only Python 3.11 and make are required.
 PYTHON ?= python3
 CORES ?= $(shell nproc)
 BIN = .venv/bin
@@ -8,28 +8,28 @@ export MLFLOW_DISABLE_TELEMETRY = true
 
 .PHONY: run test test-faults test-docs test-slurm audit check setup bench mlflow docs clean schema lock
 
-run: setup  ## the whole demo: data, training, MLflow, report; then the data of the other two layouts
+run: setup  ## run the demo: data, training, MLflow, report; then the data rules of the other two layouts
 	$(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/mimic_phantom.yaml -- data
 	$(BIN)/snakemake --cores $(CORES) --configfile config/midrc_phantom.yaml -- data
 	@$(BIN)/python -c "from fdamed.config.loader import load; c = load('$(CONFIG)'); print(f'\nreport:  {c.results}/{c.study}/report/index.html\nMLflow:  make mlflow')"
 
-test: setup  ## all tests but the slow ones; COVERAGE=1 measures the branch coverage of fdamed/
+test: setup  ## run all tests except the slow ones; COVERAGE=1 measures the branch coverage of fdamed/
 	$(BIN)/pytest -n $(CORES) --dist loadfile $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
-test-faults: setup  ## kills, full disks, bombs, broken files, two at once (minutes; root for the small disks)
+test-faults: setup  ## run the fault tests: kills, full disks, decompression bombs, damaged files (minutes; root for small disks)
 	$(BIN)/pytest -m faults -n $(CORES) --dist loadfile
 
-test-docs: setup  ## every command of the documentation, run in a small copy of the project on stand-ins (minutes)
+test-docs: setup  ## run every command of the documentation in a small copy of the project (minutes)
 	$(BIN)/pytest -m docs tests/integration/test_docs_run.py
 
-test-slurm: setup  ## a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
+test-slurm: setup  ## run a study on a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
 
-audit: setup  ## known holes in the pinned versions: exit 0 none, 1 some, 3 no service to ask (the floors are checked)
+audit: setup  ## check pinned dependencies for known vulnerabilities (exit 0: none, 1: found, 3: advisory service unreachable)
 	.ci/audit
 
-check: setup  ## style, types, layers, workflow
+check: setup  ## check style, types, import layers and the workflow
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,7 +37,7 @@ check: setup  ## style, types, layers, workflow
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-bench: setup  ## one JSON line a benchmark
+bench: setup  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.gp
 	$(BIN)/python -m benchmarks.round
 	$(BIN)/python -m benchmarks.local
@@ -51,16 +51,16 @@ bench: setup  ## one JSON line a benchmark
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.report
 
-mlflow: setup  ## serve the runs on http://127.0.0.1:5000
+mlflow: setup  ## serve the MLflow runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
 		--backend-store-uri sqlite:///results/mlflow/mlflow.db --artifacts-destination results/mlflow/artifacts
 
-docs: setup  ## the documentation as pages that open offline: site/index.html
+docs: setup  ## build the documentation as pages that open offline: site/index.html
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r envs/docs.lock
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-schema: setup  ## regenerate config/schema.json and the catalog of methods
+schema: setup  ## regenerate config/schema.json and the method catalog
 	$(BIN)/fdamed schema
 
 setup: .venv/made
@@ -71,5 +71,5 @@ setup: .venv/made
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch .venv/made
 
-clean:  ## remove results, phantoms and caches; .venv stays
+clean:  ## delete results, phantoms and caches; keep .venv
 	rm -rf results data/phantoms .snakemake .pytest_cache .mypy_cache .ruff_cache

@@ -1,15 +1,20 @@
-"""Pages that are made from the code when the site is built: one for each method, and the list of decisions."""
+"""MkDocs hooks: pages and tables that are generated from the code when the site is built."""
 
 from __future__ import annotations
 
 import ast
 import json
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from mkdocs.structure.files import File, Files
+
+from fdamed.cli.parser import commands
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
@@ -24,54 +29,97 @@ def about() -> dict[str, Any]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the generated pages."""
-    known, words = catalog(), about()
-    for name in words:
-        files.append(File.generated(config, f"methods/{name}.md", content=method_page(name, known[name], words[name])))
+    """Add a page for each method, and the index of decisions."""
+    from mkdocs.structure.files import File
+
+    known, notes = catalog(), about()
+    for name in notes:
+        files.append(File.generated(config, f"methods/{name}.md", content=method_page(name, known[name], notes[name])))
     files.append(File.generated(config, "decisions/index.md", content=decisions()))
     return files
 
 
 def decisions() -> str:
     """The decision records by number."""
-    records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
-    titles = [(path.name, path.read_text().splitlines()[0].removeprefix("# ")) for path in records]
-    told = "Choices made where the papers, or common practice, leave one."
-    return "\n".join(["# Decisions", "", told, "", *(f"* [{title}]({name})" for name, title in titles)]) + "\n"
+    lines = ["# Decisions", "", "Choices that the papers or common practice leave open, and their reasons."]
+    lines += ["Old records keep the words and file names of their time:"]
+    lines += ["[decision 0042](0042-names-and-rooms.md) lists what was renamed.", ""]
+    for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
+        number, title = path.name[:4], path.read_text().splitlines()[0].removeprefix("# ")
+        lines.append(f"* [{number}]({path.name}) {title.removeprefix(number).lstrip(': ')}")
+    return "\n".join(lines) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """The table of all methods, where a page asks for it; in tables a figure and its interval stay on one line."""
-    lines = markdown.replace("<!-- table of methods -->", methods_table()).split("\n")
+    """Fill in generated tables; keep a figure and its interval on one line of a table cell."""
+    for name, table in TABLES.items():
+        if (mark := f"<!-- table of {name} -->") in markdown:
+            markdown = markdown.replace(mark, table())
+    lines = markdown.split("\n")
     return "\n".join(line.replace(" ± ", "\u00a0±\u00a0") if line.startswith("|") else line for line in lines)
 
 
 def methods_table() -> str:
-    known, words = catalog(), about()
-    lines = ["| run | method | the target gives | x FedAvg | when |", "|---|---|---|---|---|"]
-    for name, said in words.items():
-        cost = f"{said['cost']:.2f}" if said.get("cost") else ""
-        gives = said.get("gives") or ("few labels" if known[name]["target_labels"] else "nothing")
-        lines.append(f"| [`{name}`]({name}.md) | {known[name]['title']} | {gives} | {cost} | {said['when']} |")
+    known = catalog()
+    lines = ["| run | method | the target provides | x FedAvg | when |", "|---|---|---|---|---|"]
+    for name, note in about().items():
+        cost = f"{note['cost']:.2f}" if note.get("cost") else ""
+        gives = note.get("gives") or ("few labels" if known[name]["target_labels"] else "nothing")
+        lines.append(f"| [`{name}`]({name}.md) | {known[name]['title']} | {gives} | {cost} | {note['when']} |")
     return "\n".join(lines)
 
 
-def method_page(name: str, facts: dict[str, Any], words: dict[str, Any]) -> str:
-    """Whose it is, the box, what crosses the wire, when to use it, its options."""
-    parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", words["when"]]
-    place = facts["module"].replace(".", "/") + ".py"
+def privacy_table() -> str:
+    """Which federated methods work with differential privacy and with secure aggregation."""
+    lines = ["| method | differential privacy at the sources | secure aggregation is enough |", "|---|---|---|"]
+    for name, facts in catalog().items():
+        if not facts.get("classical"):
+            sums = f"no: {facts['needs_each']}" if facts["needs_each"] else "yes"
+            lines.append(f"| `{name}` | {'yes' if facts['noised'] else 'no'} | {sums} |")
+    return "\n".join(lines)
+
+
+def commands_table() -> str:
+    """All commands by group, with their summary and first example."""
+    out: list[str] = []
+    for group in dict.fromkeys(command.group for command in commands().values()):
+        out += [f"## {group[0].upper() + group[1:]}", "", "| command | what it does | example |", "|---|---|---|"]
+        for name, command in commands().items():
+            if command.group == group:
+                out.append(f"| `{name}` | {command.summary} | `{command.examples[0]}` |")
+        out.append("")
+    return "\n".join(out)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "methods": methods_table,
+    "privacy": privacy_table,
+    "commands": commands_table,
+}
+"""Name in `<!-- table of NAME -->` -> the table."""
+
+
+def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
+    """Paper, when to use it, server program, messages, cost, options."""
+    parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", notes["when"]]
     if not facts.get("classical"):
-        docstring, box = read(ROOT / place)
-        parts += [docstring, "## The box", f"From `{place}`, the server's program:", fenced(box)]
+        path = source(facts["module"])
+        docstring, program = read(path)
+        parts += [docstring, "## Server program", f"From `{path.relative_to(ROOT)}`:", fenced(program)]
     if facts["wire"]:
-        parts += ["## What crosses the wire", wire_table(facts["wire"])]
-    if words.get("cost"):
-        told = f"A round took {words['cost']:.2f} times the CPU seconds of FedAvg's"
-        how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, medians of three"
-        parts += ["## Cost", f"{told} ({how})."]
+        parts += ["## Messages", wire_table(facts["wire"])]
+    if notes.get("cost"):
+        how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, median of three"
+        parts += ["## Cost", f"A round took {notes['cost']:.2f} times the CPU seconds of FedAvg's ({how})."]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     parts += ["## In a study", fenced(f"runs:\n  {name}: {{{example(facts['options'])}}}", "yaml")]
     return "\n\n".join(parts) + "\n"
+
+
+def source(module: str) -> Path:
+    """The file of a method: a module, or the module of a package that defines `round`."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def read(path: Path) -> tuple[str, str]:
@@ -79,8 +127,8 @@ def read(path: Path) -> tuple[str, str]:
     text = path.read_text()
     tree = ast.parse(text)
     rounds = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == "round"]
-    box = textwrap.dedent(ast.get_source_segment(text, rounds[0], padded=True) or "")
-    return ast.get_docstring(tree) or "", box
+    program = textwrap.dedent(ast.get_source_segment(text, rounds[0], padded=True) or "")
+    return ast.get_docstring(tree) or "", program
 
 
 def fenced(text: str, language: str = "python") -> str:
@@ -88,11 +136,11 @@ def fenced(text: str, language: str = "python") -> str:
 
 
 def wire_table(wire: list[dict[str, Any]]) -> str:
-    lines = ["| step | to a hospital | from a hospital |", "|---|---|---|"]
+    lines = ["| step | to a client | from a client |", "|---|---|---|"]
     for step in wire:
         down, up = (", ".join(f"{k}: {v}" for k, v in step[side].items()) for side in ("to_hospital", "from_hospital"))
         lines.append(f"| `{step['step']}` | {down} | {up} |")
-    return "\n".join(lines) + "\n\nA hospital lets out only the kinds that `privacy.release` names."
+    return "\n".join(lines) + "\n\nA client sends only the kinds that `privacy.release` names."
 
 
 def options_table(options: dict[str, Any]) -> str:
@@ -104,5 +152,5 @@ def options_table(options: dict[str, Any]) -> str:
 
 
 def example(options: dict[str, Any]) -> str:
-    """The first option at its default, so that a reader sees where options go."""
+    """The first option at its default, to show where options go."""
     return next((f"{name}: {json.dumps(o['default'])}" for name, o in options.items()), "")

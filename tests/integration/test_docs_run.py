@@ -1,7 +1,7 @@
 """Runs every command of the documentation, page by page, in a small copy of the project.
 
-`tests/support/scratch_projects.py` says what is smaller there. NOT_RUN lists what cannot be run, with the reason;
-SHORTER lists what is run with fewer arguments. The cheap commands run by default, the others with `make test-docs`.
+`tests/support/scratch_projects.py` makes the copy. NOT_RUN lists commands that cannot run, with the reason; SHORTER
+adds arguments that make a command short. Cheap commands run by default, the others with `make test-docs`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support import scratch_projects as scratch
 from tests.support.documented import REFUSED, ROOT, commands
 
 IN_CI = "talks to SLURM: tests/slurm runs it on a real one (`.ci/slurm`)"
-NETWORK = "installs from the network; that the extra exists is a test below"
+NETWORK = "installs from the network; a test below checks that the extra exists"
 NOT_RUN = {
     "fdamed watch -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
     "fdamed watch --recover -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
@@ -32,16 +32,16 @@ NOT_RUN = {
     "fdamed doctor --config config/mimic.yaml --cluster --json": IN_CI,
     ".ci/slurm short": "installs SLURM and starts it; a job of its own in CI",
     "make test-slurm": "installs SLURM and starts it; minutes",
-    "make test-docs": "is this file: it would run itself",
-    "make audit": "asks a vulnerability service, and answers 3 where it reaches none: nothing to expect from it here",
-    "make bench": "an hour of measuring; its parts that a page names are run one by one",
+    "make test-docs": "is this file and would run itself",
+    "make audit": "asks an advisory service, which may be unreachable: its exit code is not known here",
+    "make bench": "takes an hour; the benchmarks that a page names run one by one",
     "pip install 'fdamed[slurm]'": NETWORK,
     "pip install 'fdamed[privacy]'": NETWORK,
     "pip install 'fdamed[export]'": NETWORK,
 }
-"""Command -> why it is not run here."""
+"""Command -> the reason why it is not run here."""
 SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}
-"""Commands that do not end: run until the address answers."""
+"""Commands that do not end; they run until the address answers."""
 FEW = "--side 32 --images 32 --repeats 1"
 SHORTER = {
     "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,
@@ -50,17 +50,17 @@ SHORTER = {
     "python -m benchmarks.liar --runs fedavg gp --seeds 0 1 2": "--runs fedavg --seeds 0",
     "python -m benchmarks.plain": f"--root {scratch.FASHION} --noise 0.4",
 }
-"""Command -> words that are added to make it short."""
+"""Command -> arguments that make it short."""
 SELECTED = {
     "make test": "tests/unit/test_wire.py",
     "make test-faults": "tests/faults/test_not_finite.py",
     "pytest -m faults": "tests/faults/test_not_finite.py",
 }
-"""Commands that run tests -> those that stand for all of them (PYTEST_ADDOPTS)."""
+"""Commands that run tests -> the tests that represent them (PYTEST_ADDOPTS)."""
 NEEDS = {"make docs": "mkdocs"}
-"""Command -> the package that it would install from the network; without it the command is skipped, and says so."""
+"""Command -> the package that it would install from the network; without the package it is skipped."""
 LAST = ["make clean"]
-"""Takes the studies away that the others look at."""
+"""Deletes the studies that other commands need."""
 CHEAP = {
     "source .venv/bin/activate",
     "fdamed --help",
@@ -75,7 +75,7 @@ TIMEOUT = 1500
 
 
 def to_run() -> list[str]:
-    """Each command once, where it stands first."""
+    """Each command once, in the order of the pages."""
     lines = list(dict.fromkeys(line for _, line in commands() if line not in NOT_RUN))
     return [line for line in lines if line not in LAST] + LAST
 
@@ -83,14 +83,14 @@ def to_run() -> list[str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (ROOT / ".git").exists():
-        pytest.skip("not a checkout: which files belong to the project is what git knows")
+        pytest.skip("not a checkout: git lists the files of the project")
     return scratch.make(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")
-def furnished(project: Path) -> Path:
-    """With the stand-ins for what a reader has downloaded."""
-    scratch.stand_ins(project)
+def with_data(project: Path) -> Path:
+    """The project with synthetic data in place of downloads."""
+    scratch.write_data(project)
     return project
 
 
@@ -100,7 +100,7 @@ def children() -> float:
 
 
 def shell(line: str) -> list[str]:
-    """The shell for which a line is meant."""
+    """The shell that runs a line."""
     if "completion zsh" in line:
         if not shutil.which("zsh"):
             pytest.skip("zsh is not installed")
@@ -110,18 +110,18 @@ def shell(line: str) -> list[str]:
 
 def run(line: str, project: Path) -> None:
     if line in NEEDS and not importlib.util.find_spec(NEEDS[line]):
-        pytest.skip(f"{NEEDS[line]} is not installed, and nothing is installed here")
+        pytest.skip(f"{NEEDS[line]} is not installed")
     before, began = children(), time.monotonic()
     environment = scratch.environment(project) | ({"PYTEST_ADDOPTS": SELECTED[line]} if line in SELECTED else {})
-    log = project / "home/told"
-    with log.open("w") as told:
+    log = project / "home/output"
+    with log.open("w") as output:
         process = subprocess.Popen(
             shell(line),
             cwd=project,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
         try:
@@ -135,7 +135,7 @@ def run(line: str, project: Path) -> None:
 
 
 def note(line: str, cpu: float, wall: float) -> None:
-    """FDAMED_DOCS_COSTS names a file for the seconds of each command."""
+    """Append the seconds of a command to the file FDAMED_DOCS_COSTS."""
     if place := os.environ.get("FDAMED_DOCS_COSTS"):
         with Path(place).open("a", encoding="utf-8") as costs:
             costs.write(f"{cpu:8.1f} {wall:8.1f}  {line}\n")
@@ -163,23 +163,23 @@ def test_a_cheap_command_of_the_documentation_runs(line: str, project: Path) -> 
 
 @pytest.mark.docs
 @pytest.mark.parametrize("line", [line for line in to_run() if line not in CHEAP])
-def test_a_command_of_the_documentation_runs(line: str, furnished: Path) -> None:
-    run(line, furnished)
+def test_a_command_of_the_documentation_runs(line: str, with_data: Path) -> None:
+    run(line, with_data)
 
 
-def test_no_exception_is_declared_that_no_page_uses() -> None:
+def test_every_declared_exception_is_used_by_a_page() -> None:
     documented = {line for _, line in commands()}
     for declared in (NOT_RUN, SERVERS, SHORTER, SELECTED, NEEDS, LAST, CHEAP, REFUSED):
         assert [line for line in declared if line not in documented] == []
 
 
-def test_every_documented_command_is_run_or_has_a_reason_why_not() -> None:
+def test_every_documented_command_runs_or_has_a_reason_not_to() -> None:
     documented = {line for _, line in commands()}
     assert len(documented) > 90 and set(to_run()) | set(NOT_RUN) == documented
     assert not set(to_run()) & set(NOT_RUN) and all(len(reason.split()) > 3 for reason in NOT_RUN.values())
 
 
-def test_every_extra_that_a_page_installs_is_one_of_the_package() -> None:
+def test_every_extra_that_a_page_installs_exists() -> None:
     named = {m for line in NOT_RUN for m in re.findall(r"fdamed\[(\w+)\]", line)}
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     assert named and named <= set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The commands that the documentation names: in shell blocks, behind `$` in transcripts, and in sentences."""
+"""The commands of the documentation: in shell blocks, after `$` in transcripts, and in sentences."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SHELLS = {"sh", "bash", "console"}
 SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)*)`(?!`)")
 PROGRAMS = {"fdamed", "snakemake", "make", "python", "pytest", "pip", "mlflow", "eval"}
 WITHOUT_OPTIONS = {"fdamed methods", "fdamed schema"}
-"""Commands that are whole in two words; `fdamed advise` in a sentence is only the name of one."""
+"""Complete commands of two words; `fdamed advise` in a sentence is only a name."""
 PLACEHOLDER = re.compile(r"[A-Z_]+|\[.*|.*\]|\.\.\.")
-"""A word that makes a form of a command: FOLDER, C, [--seed S]."""
+"""A word that makes a command a template: FOLDER, C, [--seed S]."""
 HELP = "fdamed COMMAND --help"
 REFUSED = {"fdamed predict --modle edema_model film.dcm": 2}
-"""Commands that a page shows as mistakes -> their exit code there."""
+"""Commands that a page shows as mistakes -> their exit code."""
 
 
 def commands() -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ def plain(line: str) -> str:
 
 
 def is_command(span: str) -> bool:
-    """Whether a sentence's code can be typed as it stands: neither a name of a command nor a form with placeholders."""
+    """Whether code in a sentence is a complete command: neither only its name nor a template with placeholders."""
     words = span.split()
     program = words[0]
     if program not in PROGRAMS and not program.startswith(".ci/"):
@@ -71,7 +71,7 @@ def words_of(line: str) -> list[str]:
 
 
 def values(words: list[str], option: str) -> list[str]:
-    """What stands behind an option that takes several."""
+    """The values of an option that takes several."""
     if option not in words:
         return []
     rest = words[words.index(option) + 1 :]

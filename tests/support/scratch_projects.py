@@ -1,7 +1,6 @@
-"""A scratch copy of the project in which the documentation's commands can be run: small, with stand-ins for the data.
+"""A small copy of the project, with synthetic data, in which tests run the commands of the documentation.
 
-What is smaller there is declared here, once: rounds, seeds, images and networks of the configurations. Commands, runs,
-layouts and the workflow are those of the reader.
+The copy has fewer rounds, seeds and images and smaller networks. Commands, runs, layouts and the workflow are the same.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "phantom": {"patients": 500, "size": 64},
     "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1, "smallest_cell": 1},
 }
-"""Section -> what every configuration that has it gets."""
-CUT = {"per_class": 60, "labeled": LABELED}
-"""Numbers of images, where a configuration has such numbers; all hospitals have equal `shares`."""
+"""Section -> values that replace those of every configuration with this section."""
+SPLIT = {"per_class": 60, "labeled": LABELED}
+"""Numbers of images, if a configuration has such keys; all hospitals have equal `shares`."""
 STATES = {state: {"weight": 1.0} for state in ("IL", "NC", "CA", "IN", "TX")}
-"""As many patients in each of MIDRC's states: of a few hundred the smallest would have none."""
+"""Equally many patients in each of MIDRC's states: otherwise the smallest would have none."""
 FOR_STUDIES = {"batch_runs": 100}
-"""What a whole study gets: its runs one after the other in one process, whose start would else cost most."""
+"""Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
-"""Runs that commands name. Of the others of a file the first two and the last are trained."""
+"""Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
 SEEDS = {"config.yaml": [0, 1, 2]}
-"""Seeds by file name; [0] in all others. The demo's are named by commands."""
+"""Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
     "clients": {
@@ -60,9 +59,9 @@ BENCHMARKS = {
     "startup": {"REPEATS = 5": "REPEATS = 1"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
 }
-"""Benchmark -> its sizes and what becomes of them: they go their whole way, but measure nothing."""
+"""Benchmark -> its sizes and their replacements: it runs completely, but measures nothing."""
 STUB = """#!{python}
-# Nothing is installed from here: says whether what a command would install is there already, as the lock file pins it.
+# Installs nothing: checks whether the pinned packages of the lock files are already installed.
 import re, sys
 from importlib.metadata import version
 from pathlib import Path
@@ -74,9 +73,9 @@ sys.exit(f"not installed: {{missing}}" if missing or not pins else 0)
 
 
 def make(root: Path) -> Path:
-    """The tracked files as they are in the working tree, and a `.venv` that nothing is put into."""
-    told = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    files = [ROOT / name for name in told.split("\0") if name]
+    """Copy the tracked files of the working tree, with a `.venv` that cannot be changed."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
     for path in (p for p in files if p.is_file()):
         copy = root / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +89,14 @@ def make(root: Path) -> Path:
         path = root / f"benchmarks/{name}.py"
         text = path.read_text(encoding="utf-8")
         for size, small in sizes.items():
-            assert size in text, f"{path.name} has no {size!r} any more: mend BENCHMARKS"
+            assert size in text, f"{path.name} no longer has {size!r}: update BENCHMARKS"
             text = text.replace(size, small)
         path.write_text(text, encoding="utf-8")
     return root
 
 
 def link_environment(place: Path) -> None:
-    """This test's own environment by links, with a stamp that is newer than all it is made of, and without pip."""
+    """Link the environment of this test, with a new stamp file and a pip that installs nothing."""
     (place / "bin").mkdir(parents=True)
     for path in Path(sys.prefix).iterdir():
         if path.name not in ("bin", "made", "audit", "slurm"):
@@ -112,7 +111,7 @@ def link_environment(place: Path) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """What a reader's shell has after `source .venv/bin/activate`, with a home of its own."""
+    """The environment of a shell after `source .venv/bin/activate`, with its own home folder."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "FDAMED", "SNAKEMAKE"))}
     return kept | {
         "PATH": f"{root}/.venv/bin{os.pathsep}{os.environ['PATH']}",
@@ -126,13 +125,13 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """A configuration that is done in seconds: the same hospitals, runs and rules on fewer and smaller images."""
+    """A configuration that runs in seconds: the same hospitals, runs and rules on fewer and smaller images."""
     out = {key: value | SMALL.get(key, {}) if isinstance(value, dict) else value for key, value in content.items()}
     if content.get("model", {}).get("backbone") == "cnn":
         out["image"] = content["image"]
     if "split" in content:
-        cut = {k: v for k, v in content["split"].items() if k != "shares"}
-        out["split"] = cut | {k: n for k, n in CUT.items() if isinstance(cut.get(k), int)}
+        split = {k: v for k, v in content["split"].items() if k != "shares"}
+        out["split"] = split | {k: n for k, n in SPLIT.items() if isinstance(split.get(k), int)}
     if "runs" in content:
         runs = list(content["runs"].items())
         kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
@@ -151,7 +150,7 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
-    """At most one round of warm-up, labels below those of the cut, and of a sweep its first two values."""
+    """At most one warm-up round, fewer labels than the split has, and the first two values of a sweep."""
     out = dict(options)
     if "warmup" in out:
         out["warmup"] = min(out["warmup"], 1)
@@ -164,16 +163,16 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(content: dict[str, Any]) -> set[str]:
-    """The names of a configuration's runs after its sweeps over one key."""
+    """The names of a configuration's runs after expanding its sweeps."""
     swept = {run: options.get("sweep", {}) for run, options in content["runs"].items()}
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 
-# --- stand-ins for what a reader has ---------------------------------------------------------------------------------
+# --- synthetic data ---------------------------------------------------------------------------------
 
 
-def stand_ins(root: Path) -> None:
-    """Synthetic data in the real layouts, where the pages tell the reader to put the real ones."""
+def write_data(root: Path) -> None:
+    """Synthetic data in the real layouts, in the places that the pages name."""
     phantom = Phantom(**SMALL["phantom"])
     write_phantom(phantom, "chexpert", root / "data/CheXpert-v1.0-small")
     write_phantom(phantom, "mimic", root / "data/mimic-cxr-jpg/2.1.0")
@@ -187,25 +186,26 @@ def stand_ins(root: Path) -> None:
     for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     table(root)
-    films(root)
+    radiographs(root)
     office(root / "office_caltech")
 
 
-def nih(folder: Path, films: int = 420) -> None:
-    """NIH's table and pictures; every sixth patient has no finding."""
+def nih(folder: Path, images: int = 420) -> None:
+    """NIH's table and images; every sixth patient has no finding."""
     findings = ["No Finding", "Nodule|Mass", "Consolidation", "Infiltration", "Effusion", "Atelectasis"]
     rng, rows = np.random.default_rng(0), []
     (folder / "images").mkdir(parents=True)
-    for i in range(films):
+    for i in range(images):
         name, sex, view = f"{i + 1:08d}_000.png", "MF"[i // 6 % 2], ("PA", "AP")[i // 12 % 2]
         rows.append([name, findings[i % 6], "0", str(i + 1), str(20 + i % 60), sex, view, "2500,2048", "0.168,0.168"])
         Image.fromarray(rng.integers(0, 255, (64, 64), dtype=np.uint8)).save(folder / "images" / name)
     raw_trees.write_table(folder / "Data_Entry_2017_v2020.csv", raw_trees.NIH_HEADER, rows)
 
 
-def table(root: Path, films: int = 240) -> None:
-    """The configuration that docs/data/table.md shows, whole, and the images that it describes."""
-    shown = re.findall(r"^```yaml\n(.*?)^```", (root / "docs/data/table.md").read_text(encoding="utf-8"), re.M | re.S)
+def table(root: Path, images: int = 240) -> None:
+    """The configuration of docs/how_to/data/table.md, completed, and the images that it describes."""
+    page = (root / "docs/how_to/data/table.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
     content = {
         "study": "ours",
         **yaml.safe_load(shown[0]),
@@ -219,7 +219,7 @@ def table(root: Path, films: int = 240) -> None:
         (root / name).write_text(yaml.safe_dump(smaller(content, name), sort_keys=False), encoding="utf-8")
     rng, rows = np.random.default_rng(1), []
     (root / "data/ours").mkdir(parents=True)
-    for i in range(films):
+    for i in range(images):
         sick = ("present", "absent")[i % 2]
         rows.append(
             (f"{i}.png", f"p{i}", 1 + i // 2 % 2, 30 + i % 50, "AP", ("north", "south", "east")[i % 3], "A", sick)
@@ -231,8 +231,8 @@ def table(root: Path, films: int = 240) -> None:
     frame.to_csv(root / "data/ours/images.csv", index=False)
 
 
-def films(root: Path) -> None:
-    """Films that an exported model has never seen: pictures, DICOM files, and one that is none."""
+def radiographs(root: Path) -> None:
+    """Radiographs that an exported model has never seen: JPEG and DICOM files, and one file that is no image."""
     pictures = sorted((root / "data/CheXpert-v1.0-small").rglob("view1_frontal.jpg"))[:3]
     for folder in ("films", "new", "more_films", "archive/2026"):
         (root / folder).mkdir(parents=True)
@@ -243,7 +243,7 @@ def films(root: Path) -> None:
 
 
 def office(folder: Path, samples: int = 30, words: int = 800) -> None:
-    """Four domains of three classes that are apart, each with a mean of its own."""
+    """Four domains of three separable classes, each with its own mean."""
     folder.mkdir()
     for seed, name in enumerate(("amazon", "Caltech10", "dslr", "webcam")):
         y = np.arange(samples) % 3

@@ -200,9 +200,3 @@ def test_no_color_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch, 
     monkeypatch.setenv("NO_COLOR", "1")
     console().print(Text("x", style="red"))
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_the_page_of_commands_lists_every_command() -> None:
-    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
-    for name, command in commands().items():
-        assert f"| `{name}` | {command.summary} |" in page, name

@@ -1,12 +1,13 @@
-"""The documentation: every command in it can be typed, and every page can be reached.
+"""The documentation: every command parses, every page is in the navigation, and every link leads somewhere.
 
-Commands are checked against the real parsers and configurations; tests/integration/test_docs_run.py runs them.
+Commands are checked with the real parsers and configurations; tests/integration/test_docs_run.py runs them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -36,12 +37,16 @@ OTHER_PROGRAMS = {
     "npm",
 }
 COMMANDS = fdamed_commands()
+_spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs/pages.py")
+assert _spec and _spec.loader
+pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pages)
 MADE_BY_READER = {"mine.yaml", "ours.yaml", "config/ours.yaml"}
-"""Configurations that a page tells its reader to write."""
+"""Configurations that a page asks its reader to write."""
 
 
 def parse(words: list[str]) -> None:
-    """Parse a command of fdamed as the program would; SystemExit: it would be refused."""
+    """Parse a command of fdamed as the program does; SystemExit: it is refused."""
     if words[0] in ("--help", "--version", "-V", "-h"):
         return
     parser = argparse.ArgumentParser(prog=f"fdamed {words[0]}")
@@ -70,7 +75,7 @@ def check(words: list[str]) -> None:
     elif program == "pytest":
         assert all((ROOT / w).exists() for w in words[1:] if w.startswith("tests/"))
     else:
-        assert program in OTHER_PROGRAMS, f"a command that no test knows: {program}"
+        assert program in OTHER_PROGRAMS, f"no test knows this command: {program}"
 
 
 def check_configurations(words: list[str], option: str) -> None:
@@ -80,9 +85,7 @@ def check_configurations(words: list[str], option: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), sorted({c for c in commands() if c[1] not in REFUSED}))
-def test_every_command_in_the_documentation_can_be_typed(
-    page: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_in_the_documentation_parses(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         check(words_of(line))
     except SystemExit:
@@ -91,7 +94,7 @@ def test_every_command_in_the_documentation_can_be_typed(
 
 @pytest.mark.slow
 def test_every_study_in_the_documentation_can_be_planned(tmp_path: Path) -> None:
-    """`snakemake -n` of each configuration that a page names; data need not be there to plan."""
+    """`snakemake -n` of each configuration that a page names; planning needs no data."""
     planned = {tuple(values(words_of(line), "--configfile")) for _, line in commands() if "snakemake" in line}
     planned = {p for p in planned if p and not MADE_BY_READER & set(p)}
     assert len(planned) > 10
@@ -119,18 +122,33 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
 
 
 def test_pages_fetch_nothing_from_elsewhere() -> None:
-    """Neither fonts nor the worker that searches in pages that are opened as files."""
-    told = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    own = [*told["extra_css"], *told["extra"]["polyfills"]]
-    assert told["theme"]["font"] is False and any("iframe-worker" in name for name in own)
+    """Neither fonts nor the search worker of pages that are opened as files."""
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    own = [*site["extra_css"], *site["extra"]["polyfills"]]
+    assert site["theme"]["font"] is False and any("iframe-worker" in name for name in own)
     assert all((ROOT / "docs" / name).is_file() for name in own)
 
 
-def test_every_federated_method_has_a_page_that_says_when_to_use_it() -> None:
-    words = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
-    federated = {name for name, entry in catalog().items() if not entry.get("classical")}
-    assert set(words) == federated
-    assert all(said["when"].endswith(".") for said in words.values())
+def test_every_federated_method_has_a_page_with_its_use() -> None:
+    notes = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
+    assert set(notes) == federated()
+    assert all(note["when"].endswith(".") for note in notes.values())
+    for name, note in notes.items():
+        page = pages.method_page(name, catalog()[name], note)
+        assert "## Server program" in page and "def round(" in page, name
+
+
+def federated() -> set[str]:
+    return {name for name, entry in catalog().items() if not entry.get("classical")}
+
+
+def test_generated_tables_have_every_command_and_method() -> None:
+    marks = {name for page in PAGES for name in re.findall(r"<!-- table of (\w+) -->", page.read_text())}
+    assert marks == set(pages.TABLES)
+    table = pages.commands_table()
+    assert [c for c in COMMANDS.values() if f"| `{c.name}` | {c.summary} | `{c.examples[0]}` |" not in table] == []
+    assert {name for name in federated() if f"| `{name}` |" not in pages.privacy_table()} == set()
+    assert {name for name in federated() if f"| [`{name}`]({name}.md) |" not in pages.methods_table()} == set()
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -148,7 +166,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_every_file_of_tests_that_a_page_cites_is_there() -> None:
+def test_every_test_file_that_a_page_names_exists() -> None:
     there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     cited = {(page.name, name) for page in PAGES for name in re.findall(r"\btest_\w+\.py\b", page.read_text())}
     assert len(cited) > 20
