@@ -1,8 +1,9 @@
-"""The network of the healthcare paper: MONAI's ResNet, a hidden layer, a main head."""
+"""The network of the healthcare paper: a ResNet, a hidden layer and a main head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ from torch import Tensor, nn
 from fdamed.config.study import Model
 from fdamed.core.errors import FdamedError
 from fdamed.models.cnn import FEATURES, Cnn, default_init
-from fdamed.models.light_import import monai_module
+from fdamed.models.resnet import Basic, Bottleneck, ResNet
 
-LAYERS = {
-    "resnet18": ("basic", (2, 2, 2, 2), 1),
-    "resnet34": ("basic", (3, 4, 6, 3), 1),
-    "resnet50": ("bottleneck", (3, 4, 6, 3), 4),
+BLOCKS: dict[str, tuple[type[Basic | Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (Basic, (2, 2, 2, 2)),
+    "resnet34": (Basic, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
 }
-"""Backbone -> (block, blocks a stage, expansion of the block)."""
+"""Backbone -> kind of block, number of blocks in each stage."""
 GROUPS = 8
-"""Of channels, which come in eights."""
+"""Groups of channels in GroupNorm; the number of channels is a multiple of eight."""
 
 
 class Net(nn.Module):
@@ -78,33 +79,11 @@ def feature_size(model: Model) -> int:
 
 
 def _resnet(model: Model) -> Net:
-    block, layers, expansion = LAYERS[model.backbone]
-    # Eight at a time: with fewer, torch 2.13 writes outside its memory in channels_last convolutions (decision 0005).
+    block, blocks = BLOCKS[model.backbone]
+    # Multiples of eight: otherwise channels_last convolutions of torch 2.13 write outside their memory (0005).
     planes = [max(8, 8 * round(c * model.width / 8)) for c in (64, 128, 256, 512)]
-    resnet = monai_module("networks.nets.resnet").ResNet
-    trunk = resnet(
-        block,
-        list(layers),
-        planes,
-        spatial_dims=2,
-        n_input_channels=3,
-        conv1_t_size=7,
-        conv1_t_stride=2,  # He et al.; MONAI's default of 1 is another network at four times the cost
-        bias_downsample=False,
-        feed_forward=False,
-    )
-    if model.norm == "group":
-        _by_image(trunk)
-    return Net(trunk, planes[3] * expansion, model.hidden, model.classes)
-
-
-def _by_image(module: nn.Module) -> None:
-    """Put GroupNorm in the place of every BatchNorm; MONAI's own `norm` reaches only the first of them."""
-    for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            setattr(module, name, nn.GroupNorm(GROUPS, child.num_features))
-        else:
-            _by_image(child)
+    norm = partial(nn.GroupNorm, GROUPS) if model.norm == "group" else nn.BatchNorm2d
+    return Net(ResNet(block, blocks, planes, norm), planes[3] * block.expansion, model.hidden, model.classes)
 
 
 @torch.no_grad()
