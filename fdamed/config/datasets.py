@@ -1,84 +1,63 @@
-"""What is studied: the data sets, and the phantoms that stand in for them. How they become hospitals: cuts.py."""
+"""The `data` section: which data set, and the phantom that may stand in for it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fdamed.data.row_reader import RowReader
+
+LAYOUTS = {
+    "chexpert": "fdamed.data.datasets.chexpert:Chexpert",
+    "mimic": "fdamed.data.datasets.mimic:Mimic",
+    "midrc": "fdamed.data.datasets.midrc:Midrc",
+    "nih": "fdamed.data.datasets.nih:Nih",
+    "table": "fdamed.data.datasets.table:Table",
+    "benchmark": "fdamed.config.datasets:Benchmark",
+}
+"""`data.layout` -> its class. By name, because a data set is one file in `fdamed/data/`, which this package may not
+import, and because a configuration needs only its own."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Names become folders and wildcards."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Cell = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
-"""A table's cell as a key: YAML makes a number of `1: Male`, the table has text."""
+"""A table's cell as a key: YAML reads the 1 of `1: Male` as a number, the table has text."""
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
-
-
 class DataSet(Strict):
-    """What all data sets share."""
+    """What all data sets share; each one is a subclass in fdamed/data/datasets/."""
 
+    labels_from_reports: ClassVar[bool] = False
+    """Whether a program extracted the labels from radiology reports."""
+
+    layout: str
     root: str
     """Folder of the raw data, exactly as downloaded."""
     salt: str | None = None
     """Secret for the patient pseudonyms; without one a random salt is made once and kept in clients/salt."""
     reject_share: Share = 0.05
-    """Stop when more than this share of the rows or files is refused."""
+    """Stop when more than this share of the rows or files is rejected."""
     allowed_roots: tuple[str, ...] = ()
-    """Folders outside the root into which links below it may lead, such as a cluster's store; others are refused."""
+    """Folders outside the root that links below it may lead to, such as a cluster's store; others are rejected."""
 
-
-class Chexpert(DataSet):
-    layout: Literal["chexpert"]
-    tables: tuple[str, ...] = ("train.csv", "valid.csv")
-    """Tables below the release folder; those that are absent are passed over, but not all of them may be."""
-    demographics: str | None = None
-    """Path of the demographics table (xlsx or csv) with PATIENT and PRIMARY_RACE."""
-
-
-class Mimic(DataSet):
-    layout: Literal["mimic"]
-    labels: Literal["chexpert", "negbio"] = "chexpert"
-    images: Literal["auto", "jpg", "dcm"] = "auto"
-    mimic_iv: str | None = None
-    """Folder of MIMIC-IV (patients.csv.gz and admissions.csv.gz below it, hosp/ or core/); default: the data root."""
-    races: dict[str, tuple[str, ...]] = {}
-    """Race -> the values of admissions.csv that mean it; empty: the table in fdamed/data/datasets/mimic.py."""
-    contradiction: Literal["drop", "majority", "first"] = "drop"
-    """What becomes of the race of a patient whose admissions name several of the mapped races."""
-
-
-class Midrc(DataSet):
-    layout: Literal["midrc"]
-    states: dict[str, tuple[str, ...]] = {}
-    """Site -> ranges of three-digit zip codes such as "600-629"; empty: the table in fdamed/data/datasets/midrc.py."""
-    test_window: tuple[int, int] | None = None
-    """Count a case as positive only if a positive test lies within these days of the study, e.g. [-14, 14]."""
-
-
-class Nih(DataSet):
-    layout: Literal["nih"]
-
-
-class Table(DataSet):
-    layout: Literal["table"]
-    table: str
-    """CSV or TSV file, below the root or absolute."""
-    columns: dict[str, str]
-    """Column of the row contract -> column of the table; `image` and `patient` are needed."""
-    labels: dict[str, str]
-    """Name of a label -> column of the table."""
-    values: dict[str, dict[Cell, str | float | None]] = {}
-    """Column of the row contract or label -> {value in the table: value in the contract}."""
+    def rows(self, reader: RowReader) -> pd.DataFrame:
+        """The rows of the data set's tables in the columns of `fdamed.data.manifest`."""
+        raise NotImplementedError
 
 
 class Shift(Strict):
-    """How far a phantom hospital lies from the others; every knob is 0 for 'as the reference scanner'."""
+    """How a phantom domain differs from the reference scanner, for which every value is 0."""
 
     gamma: float = 0.0
     exposure: float = 0.0
@@ -95,19 +74,19 @@ class Shift(Strict):
 
 
 class Phantom(Strict):
-    """Synthetic chest radiographs, written in the layout of `data` before anything else runs."""
+    """Synthetic chest radiographs, written in the layout of `data` before ingest."""
 
     patients: Annotated[int, Field(ge=10)] = 600
     size: Annotated[int, Field(ge=32, le=4096)] = 320
     seed: int = 0
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """0: findings shout; 1: findings whisper."""
+    """0: findings are obvious; 1: findings are barely visible."""
     domains: dict[str, Shift] = {}
     """Shift of each condition (chexpert), race (mimic) or state (midrc); empty: the built-in ones."""
 
 
 class Moved(Strict):
-    """How a public set is changed into another domain, image by image; the same at every reading."""
+    """How a public set is turned into another domain; the result is the same each time it is read."""
 
     rotate: Annotated[float, Field(ge=-180, le=180)] = 0.0
     """Degrees, counter-clockwise."""
@@ -122,7 +101,7 @@ class Domain(Strict):
     """One public set on disk."""
 
     kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "colored"]
-    """How its files look; see docs/benchmarks.md."""
+    """Format of its files; see docs/benchmarks.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
@@ -132,10 +111,36 @@ class Domain(Strict):
 
 
 class Benchmark(Strict):
-    """Public sets without patients: their samples become hospitals by a `Partition`."""
+    """Public sets without patients: a `Partition` assigns their samples to clients."""
 
     layout: Literal["benchmark"]
     domains: dict[Name, Domain]
 
 
-Data = Annotated[Chexpert | Mimic | Midrc | Nih | Table | Benchmark, Field(discriminator="layout")]
+def dataset_class(layout: object) -> Any:
+    """The class of a layout."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"unknown layout {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    return resolve_name(LAYOUTS[str(layout)])
+
+
+def _of_layout(value: Any) -> Any:
+    if isinstance(value, DataSet | Benchmark):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("should be a mapping with `layout` and `root`")
+    return dataset_class(value.get("layout")).model_validate(value)
+
+
+class _ByLayout:
+    """Validates `data` with the class of its layout, and lists all of them in the JSON schema."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_of_layout)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        choices = {layout: dataset_class(layout).__pydantic_core_schema__ for layout in LAYOUTS}
+        return handler(core_schema.tagged_union_schema(choices, discriminator="layout"))
+
+
+Data = Annotated[DataSet | Benchmark, _ByLayout()]

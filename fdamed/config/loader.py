@@ -17,24 +17,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fdamed.config import yaml_reader as plain_data
-from fdamed.config.datasets import Benchmark, Chexpert, Midrc, Mimic, Nih, Table
+from fdamed.config.datasets import LAYOUTS, dataset_class
 from fdamed.config.policy_checks import check_guards
 from fdamed.config.runs import Run
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 
-VARIANTS: dict[str, type[BaseModel]] = {
-    "chexpert": Chexpert,
-    "mimic": Mimic,
-    "midrc": Midrc,
-    "nih": Nih,
-    "table": Table,
-    "benchmark": Benchmark,
-    "split": Split,
-    "partition": Partition,
-}
-"""Tags that pydantic puts into the place of a fault where a key has several forms."""
+SPLITS: dict[str, type[BaseModel]] = {"split": Split, "partition": Partition}
+"""Tags that pydantic puts into the location of an error in `split`, which has two forms."""
 LONGEST = 200
 """Characters of a wrong value that are shown."""
 CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
@@ -111,7 +102,7 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
         path = _keys(fault["loc"])
         key = ".".join(path) or "configuration"
         if fault["type"] == "extra_forbidden":
-            allowed = _allowed(tuple(fault["loc"][:-1]))
+            allowed = _allowed(tuple(fault["loc"][:-1]), raw)
             lines.append(f"unknown key `{key}`{_nearest(path[-1], allowed)}; allowed here: {', '.join(allowed)}")
         elif fault["type"] == "missing":
             lines.append(f"missing key `{key}`")
@@ -128,21 +119,20 @@ def _short(value: Any) -> str:
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys as the user wrote them: `cut` of Config is a key, the tag behind it is not."""
-    return [
-        str(p) for i, p in enumerate(location) if not (i and location[i - 1] in ("data", "split") and p in VARIANTS)
-    ]
+    """The keys as the user wrote them, without pydantic's tag behind `split`."""
+    return [str(p) for i, p in enumerate(location) if not (i and location[i - 1] == "split" and p in SPLITS)]
 
 
-def _allowed(location: tuple[int | str, ...]) -> list[str]:
+def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
     """Keys that the model at `location` knows."""
     model: Any = Config
     for place, step in enumerate(location):
-        if place and step in VARIANTS:
-            model = VARIANTS[str(step)]
-            continue
         fields = getattr(model, "model_fields", {})
-        if step in fields:
+        if place and step in SPLITS:
+            model = SPLITS[str(step)]
+        elif location[: place + 1] == ("data",) and raw["data"].get("layout") in LAYOUTS:
+            model = dataset_class(raw["data"]["layout"])
+        elif step in fields:
             model = _model_in(fields[step].annotation)
     return sorted(getattr(model, "model_fields", {}))
 

@@ -34,7 +34,8 @@ from fdamed.data.cache_journal import (
     read_earlier,
     reserve,
 )
-from fdamed.data.image import VERSION, Unreadable, read_gray
+from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import VERSION, read_gray
 from fdamed.data.manifest import SPLITS
 from fdamed.data.safe_paths import Roots
 from fdamed.data.worker_pool import Refusal, guarded

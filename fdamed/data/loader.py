@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.manifest import SEXES, VIEWS
+from fdamed.data.vocabulary import SEXES, VIEWS
 
 MISSING = -1
 """Class of a missing auxiliary label: masked in the loss, never imputed."""

@@ -1,27 +1,24 @@
-"""The row contract: what every data set's adapter gives, and the check that it does."""
+"""The row contract: the columns of the index, their check, and hashes of their content."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fdamed.core.errors import FdamedError
+from fdamed.data.vocabulary import SEXES, VIEWS
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+BUG = "This is a bug in the data set's adapter."
 LABEL = "label."
 """Prefix of a label column; its values are 1, 0, -1 (uncertain) and NaN (unknown, blank)."""
 
-VIEWS = ("frontal", "lateral")
-SEXES = ("F", "M")
 SPLITS = ("train", "adapt", "val", "test")
-OLDEST = 90
-"""Ages from here on are one class: a rarer age would point at a person."""
 
 COLUMNS: dict[str, str] = {
     "image": "path of the image below the data root; never leaves clients/",
@@ -43,14 +40,12 @@ TEXT = ("image", "patient", "study", "view", "projection", "sex", "race", "site"
 
 
 def pseudonym(salt: str, identifier: str) -> str:
-    """A keyed hash of an identifier as an exact string: without the salt nobody can walk back."""
+    """A keyed hash of an identifier: without the salt it cannot be reversed."""
     return hmac.new(salt.encode(), identifier.encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def pseudonyms(salt: str, identifiers: pd.Series) -> pd.Series:
     """`pseudonym` of each value, computed once for each distinct one."""
-    import pandas as pd
-
     codes, distinct = pd.factorize(identifiers.astype(str))
     hashed = np.array([pseudonym(salt, v) for v in distinct], dtype=object)
     return pd.Series(hashed[codes], index=identifiers.index, dtype="str")
@@ -61,13 +56,11 @@ def label_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def as_index(frame: pd.DataFrame) -> pd.DataFrame:
-    """Bring an adapter's rows into the contract's columns, order and types; refuse what does not fit."""
+    """An adapter's rows in the contract's columns, order and types, checked."""
     labels = sorted(label_columns(frame))
     unknown = [c for c in frame.columns if c not in COLUMNS and c not in labels]
     if unknown:
-        raise ValueError(f"an adapter gave columns that the row contract does not know: {unknown}")
-    import pandas as pd
-
+        raise ValueError(f"columns outside the row contract: {unknown}")
     out = pd.DataFrame(index=pd.RangeIndex(len(frame)))
     for column in COLUMNS:
         values = frame[column].reset_index(drop=True) if column in frame else pd.Series(np.nan, index=out.index)
@@ -84,24 +77,23 @@ def as_index(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check(frame: pd.DataFrame) -> None:
-    """Raise on the first breach of the row contract."""
+    """Raise on the first violation of the row contract."""
     _only(frame, "view", VIEWS)
     _only(frame, "sex", SEXES)
     for column in ("image", "patient", "study"):
         if frame[column].isna().any():
             raise FdamedError(
-                f"{int(frame[column].isna().sum())} rows without {column}", "index", "This is a fault of the adapter."
+                f"{int(frame[column].isna().sum())} rows without {column}",
+                "index",
+                "This is a bug in the data set's adapter.",
             )
     if frame["image"].duplicated().any():
-        raise FdamedError(
-            f"{int(frame['image'].duplicated().sum())} images are listed more than once",
-            "index",
-            "This is a fault of the adapter.",
-        )
+        twice = int(frame["image"].duplicated().sum())
+        raise FdamedError(f"{twice} images are listed more than once", "index", BUG)
     for column in label_columns(frame):
         if not frame[column].dropna().isin((1.0, 0.0, -1.0)).all():
             what = f"{column} holds values outside 1, 0, -1 and blank"
-            raise FdamedError(what, "index", "Refuse such rows at ingest.")
+            raise FdamedError(what, "index", "Reject such rows at ingest.")
 
 
 def _only(frame: pd.DataFrame, column: str, allowed: Sequence[str]) -> None:
@@ -112,9 +104,31 @@ def _only(frame: pd.DataFrame, column: str, allowed: Sequence[str]) -> None:
 def content_hash(frame: pd.DataFrame) -> str:
     """Sixteen hex digits of the rows' content, independent of the order of rows, the same on any machine."""
     columns = sorted(frame.columns)
-    text = frame[columns].astype(object).where(frame[columns].notna(), "").astype(str)
-    rows = sorted("\x1f".join(r) for r in text.itertuples(index=False, name=None))
+    texts = [_texts(frame[c]) for c in columns]
+    rows = pc.binary_join_element_wise(*texts, pa.scalar("\x1f", pa.large_string()))
+    rows = rows.take(pc.array_sort_indices(rows)).to_pylist()
     h = hashlib.sha256("\x1e".join(columns).encode())
-    for row in rows:
-        h.update(b"\x1d" + row.encode())
+    h.update("".join("\x1d" + row for row in rows).encode())
     return h.hexdigest()[:16]
+
+
+def column_hash(frame: pd.DataFrame, key: str) -> str:
+    """Sixteen hex digits of a large frame, column by column in the order of its unique `key`."""
+    order = np.asarray(frame[key].argsort(), dtype="int64")
+    h = hashlib.sha256()
+    for name in sorted(frame.columns):
+        column = frame[name]
+        h.update(f"\x1e{name}\x1f".encode())
+        if pd.api.types.is_float_dtype(column):
+            values = column.to_numpy()[order].astype("<f4")
+            h.update(np.where(np.isnan(values), np.float32(np.nan), values).astype("<f4").tobytes())
+        else:
+            h.update("\x1d".join(column.astype("str").fillna("").to_numpy(dtype=object)[order]).encode())
+    return h.hexdigest()[:16]
+
+
+def _texts(column: pd.Series) -> pa.Array:
+    codes, distinct = pd.factorize(column)
+    values = [str(v) for v in pd.Series(distinct).astype(object)] + [""]
+    taken = np.where(codes < 0, len(distinct), codes)
+    return pa.array(values, pa.large_string()).take(pa.array(taken))

@@ -1,4 +1,4 @@
-"""Where a path from a table may lead: below the data root, or by links into folders that the configuration names."""
+"""Which files a path from a table may lead to: those below the data root, or behind links into allowed folders."""
 
 from __future__ import annotations
 
@@ -7,33 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fdamed.data.image import Unreadable
-
-
-def real_roots(root: Path | str, allowed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The data root and the folders of `data.allowed_roots`, all links followed, each with a slash at its end."""
-    return tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in (root, *allowed))
-
-
-def inside(real: str, roots: tuple[str, ...]) -> bool:
-    """Whether a path without links lies below one of `real_roots`."""
-    return real.startswith(roots)
+from fdamed.data.gray_image import Unreadable
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Folders in which images may lie, with a memo of those below that were looked at."""
+    """Folders in which images may lie, with a memo of the folders below that were resolved."""
 
     real: tuple[str, ...]
-    """Tables name paths below the first; links may lead into the others."""
+    """Without links, each with a slash at its end. Tables name paths below the first; links may lead to all."""
     folders: dict[str, Path] = field(default_factory=dict)
 
     @classmethod
     def of(cls, root: Path | str, allowed: Sequence[str] = ()) -> Roots:
-        return cls(real_roots(root, allowed))
+        """The data root and the folders of `data.allowed_roots`."""
+        return cls(tuple(os.path.realpath(folder).rstrip("/") + "/" for folder in (root, *allowed)))
+
+    def contain(self, real: str) -> bool:
+        """Whether a path without links lies below one of the roots."""
+        return real.startswith(self.real)
 
     def locate(self, image: str) -> Path:
-        """The file that a path from a table means, if it lies below a root also after all links."""
+        """The file that a path from a table means, if it lies below a root also after all links are followed."""
         parent, _, name = image.rpartition("/")
         if image.startswith("/") or name in ("", ".", "..") or "\0" in image:
             raise Unreadable("PATH_OUTSIDE_ROOT")
@@ -45,6 +40,6 @@ class Roots:
                 path = path.resolve()
         except (OSError, RuntimeError, UnicodeEncodeError):
             raise Unreadable("UNREADABLE") from None
-        if not inside(str(path), self.real):
+        if not self.contain(str(path)):
             raise Unreadable("PATH_OUTSIDE_ROOT")
         return path

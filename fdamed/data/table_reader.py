@@ -1,38 +1,34 @@
-"""Tables as hospitals hand them out: CSV, TSV, gzip and xlsx; every cell an exact string, every fault with its row."""
+"""Reads CSV, TSV (plain or gzipped) and xlsx: every cell as an exact string, every error with its row."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import gzip
-import hashlib
 import io
-import re
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from fdamed.core.errors import FdamedError
 
 LARGEST = 4 << 30
-"""Bytes that a table may have after unpacking: a bomb is refused, MIMIC-IV's largest table is not."""
+"""Bytes of an unpacked table at most: stops bombs, and lets MIMIC-IV's largest table through."""
 TABLES = {".csv", ".tsv", ".txt", ".xlsx"}
 FIRST_ROW = 2
 """Row of a table's first record, as a spreadsheet counts; a frame's index holds these numbers."""
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, optional: Sequence[str] = ()) -> pd.DataFrame:
-    """The columns of a table as exact strings, indexed by row number; `columns` must be there, `optional` may be.
+    """The columns of a table as strings, indexed by row number; `columns` must be there, `optional` may be.
 
-    With neither named, all columns come.
+    Without `columns`, all of them.
     """
     if path.name.lower().endswith(".xlsx"):
         header, frame = _read_xlsx(path)
@@ -64,7 +60,7 @@ def require(header: Sequence[str], columns: Sequence[str], path: Path) -> list[s
 
 
 def shown_header(header: Sequence[str], columns: Sequence[str]) -> str:
-    """The names of a table's columns for a message, if its first row is a header: else it is a patient's."""
+    """The names of a table's columns for a message, unless the first row may be a patient's."""
     if not set(header).intersection(columns):
         return f"Is the first row the header? None of its {len(header)} cells is the name of a column asked for."
     return f"The table has: {', '.join(h for h in header if h)[:500]}."
@@ -79,40 +75,6 @@ def existing(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def by_value(
-    column: pd.Series, convert: Callable[[str], Any], dtype: str = "object"
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(`convert` of each cell, where it gave None), called once for each distinct value."""
-    codes, distinct = pd.factorize(column)
-    values = [convert(value) for value in distinct]
-    bad = np.array([v is None for v in values], dtype=bool)
-    out = np.empty(len(values), dtype=dtype)
-    for i, value in enumerate(values):
-        out[i] = np.nan if value is None else value
-    return out[codes], bad[codes]
-
-
-def label_value(text: str) -> float | None:
-    """1, 0, -1, NaN for blank, None for anything else."""
-    text = text.strip()
-    if text == "":
-        return float("nan")
-    match = re.fullmatch(r"([+-]?[01])(\.0*)?", text)
-    return float(match[1]) if match else None
-
-
-def age_value(text: str) -> float | None:
-    """Years from `62`, `62.0`, `062Y`, `006M`; NaN for blank, None for nonsense and for ages over 120."""
-    text = text.strip()
-    if text == "":
-        return float("nan")
-    match = re.fullmatch(r"(\d{1,6})(?:\.(\d{1,9}))?([YMWD]?)", text)
-    if not match:
-        return None
-    years = float(f"{match[1]}.{match[2] or 0}") / {"": 1, "Y": 1, "M": 12, "W": 52, "D": 365}[match[3]]
-    return float(np.floor(years)) if years <= 120 else None
-
-
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
         # Only tables: an image may bear its patient's name.
@@ -125,7 +87,7 @@ def _read_bytes(path: Path) -> bytes:
             data = f.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = "a damaged gzip file" if path.suffix == ".gz" else f"not readable: {type(error).__name__}"
-        raise FdamedError(f"the table is {reason}", str(path), "Download it again or mend its permissions.") from None
+        raise FdamedError(f"the table is {reason}", str(path), "Download it again or fix its permissions.") from None
     if len(data) > LARGEST:
         raise FdamedError(f"the table is larger than {LARGEST >> 30} GiB", str(path), "Is this the right file?")
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -156,7 +118,7 @@ def _header(data: bytes, separator: str, path: Path) -> list[str]:
 
 
 def _check_header(header: list[str], path: Path) -> None:
-    # By number: without a header the first row is a patient's.
+    # By number: if the header is missing, the first row holds a patient's values.
     twice = [str(place) for place, name in enumerate(header, start=1) if header.count(name) > 1]
     if twice:
         what = f"columns {', '.join(twice[:6])} of the first row share a name or have none"
@@ -248,36 +210,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
-
-
-def content_hash(frame: pd.DataFrame) -> str:
-    """`manifest.content_hash`, digit for digit, at the speed that a quarter of a million rows needs."""
-    columns = sorted(frame.columns)
-    texts = [_texts(frame[c]) for c in columns]
-    rows = pc.binary_join_element_wise(*texts, pa.scalar("\x1f", pa.large_string()))
-    rows = rows.take(pc.array_sort_indices(rows)).to_pylist()
-    h = hashlib.sha256("\x1e".join(columns).encode())
-    h.update("".join("\x1d" + row for row in rows).encode())
-    return h.hexdigest()[:16]
-
-
-def column_hash(frame: pd.DataFrame, key: str) -> str:
-    """Sixteen hex digits of a large frame, column by column in the order of its unique `key`."""
-    order = np.asarray(frame[key].argsort(), dtype="int64")
-    h = hashlib.sha256()
-    for name in sorted(frame.columns):
-        column = frame[name]
-        h.update(f"\x1e{name}\x1f".encode())
-        if pd.api.types.is_float_dtype(column):
-            values = column.to_numpy()[order].astype("<f4")
-            h.update(np.where(np.isnan(values), np.float32(np.nan), values).astype("<f4").tobytes())
-        else:
-            h.update("\x1d".join(column.astype("str").fillna("").to_numpy(dtype=object)[order]).encode())
-    return h.hexdigest()[:16]
-
-
-def _texts(column: pd.Series) -> pa.Array:
-    codes, distinct = pd.factorize(column)
-    values = [str(v) for v in pd.Series(distinct).astype(object)] + [""]
-    taken = np.where(codes < 0, len(distinct), codes)
-    return pa.array(values, pa.large_string()).take(pa.array(taken))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.image import REASONS, Unreadable
+from fdamed.data.gray_image import REASONS, Unreadable
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.image import MAX_BYTES, MAX_PIXELS, VERSION, Unreadable, kind, read_gray
+from fdamed.data.gray_image import MAX_PIXELS, Unreadable
+from fdamed.data.image import MAX_BYTES, VERSION, kind, read_gray
 from fdamed.data.worker_pool import Refusal, guarded
 
 PRELOAD = (
@@ -36,8 +37,8 @@ class Preparation:
 
     def described(self) -> dict[str, Any]:
         """Every step in words and numbers, for other programs; `read` takes it back."""
-        from fdamed.data.dicom.display import TAILS
-        from fdamed.data.dicom.reader import CHEST, MODALITIES
+        from fdamed.data.dicom.header import CHEST, MODALITIES
+        from fdamed.data.gray_image import TAILS
 
         limits = {"largest_pixels": MAX_PIXELS, "largest_bytes": MAX_BYTES, "frames": 1}
         header = {"modalities": list(MODALITIES), "body_parts": list(CHEST), "views": list(self.views)}
@@ -112,7 +113,7 @@ def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8
 
     path = Path(task[1])
     if kind(path) == "dicom" and preparation.views:
-        from fdamed.data.dicom.reader import read_header
+        from fdamed.data.dicom.header import read_header
 
         view = read_header(path).view
         if view and view not in preparation.views:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.datasets import Benchmark
+from fdamed.config.datasets import Benchmark, DataSet
 from fdamed.config.split import Split
 from fdamed.export.document import Block, Heading, Items
 from fdamed.export.model_card_scores import NOT_MEASURED
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 MANY = 20
 """Hospitals that a table or a sentence of the card shows at most."""
-FROM_REPORTS = {"chexpert", "mimic", "nih"}
-"""Data sets whose labels a program read out of radiologists' reports."""
 
 
 def privacy(facts: Facts) -> list[Block]:
@@ -63,7 +61,7 @@ def limits(facts: Facts) -> list[Block]:
     out = [f"One seed of {len(facts.seeds)} is exported; the spread over seeds stands with the scores above."]
     if study["synthetic"]:
         out.append("Phantoms are simpler than patients: every figure here says that the software works, no more.")
-    elif config.data.layout in FROM_REPORTS:
+    elif isinstance(config.data, DataSet) and config.data.labels_from_reports:
         out.append(
             "The labels were read out of reports by a program; its errors are in the training and in the scores."
         )

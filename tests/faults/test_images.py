@@ -16,7 +16,8 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.image import REASONS, Unreadable, read
+from fdamed.data.gray_image import REASONS, Unreadable
+from fdamed.data.image import read
 from fdamed.data.worker_pool import Refusal, guarded
 from tests.faults import studies
 from tests.integration.test_mutants import mutate, summary
@@ -137,7 +138,8 @@ def png_bomb(path: Path, side: int = 30_000) -> Path:
 
 MEASURED = """
 import json, sys, time
-from fdamed.data.image import Unreadable, read, sniff
+from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import read, sniff
 import fdamed.data.dicom.reader, PIL.Image, pydicom
 told = []
 for path in sys.argv[1:]:

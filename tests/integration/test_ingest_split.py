@@ -14,8 +14,8 @@ import yaml
 
 from fdamed.cli.main import main
 from fdamed.config.study import Config
-from fdamed.data.leakage import check_manifests
 from fdamed.data.manifest import content_hash
+from fdamed.data.splitting.leakage import check_manifests
 from tests.support.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table
 
 RELEASE = "CheXpert-v1.0-small"

@@ -12,7 +12,8 @@ from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
 from fdamed.data.dicom.reader import read_pixels
-from fdamed.data.image import REASONS, read
+from fdamed.data.gray_image import REASONS
+from fdamed.data.image import read
 from fdamed.data.worker_pool import Refusal, guarded
 from tests.support.dicom_files import compressed, dataset, lut, thorax, write
 

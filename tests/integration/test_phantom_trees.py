@@ -219,17 +219,19 @@ def test_midrc_nodes_link_case_study_series_and_file(trees: dict[str, Path]) -> 
 def test_the_adapters_of_the_real_data_sets_read_every_image_and_refuse_none(trees: dict[str, Path]) -> None:
     from pydantic import TypeAdapter
 
-    from fdamed.config.datasets import Chexpert, Midrc, Mimic
-    from fdamed.data.datasets.registry import read as index_of
-    from fdamed.data.intake import Rejects
+    from fdamed.data.datasets.chexpert import Chexpert
+    from fdamed.data.datasets.midrc import Midrc
+    from fdamed.data.datasets.mimic import Mimic
+    from fdamed.data.ingestion import read_index
+    from fdamed.data.row_reader import Rejects
 
     for layout, root in trees.items():
         data = TypeAdapter(Chexpert | Mimic | Midrc).validate_python({"layout": layout, "root": str(root)})
         rejects = Rejects()
-        index = index_of(data, layout, "salt", False, rejects)
+        index = read_index(data, "salt", False, rejects)
         images = [p for p in root.rglob("*") if p.suffix in (".jpg", ".dcm")]
         assert len(index) == len(images)
-        assert rejects.refused() == 0
+        assert rejects.faults() == 0
         assert index["patient"].nunique() == SETTINGS.patients
     assert set(index["site"].dropna()) == {"IL", "NC", "CA", "IN", "TX"}
 

@@ -18,9 +18,9 @@ from fdamed.config.datasets import Data, Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data import cache
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.data.datasets.registry import read
-from fdamed.data.image import Unreadable
-from fdamed.data.intake import Rejects
+from fdamed.data.gray_image import Unreadable
+from fdamed.data.ingestion import read_index
+from fdamed.data.row_reader import Rejects
 from fdamed.data.safe_paths import Roots
 
 OURS = tuple(
@@ -41,7 +41,7 @@ def clinical(job: dict[str, Any]) -> dict[str, Any]:
     """What an adapter made of a tree: the images that it kept, and how often it refused for which reason."""
     data = TypeAdapter(Data).validate_python(job["data"])
     rejects = Rejects()
-    frame = read(data, data.layout, "salt", False, rejects)
+    frame = read_index(data, "salt", False, rejects)
     return {"kept": sorted(frame["image"]), "refused": rejects.counts()}
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from fdamed.config.datasets import Table
 from fdamed.core.errors import FdamedError
-from fdamed.data.datasets.registry import read
-from fdamed.data.datasets.table import rows
-from fdamed.data.intake import Rejects
+from fdamed.data.datasets.table import Table
+from fdamed.data.ingestion import read_index, read_rows
+from fdamed.data.row_reader import Rejects
 from tests.support.raw_trees import write_picture, write_table
 
 HEADER = ["Datei", "Kennung", "Geschlecht", "Alter", "Ebene", "Befund", "Haus"]
@@ -55,7 +54,7 @@ def tree(root: Path, table_rows: list[list[str]] = ROWS) -> Path:
 
 def test_a_foreign_table_becomes_rows_of_the_contract(tmp_path: Path) -> None:
     rejects = Rejects()
-    frame = read(data(tree(tmp_path)), "table", "s", False, rejects)
+    frame = read_index(data(tree(tmp_path)), "s", False, rejects)
     assert rejects.lines == []
     assert frame["sex"].fillna("-").tolist() == ["F", "M", "-", "F"]
     assert frame["age"].fillna(-1).tolist() == [41, 90, -1, 33]
@@ -73,7 +72,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
         ["a/8.png", "", "", "41", "", "krank", ""],
     ]
     rejects = Rejects()
-    assert len(rows(data(tree(tmp_path, ROWS + odd)), "s", True, rejects)) == 4
+    assert len(read_rows(data(tree(tmp_path, ROWS + odd)), "s", True, rejects)) == 4
     assert rejects.counts() == {"BAD_LABEL": 1, "BAD_SEX": 1, "BAD_VIEW": 1, "BLANK_ID": 1}
 
 
@@ -93,7 +92,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
 )
 def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(FdamedError) as error:
-        rows(data(tree(tmp_path), **keys), "s", True, Rejects())
+        read_rows(data(tree(tmp_path), **keys), "s", True, Rejects())
     assert message in str(error.value)
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.cache import Report, build
-from fdamed.data.dicom.display import Gray
-from fdamed.data.image import Unreadable, read_gray
+from fdamed.data.gray_image import Gray, Unreadable
+from fdamed.data.image import read_gray
 from fdamed.data.loader import load
 from fdamed.data.safe_paths import Roots
 from tests.support.dicom_files import dataset, thorax, write

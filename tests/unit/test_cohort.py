@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
-from fdamed.data.cohort import build, one_place, truth_of, truths
-from fdamed.data.leakage import Leakage, check_manifests
 from fdamed.data.manifest import as_index, pseudonyms
-from fdamed.data.split_assignment import Keys, _whole_patients
+from fdamed.data.splitting.assignment import Keys, _whole_patients
+from fdamed.data.splitting.cohort import build, one_place, truth_of, truths
+from fdamed.data.splitting.leakage import Leakage, check_manifests
 
 CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}
 

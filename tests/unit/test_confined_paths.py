@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.data.image import Unreadable
+from fdamed.data.gray_image import Unreadable
 from fdamed.data.safe_paths import Roots
 from tests.support import raw_trees
 from tests.support.raw_trees import write_picture
@@ -197,9 +197,10 @@ def test_no_path_in_a_manifest_leads_out_of_the_root(told: dict[str, dict[str, A
 
 
 def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path: Path) -> None:
-    from fdamed.config.datasets import Midrc, Table
-    from fdamed.data.datasets.registry import read
-    from fdamed.data.intake import Rejects
+    from fdamed.data.datasets.midrc import Midrc
+    from fdamed.data.datasets.table import Table
+    from fdamed.data.ingestion import read_index
+    from fdamed.data.row_reader import Rejects
 
     root, store = tmp_path / "root", tmp_path / "store"
     write_picture(store / "a.png")
@@ -209,7 +210,7 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     mapping = {"table": "export.csv", "columns": {"image": "file", "patient": "id"}, "labels": {"ill": "ill"}}
     for allowed, kept in (((), 0), ((str(store),), 1), ((str(tmp_path / "sto"),), 0)):
         data = Table.model_validate({"layout": "table", "root": str(root), "allowed_roots": allowed, **mapping})
-        assert len(read(data, "table", "salt", False, Rejects())) == kept
+        assert len(read_index(data, "salt", False, Rejects())) == kept
     assert Roots.of(root, (str(store),)).locate("a.png") == store / "a.png"
 
     export = raw_trees.midrc_tree(tmp_path / "midrc")
@@ -218,7 +219,7 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     (store / "Open-A1" / "round").symlink_to(store)
     for allowed, kept in (((), 0), ((str(store),), 6)):
         data = Midrc.model_validate({"layout": "midrc", "root": str(export), "allowed_roots": allowed})
-        assert len(read(data, "midrc", "salt", False, Rejects())) == kept
+        assert len(read_index(data, "salt", False, Rejects())) == kept
 
 
 def test_numbers_that_lie_in_another_file_are_not_fetched(tmp_path: Path) -> None:

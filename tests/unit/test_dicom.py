@@ -15,9 +15,9 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.sequence import Sequence
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.dicom.header import age_of, view_of
-from fdamed.data.dicom.reader import read_header, read_pixels, sniff
-from fdamed.data.image import REASONS, Unreadable
+from fdamed.data.dicom.header import read_header
+from fdamed.data.dicom.reader import read_pixels, sniff
+from fdamed.data.gray_image import REASONS, Unreadable
 from tests.support.dicom_files import compressed, dataset, lut, thorax, write
 
 RAMP = np.arange(0, 256, dtype=np.uint16).reshape(16, 16)
@@ -68,45 +68,6 @@ def test_what_is_not_a_chest_radiograph_is_refused_with_its_reason(tmp_path: Pat
     with pytest.raises(Unreadable, match=reason):
         read_header(path)
     assert read_pixels(path, modalities=None).shape == (16, 16)
-
-
-@pytest.mark.parametrize(
-    ("position", "view", "projection"),
-    [
-        ("PA", "frontal", "PA"),
-        ("ap", "frontal", "AP"),
-        ("POSTEROANTERIOR", "frontal", "PA"),
-        ("ANTEROPOSTERIOR", "frontal", "AP"),
-        ("AP_horizontal", "frontal", "AP"),
-        ("AP LLD", "frontal", "AP"),
-        ("postero-anterior", "frontal", "PA"),
-        ("antero-posterior", "frontal", "AP"),
-        ("LL", "lateral", "LL"),
-        ("RL", "lateral", "RL"),
-        ("LATERAL", "lateral", "LATERAL"),
-        ("LARGE LATERAL", "lateral", "LATERAL"),
-        ("left lateral", "lateral", "LL"),
-        ("XTABLE LATERAL", "lateral", "LATERAL"),
-        ("LPO", None, "LPO"),
-        ("SWIMMERS", None, None),
-        ("", None, None),
-        (None, None, None),
-    ],
-)
-def test_every_spelling_of_a_view_is_understood_or_missing(
-    position: str | None, view: str | None, projection: str | None
-) -> None:
-    assert view_of(position) == (view, projection)
-
-
-@pytest.mark.parametrize(
-    ("text", "years"),
-    [("062Y", 62), ("62", 62), ("006M", 0.5), ("095Y", 90), ("121Y", None), ("148", None), ("", None), ("x", None)],
-)
-def test_ages_are_years_with_ninety_as_the_last_class_and_impossible_ones_missing(
-    text: str, years: float | None
-) -> None:
-    assert age_of(text) == years
 
 
 def test_a_blank_view_position_gives_way_to_the_view_code(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.expression import holds
 from fdamed.data.manifest import as_index
+from fdamed.data.splitting.expression import holds
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fdamed.data.image import REASONS, Unreadable, kind, read, sniff
+from fdamed.data.gray_image import REASONS, Unreadable
+from fdamed.data.image import kind, read, sniff
 from tests.support.dicom_files import dataset, thorax, write
 
 GRAY = thorax(bits=8).astype(np.uint8)

@@ -19,7 +19,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
 from fdamed.data import cache
 from fdamed.data.cache_journal import Entry
-from fdamed.data.intake import Rejects
+from fdamed.data.row_reader import Rejects
 from fdamed.report.svg import run_curve
 from tests.support.run_folders import configuration, edit, write_absences, write_study
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.leakage import Leakage, check_manifests
+from fdamed.data.splitting.leakage import Leakage, check_manifests
 
 
 def manifest(*rows: tuple[str, str, str]) -> pd.DataFrame:

@@ -125,19 +125,19 @@ def _checkpoints(config: Config, report: Report) -> None:
 
 
 def _tables(config: Config, report: Report) -> pd.DataFrame | None:
-    from fdamed.data.datasets.registry import ADAPTERS
-    from fdamed.data.intake import Rejects
+    from fdamed.data.ingestion import read_rows
+    from fdamed.data.row_reader import Rejects
 
     data, _ = clinical(config)
     rejects = Rejects()
     try:
-        index = ADAPTERS[config.data.layout](data, SALT, False, rejects)
+        index = read_rows(data, SALT, False, rejects)
     except FdamedError as error:
         made = " The phantom is written by `fdamed phantom`." if config.phantom else ""
         report.say("fail", "tables", f"{error.what} ({error.where}). {error.fix}{made}")
         return None
     report.refused = rejects.counts()
-    share = rejects.refused() / max(1, len(index) + rejects.refused())
+    share = rejects.faults() / max(1, len(index) + rejects.faults())
     detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused"
     if not len(index) or share > data.reject_share:
         report.say("fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {data.reject_share:g})")
@@ -152,14 +152,15 @@ def _listed(counts: dict[str, int]) -> str:
 
 def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     from fdamed.core.rng import stream
-    from fdamed.data.intake import Rejects, inspect
+    from fdamed.data.ingestion import check_files
+    from fdamed.data.row_reader import Rejects
 
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
     sample = index.iloc[sorted(chosen)].reset_index(drop=True)
-    inspect(sample, Path(data.root), rejects, data.allowed_roots)
-    share = rejects.refused() / len(chosen)
+    check_files(sample, data, rejects)
+    share = rejects.faults() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
     reasons = f": {_listed(rejects.counts())}" if share else ""
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
@@ -167,8 +168,8 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
 
 
 def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
-    from fdamed.data.cohort import build, truths, truths_per_patient
-    from fdamed.data.split_assignment import Keys
+    from fdamed.data.splitting.assignment import Keys
+    from fdamed.data.splitting.cohort import build, truths, truths_per_patient
 
     _, cut = clinical(config)
     cell = config.privacy.smallest_cell

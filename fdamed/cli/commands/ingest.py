@@ -39,16 +39,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 def ingest(config: Config, places: Places, tables_only: bool) -> None:
     """Read the data set; rejects.csv is written whatever comes, index.parquet only if enough is left."""
-    from fdamed.data.datasets.registry import check_share, read
-    from fdamed.data.intake import Rejects
-    from fdamed.data.table_reader import column_hash
+    from fdamed.data.ingestion import check_share, read_index
+    from fdamed.data.manifest import column_hash
+    from fdamed.data.row_reader import Rejects
 
     data, _ = clinical(config)
     begin = time.monotonic()
     rejects = Rejects()
     listed = places.clients / "rejects.csv"
     try:
-        frame = read(data, config.data.layout, salt_of(data, places), tables_only, rejects)
+        frame = read_index(data, salt_of(data, places), tables_only, rejects)
     finally:
         write_text(listed, rejects.as_csv())
     check_share(data, len(frame), rejects, str(listed))

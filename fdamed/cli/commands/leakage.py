@@ -45,9 +45,9 @@ def check(config: Config, places: Places) -> None:
     import pandas as pd
 
     from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
-    from fdamed.data.leakage import check_manifests
     from fdamed.data.loader import load
     from fdamed.data.manifest import SPLITS
+    from fdamed.data.splitting.leakage import check_manifests
 
     _, cut = clinical(config)
     if config.image.size < SMALLEST:

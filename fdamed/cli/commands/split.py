@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def split(config: Config, places: Places) -> None:
     """Split the index; nothing is written unless every hospital came out well."""
-    from fdamed.data.cohort import build
-    from fdamed.data.leakage import check_manifests
+    from fdamed.data.splitting.cohort import build
+    from fdamed.data.splitting.leakage import check_manifests
 
     _, cut = clinical(config)
     index = rows_in(places.clients / "index.parquet", "ingest")
@@ -65,8 +65,7 @@ def split(config: Config, places: Places) -> None:
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
     """Sizes and label rates of one manifest; `content` is its hash without the pseudonyms."""
-    from fdamed.data.manifest import SPLITS
-    from fdamed.data.table_reader import content_hash
+    from fdamed.data.manifest import SPLITS, content_hash
 
     by_split = {name: frame[frame["split"] == name] for name in SPLITS}
     return {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data.benchmark.samples import Samples
-from fdamed.data.image import MAX_PIXELS, Unreadable
+from fdamed.data.gray_image import MAX_PIXELS, Unreadable
 from fdamed.data.safe_paths import Roots
 
 MNIST_M_SIDE = 32
@@ -18,7 +18,7 @@ MNIST_M_SIDE = 32
 
 def in_folders(domain: Domain, side: int) -> Samples:
     """VLCS, TerraIncognita and the like: one folder a class with image files; every fifth by hash is the test."""
-    from fdamed.data.split_assignment import uniform_of
+    from fdamed.data.splitting.assignment import uniform_of
 
     root = Path(domain.root)
     classes = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []

@@ -1,4 +1,4 @@
-"""Gen3 exports in the shapes that people have: node TSV or JSON, the Explorer's flattened lists, file manifests."""
+"""Gen3 exports in all their shapes: node TSV or JSON, the Explorer's flattened lists, file manifests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.table_reader import read_table, shown_header
 
 Record = Mapping[str, Sequence[str]]
 """One node: field -> its values as text; a single value is a list of one."""
@@ -40,7 +39,7 @@ def nodes(root: Path) -> dict[str, list[Record]]:
         _require(records, NEEDED[NODES[node]], path)
         out[NODES[node]] += records
     if not out["series"]:
-        out["series"], out["imaging_study"] = _flattened(out["case"]), out["imaging_study"]
+        out["series"] = _flattened(out["case"])
     _check(out, root)
     if listed is not None:
         out["series"] = [s for s in out["series"] if listed.intersection(s.get("file_name", ()))]
@@ -58,7 +57,7 @@ def whole_numbers(values: Iterable[str]) -> list[int]:
 
 
 def _node(stem: str) -> str | None:
-    """The node that a file's name speaks of: `case`, `Open-A1_case`, `imaging_study_Open-R1`."""
+    """The node that a file's name contains: `case`, `Open-A1_case`, `imaging_study_Open-R1`."""
     words = f"_{re.sub(r'[^A-Za-z0-9]+', '_', stem).lower()}_"
     for node in ("cr_series_file", "dx_series_file", "imaging_study", "case"):
         if f"_{node}_" in words or f"_{node}s_" in words:
@@ -67,6 +66,8 @@ def _node(stem: str) -> str | None:
 
 
 def _records(path: Path) -> list[Record]:
+    from fdamed.data.table_reader import read_table
+
     if path.suffix.lower() == ".tsv":
         frame = read_table(path)
         names = [name.lstrip("*") for name in frame.columns]
@@ -147,6 +148,8 @@ def _require(records: list[Record], fields: Sequence[str], path: Path) -> None:
     known = {field for record in records[:1000] for field in record}
     absent = [f for f in fields if f not in known]
     if records and absent:
+        from fdamed.data.table_reader import shown_header
+
         has = sorted(k for k in known if not k.startswith("_"))
         fix = shown_header(has, (*fields, "type", "project_id", "submitter_id"))
         raise FdamedError(f"missing column {', '.join(f'`{f}`' for f in absent)}", str(path), fix)

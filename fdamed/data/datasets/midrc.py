@@ -1,22 +1,26 @@
-"""MIDRC: the Gen3 export (case, imaging_study, cr_/dx_series_file nodes as TSV or JSON) and DICOM series -> rows."""
+"""MIDRC: the Gen3 export (case, imaging_study, cr_/dx_series_file nodes as TSV or JSON) and DICOM series."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy as np
-import pandas as pd
+from pydantic import Field
 
-from fdamed.config.datasets import Midrc
+from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.gen3 import Record, first, nodes, whole_numbers
-from fdamed.data.intake import WICKED, Rejects, capped_age, sex_value, view_of
-from fdamed.data.manifest import OLDEST, as_index, pseudonyms
-from fdamed.data.race import race_of
-from fdamed.data.safe_paths import inside, real_roots
+from fdamed.data.vocabulary import OLDEST, parse_age, parse_race, parse_sex, parse_view
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fdamed.data.row_reader import Rejects, RowReader
+
+T = TypeVar("T")
 LABEL = "label.COVID-19"
 COVID = {"yes": 1.0, "no": 0.0, "indeterminate": -1.0, "positive": 1.0, "negative": 0.0}
 STATES: dict[str, tuple[str, ...]] = {
@@ -28,135 +32,122 @@ STATES: dict[str, tuple[str, ...]] = {
 }
 """State -> three-digit zip codes; the five of the healthcare paper's Table 1."""
 DICOM = (".dcm", ".dicom", "")
+COLUMNS = ("image", "patient", "study", "view", "projection", "sex", "age", "race", "site", "scanner", LABEL)
 
 
-def rows(data: Midrc, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
-    """One row a DICOM file of a CR or DX series, with what its study and case say."""
-    root = Path(data.root)
-    tables = nodes(root)
-    cases = {first(c, "submitter_id"): c for c in tables["case"]}
-    studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
-    zips = _zips(data.states or STATES)
-    files = (
-        {} if tables_only else _files(root, {uid for s in tables["series"] for uid in _names(s)}, data.allowed_roots)
-    )
-    out: list[dict[str, object]] = []
-    seen: dict[str, dict[str, object]] = {}
-    for series in tables["series"]:
-        table, row = first(series, "_table"), int(first(series, "_row"))
-        study = studies.get(first(series, "imaging_studies.submitter_id"), {})
-        case = cases.get(_case_of(series, study), {})
-        patient = first(case, "submitter_id")
-        if not patient:
-            rejects.add(table, row, "NO_CASE", "the series leads to no case")
-            continue
-        try:
-            known = _known(case, study, series, zips, data.test_window)
-        except ValueError as error:
-            rejects.add(table, row, str(error), "a value of the case, study or series is outside what the field allows")
-            continue
-        key = first(study, "submitter_id") or first(series, "study_uid") or first(series, "series_uid")
-        images = _images(series, files, tables_only, table, row, rejects)
-        for image in images:
-            record = {"image": image, "patient": patient, "study": f"{patient}/{key}", **known}
-            if seen.setdefault(image, record) is not record:
-                if seen[image] != record:
-                    raise FdamedError(
-                        f"row {row} gives an image that an earlier series gave with other values",
-                        table,
-                        "A series must belong to one case and study; keep the right row.",
-                    )
-                rejects.add(table, row, "DUPLICATE_ROW", "the same series stands above")
+class Midrc(DataSet):
+    layout: Literal["midrc"]
+    states: dict[str, tuple[str, ...]] = Field(default={})
+    """Site -> ranges of three-digit zip codes such as "600-629"; empty: the five states of the healthcare paper."""
+    test_window: tuple[int, int] | None = None
+    """Count a case as positive only if a positive test lies within these days of the study, e.g. [-14, 14]."""
+
+    def rows(self, reader: RowReader) -> pd.DataFrame:
+        """One row per DICOM file of a CR or DX series, with the values of its study and case."""
+        import pandas as pd
+
+        root, rejects = Path(self.root), reader.rejects
+        tables = nodes(root)
+        cases = {first(c, "submitter_id"): c for c in tables["case"]}
+        studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
+        zips = zip_codes(self.states or STATES)
+        wanted = {name for s in tables["series"] for name in _names(s)}
+        files = None if reader.tables_only else _files(root, wanted, self.allowed_roots)
+        seen: dict[str, dict[str, object]] = {}
+        for series in tables["series"]:
+            table, row = first(series, "_table"), int(first(series, "_row"))
+            study = studies.get(first(series, "imaging_studies.submitter_id"), {})
+            # A series knows its case by its study, or in a flattened export by itself.
+            owner = first(study, "cases.submitter_id") or first(series, "case_ids") or first(study, "case_ids")
+            case = cases.get(owner, {})
+            patient = first(case, "submitter_id")
+            if not patient:
+                rejects.add(table, row, "NO_CASE", "the series belongs to no case of the export")
                 continue
-            out.append(record)
-    frame = pd.DataFrame(out, columns=["image", "patient", "study", *_KNOWN])
-    frame["patient"] = pseudonyms(salt, frame["patient"])
-    frame["study"] = pseudonyms(salt, frame["study"])
-    return as_index(frame)
+            try:
+                known = self._values(case, study, series, zips)
+            except ValueError as error:
+                rejects.add(table, row, str(error), "a value of the case, study or series is not allowed there")
+                continue
+            key = first(study, "submitter_id") or first(series, "study_uid") or first(series, "series_uid")
+            for image in _images(series, files, table, row, rejects):
+                record = {"image": image, "patient": patient, "study": key, **known}
+                earlier = seen.setdefault(image, record)
+                if earlier is not record:
+                    if earlier != record:
+                        what = f"row {row} lists an image that an earlier series has with other values"
+                        raise FdamedError(what, table, "A series belongs to one case and study; keep the right row.")
+                    rejects.add(table, row, "DUPLICATE_ROW", "the row repeats an earlier series")
+        frame = pd.DataFrame(list(seen.values()), columns=list(COLUMNS))
+        return reader.index(frame, frame["patient"], frame["study"])
+
+    def _values(self, case: Record, study: Record, series: Record, zips: dict[str, str]) -> dict[str, object]:
+        """The contract's columns; raises ValueError with the reason of rejection."""
+        views = map(parse_view, series.get("view_position", ()))
+        view, projection = next((v for v in views if v != (None, None)), (None, None))
+        scanner = " ".join(w for w in (first(series, "manufacturer"), first(series, "manufacturer_model_name")) if w)
+        races = {r for r in map(parse_race, case.get("race_ethnicity", ())) if r}
+        return {
+            "view": view,
+            "projection": projection,
+            "sex": _reason("BAD_SEX", parse_sex, first(case, "sex")),
+            "age": _reason("BAD_AGE", _age, case, study),
+            "race": parse_race(first(case, "race")) or (races.pop() if len(races) == 1 else None),
+            "site": zips.get(first(case, "zip").zfill(3)) if first(case, "zip") else None,
+            "scanner": scanner or None,
+            LABEL: _reason("BAD_LABEL", self._covid, case, study),
+        }
+
+    def _covid(self, case: Record, study: Record) -> float | None:
+        """The case's result; with a window, a positive case counts only if a positive test lies within it."""
+        text = first(case, "covid19_positive").lower()
+        if text in ("", "not reported", "unknown"):
+            return None
+        if text not in COVID:
+            raise ValueError("not a test result")
+        if COVID[text] != 1.0 or self.test_window is None:
+            return COVID[text]
+        low, high = self.test_window
+        days = whole_numbers(study.get("days_from_study_to_pos_covid_test", ()))
+        return 1.0 if any(low <= day <= high for day in days) else None
 
 
-_KNOWN = ("view", "projection", "sex", "age", "race", "site", "scanner", LABEL)
+def _reason(reason: str, parser: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return parser(*arguments)
+    except ValueError:
+        raise ValueError(reason) from None
 
 
-def _known(
-    case: Record, study: Record, series: Record, zips: dict[str, str], window: tuple[int, int] | None
-) -> dict[str, object]:
-    sex = sex_value(first(case, "sex"))
-    if sex is None:
-        raise ValueError("BAD_SEX")
-    view, projection = next(
-        (v for v in map(view_of, series.get("view_position", ())) if v != (None, None)), (None, None)
-    )
-    scanner = " ".join(w for w in (first(series, "manufacturer"), first(series, "manufacturer_model_name")) if w)
-    return {
-        "view": view,
-        "projection": projection,
-        "sex": sex,
-        "age": _age(case, study),
-        "race": _race(case),
-        "site": zips.get(first(case, "zip").zfill(3)) if first(case, "zip") else None,
-        "scanner": scanner or None,
-        LABEL: _covid(case, study, window),
-    }
-
-
-def _age(case: Record, study: Record) -> float:
+def _age(case: Record, study: Record) -> float | None:
     """Age at the study, else at the index event; the flags `gt89` stand for 90 and over."""
     for record, field in ((study, "age_at_imaging"), (case, "age_at_index")):
         if first(record, f"{field}_gt89").lower() == "yes":
             return float(OLDEST)
-        age = capped_age(first(record, field))
-        if age is None:
-            raise ValueError("BAD_AGE")
-        if not np.isnan(age):
+        age = parse_age(first(record, field))
+        if age is not None:
             return age
-    return float("nan")
+    return None
 
 
-def _race(case: Record) -> str | None:
-    """`race`, else the one race that the newer list `race_ethnicity` names."""
-    race = race_of(first(case, "race"))
-    if race:
-        return race
-    named = {r for r in map(race_of, case.get("race_ethnicity", ())) if r}
-    return named.pop() if len(named) == 1 else None
-
-
-def _covid(case: Record, study: Record, window: tuple[int, int] | None) -> float:
-    """The case's result; with a window, a positive case counts only if a positive test lies within it."""
-    text = first(case, "covid19_positive").lower()
-    if text in ("", "not reported", "unknown"):
-        return float("nan")
-    if text not in COVID:
-        raise ValueError("BAD_LABEL")
-    if COVID[text] != 1.0 or window is None:
-        return COVID[text]
-    days = whole_numbers(study.get("days_from_study_to_pos_covid_test", ()))
-    return 1.0 if any(window[0] <= day <= window[1] for day in days) else float("nan")
-
-
-def _case_of(series: Record, study: Record) -> str:
-    """A series knows its case by its study, or in a flattened export by itself."""
-    return first(study, "cases.submitter_id") or first(series, "case_ids") or first(study, "case_ids")
-
-
-def _zips(states: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def zip_codes(states: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """Three-digit zip code -> state."""
     out: dict[str, str] = {}
     for state, ranges in states.items():
         for text in ranges:
-            low, _, high = text.partition("-")
-            if not (low.isdigit() and (high or low).isdigit() and len(low) == len(high or low) == 3):
+            if not re.fullmatch(r"\d{3}(-\d{3})?", text):
                 raise FdamedError(f"`{text}` is no range of three-digit zip codes", "data.states", 'Write "600-629".')
+            low, _, high = text.partition("-")
             for code in range(int(low), int(high or low) + 1):
                 if out.setdefault(f"{code:03d}", state) != state:
-                    raise FdamedError(f"zip code {code:03d} has two states", "data.states", "Mend the ranges.")
+                    raise FdamedError(f"zip code {code:03d} has two states", "data.states", "Fix the ranges.")
     return out
 
 
 def _names(series: Record) -> list[str]:
     """The names under which a series can lie on disk: its UID, its file's stem."""
     stems = [Path(name).name.removesuffix(".zip").removesuffix(".dcm") for name in series.get("file_name", ())]
-    return [n for n in dict.fromkeys([first(series, "series_uid"), *stems]) if n]
+    return [n for n in dict.fromkeys([*series.get("series_uid", ())[:1], *stems]) if n]
 
 
 def _files(root: Path, wanted: set[str], allowed: tuple[str, ...]) -> dict[str, list[str]]:
@@ -164,13 +155,15 @@ def _files(root: Path, wanted: set[str], allowed: tuple[str, ...]) -> dict[str, 
 
     Links to folders are followed only where the configuration allows folders outside the root.
     """
+    from fdamed.data.safe_paths import Roots
+
     out: dict[str, list[str]] = {}
-    roots, seen = real_roots(root, allowed), set()
+    roots, seen = Roots.of(root, allowed), set()
     for folder, below, names in os.walk(root, followlinks=bool(allowed)):
         below.sort()
         if allowed:
             real = os.path.realpath(folder) + "/"
-            if real in seen or not inside(real, roots):
+            if real in seen or not roots.contain(real):
                 below.clear()
                 continue
             seen.add(real)
@@ -186,14 +179,15 @@ def _files(root: Path, wanted: set[str], allowed: tuple[str, ...]) -> dict[str, 
     return out
 
 
-def _images(
-    series: Record, files: dict[str, list[str]], tables_only: bool, table: str, row: int, rejects: Rejects
-) -> list[str]:
+def _images(series: Record, files: dict[str, list[str]] | None, table: str, row: int, rejects: Rejects) -> list[str]:
+    """The series' DICOM files; by the tables alone (`files` None) the name that one would have."""
+    from fdamed.data.row_reader import UNSAFE_PATH
+
     names = _names(series)
-    if not names or any(re.search(WICKED, name) for name in (*names, *series.get("file_name", ()))):
+    if not names or any(re.search(UNSAFE_PATH, name) for name in (*names, *series.get("file_name", ()))):
         rejects.add(table, row, "PATH_OUTSIDE_ROOT", "the series has no name, or its file_name leaves the data root")
         return []
-    if tables_only:
+    if files is None:
         return [f"{names[0]}.dcm"]
     found = next((files[name] for name in names if name in files), [])
     if not found:

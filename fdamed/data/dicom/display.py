@@ -1,7 +1,8 @@
-"""From stored integers to gray values in [0, 1]: DICOM PS3.3 C.11.1 (modality LUT), C.11.2 (VOI LUT), C.7.6.3 (pixels).
+"""From stored integers to gray values: DICOM PS3.3 C.11.1 (modality LUT), C.11.2 (VOI LUT), C.7.6.3 (pixels).
 
-Done here from the standard's formulas because the order and the ranges matter: modality LUT, then VOI LUT or window,
-then, once, the inversion of MONOCHROME1 within the output range.
+The order matters: modality LUT, VOI LUT or window, then one inversion for MONOCHROME1 within the output range.
+pydicom's own functions are not used here: they compute in float64 on every pixel, cannot read 8-bit tables that are
+stored by bytes, and let inputs above 255 wrap around in an 8-bit table (pydicom 3.0.2, apply_voi).
 """
 
 from __future__ import annotations
@@ -12,28 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fdamed.data.image import Unreadable
+from fdamed.data.dicom.frames import Shape
+from fdamed.data.dicom.header import read_decimal, read_integer, read_text
+from fdamed.data.gray_image import FAINTEST, Gray, Unreadable, robust_range, windowed
 
-Integers = NDArray[Any]
-SAMPLES = 65_536
-TAILS = (0.1, 99.9)
-"""Percentiles that become black and white where no window is given: hot pixels and markers do not set the scale."""
-FAINTEST = 1 / 255
-"""An image that shows less than this, one gray level of the cache, is as good as black."""
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Lut:
-    """A look-up table: input `first` gives values[0]; inputs outside take the nearest end. Output is 0..top."""
+    """A lookup table: input `first` gives values[0]; inputs outside take the nearest end. Output is 0..top."""
 
     values: NDArray[np.uint16]
     first: int
     top: int
 
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, x: Floats) -> Floats:
         index = np.clip(np.rint(x) - self.first, 0, len(self.values) - 1).astype(np.intp)
-        out: NDArray[np.float64] = self.values[index].astype(np.float64)
-        return out
+        return np.asarray(self.values[index], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -45,16 +42,15 @@ class Window:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.center) and np.isfinite(self.width)):
             raise Unreadable("NONFINITE")
-        if self.function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
-            raise Unreadable("BAD_WINDOW")
-        if self.width <= 0 or (self.function == "LINEAR" and self.width < 1):
+        narrowest = 1.0 if self.function == "LINEAR" else np.finfo(float).tiny
+        if self.function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID") or self.width < narrowest:
             raise Unreadable("BAD_WINDOW")
 
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, x: Floats) -> Floats:
         if self.function == "SIGMOID":
             with np.errstate(over="ignore"):
                 return np.asarray(1 / (1 + np.exp(-4 * (x - self.center) / self.width)))
-        if self.function == "LINEAR" and self.width == 1:
+        if not self.straight:
             return (x > self.center - 0.5).astype(np.float64)
         scale, offset = self.affine()
         return np.clip(x * scale + offset, 0, 1)
@@ -74,13 +70,13 @@ class Window:
 class Display:
     """How stored values become gray: everything that the header says about it."""
 
-    slope: float = 1.0
-    intercept: float = 0.0
-    modality: Lut | None = None
-    voi: Lut | Window | None = None
-    padding: tuple[int, int] | None = None
+    slope: float
+    intercept: float
+    modality: Lut | None
+    voi: Lut | Window | None
+    padding: tuple[int, int] | None
     """Stored values that mean `no image here`, first and last."""
-    invert: bool = False
+    invert: bool
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.slope) and np.isfinite(self.intercept)):
@@ -91,102 +87,65 @@ class Display:
             raise Unreadable("BAD_RESCALE")
 
 
-@dataclass(frozen=True, eq=False)
-class Gray:
-    """An image whose gray is values * scale + offset, in [0, 1].
-
-    Averaging commutes with that: whoever shrinks the image applies it afterwards, to a hundredth of the pixels.
-    """
-
-    values: NDArray[np.float32]
-    scale: float = 1.0
-    offset: float = 0.0
-
-    def unit(self) -> NDArray[np.float32]:
-        """(rows, columns) float32 in [0, 1]."""
-        out = self.values * np.float32(self.scale)
-        out += np.float32(self.offset)
-        return np.clip(out, 0, 1, out=out)
-
-
-def significant(raw: Integers, stored_bits: int, high_bit: int, signed: bool) -> Integers:
-    """Drop what stands outside the BitsStored bits that end at HighBit, and extend the sign."""
-    width = raw.dtype.itemsize * 8
-    if not 1 <= stored_bits <= high_bit + 1 <= width:
-        raise Unreadable("BAD_HEADER")
-    if stored_bits == width:
-        return raw
-    lowest, highest = (
-        (-(1 << (stored_bits - 1)), (1 << (stored_bits - 1)) - 1) if signed else (0, (1 << stored_bits) - 1)
+def read_display(dataset: Any, shape: Shape, big_endian: bool) -> Display:
+    slope, intercept = read_decimal(dataset, "RescaleSlope"), read_decimal(dataset, "RescaleIntercept") or 0.0
+    voi: Lut | Window | None = _lut(dataset, "VOILUTSequence", shape.signed or intercept < 0, big_endian)
+    center, width = read_decimal(dataset, "WindowCenter"), read_decimal(dataset, "WindowWidth")
+    if voi is None and center is not None and width is not None:
+        voi = Window(center, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
+    ends = [read_integer(dataset, tag) for tag in ("PixelPaddingValue", "PixelPaddingRangeLimit")]
+    padding = [v - 65536 if shape.signed and v > 32767 else v for v in ends if v is not None]
+    return Display(
+        1.0 if slope is None else slope,
+        intercept,
+        _lut(dataset, "ModalityLUTSequence", shape.signed, big_endian),
+        voi,
+        (min(padding), max(padding)) if ends[0] is not None else None,
+        shape.inverted,
     )
-    shift = high_bit + 1 - stored_bits
-    if shift == 0 and raw.max() <= highest and (not signed or raw.min() >= lowest):
-        return raw
-    unsigned = raw.view(f"u{raw.dtype.itemsize}")
-    kept: Integers = (unsigned >> shift) & np.array((1 << stored_bits) - 1, dtype=unsigned.dtype)
-    if not signed:
-        return kept
-    sign = 1 << (stored_bits - 1)
-    extended: Integers = ((kept.astype(np.int32) ^ sign) - sign).astype(raw.dtype)
-    return extended
 
 
-def to_gray(pixels: Integers, display: Display) -> Gray:
-    """(rows, columns) of stored values -> the image as it is to be seen."""
+def _lut(dataset: Any, name: str, signed: bool, big_endian: bool) -> Lut | None:
+    """First item of a LUT sequence. 8-bit tables store one entry a byte or one a word; the length tells which."""
+    if name not in dataset or not dataset[name].value:
+        return None
+    item = dataset[name].value[0]
+    count, first, bits = (int(v) & 0xFFFF for v in item["LUTDescriptor"].value)
+    count = count or 65536
+    first = first - 65536 if signed and first > 32767 else first
+    data, order = item["LUTData"].value, ">" if big_endian else "<"
+    if not isinstance(data, bytes):
+        data, order = (np.atleast_1d(np.asarray(data, dtype=np.int64)) & 0xFFFF).astype("<u2").tobytes(), "<"
+    if not 1 <= bits <= 16 or count < 2:
+        raise Unreadable("BAD_LUT")
+    if len(data) == 2 * count:
+        values = np.frombuffer(data, dtype=f"{order}u2").astype(np.uint16)
+    elif bits <= 8 and len(data) == count + count % 2:
+        pairs = np.frombuffer(data, dtype=f"{order}u2").astype("<u2")
+        values = pairs.view(np.uint8)[:count].astype(np.uint16)
+    else:
+        raise Unreadable("BAD_LUT")
+    return Lut(values, first, max((1 << bits) - 1, int(values.max())))
+
+
+def to_gray(pixels: NDArray[Any], display: Display) -> Gray:
+    """(rows, columns) of stored values -> the image as the standard shows it."""
     lowest, highest = int(pixels.min()), int(pixels.max())
     if lowest == highest:
         raise Unreadable("CONSTANT")
     voi = display.voi
     if display.modality is None and (voi is None or (isinstance(voi, Window) and voi.straight)):
-        scale, offset = _straight(pixels, display)
-        if display.invert:
-            scale, offset = -scale, 1 - offset
-        low, high = sorted((-offset / scale, (1 - offset) / scale))
-        shown = (min(high, highest) - max(low, lowest)) * abs(scale)
-        if low >= highest or high <= lowest or shown < FAINTEST:
-            raise Unreadable("CONSTANT")
-        values = pixels.astype(np.float32)
-        if low > lowest or high < highest:
-            np.clip(values, np.float32(low), np.float32(high), out=values)
-        return Gray(values, scale, offset)
-    domain = np.arange(lowest, highest + 1, dtype=np.float64)
-    table = curve(domain, pixels, display).astype(np.float32)
+        scale, offset = _affine(pixels, display)
+        return windowed(pixels, *((-scale, 1 - offset) if display.invert else (scale, offset)))
+    # Through a table over all stored values: cheaper than computing every pixel.
+    table = _curve(np.arange(lowest, highest + 1, dtype=np.float64), pixels, display).astype(np.float32)
     values = np.take(table, pixels if lowest == 0 else pixels.astype(np.int32) - lowest)
     if values.max() - values.min() < FAINTEST:
         raise Unreadable("CONSTANT")
     return Gray(values)
 
 
-def curve(stored: NDArray[np.float64], pixels: Integers, display: Display) -> NDArray[np.float64]:
-    """The gray value in [0, 1] of each stored value in `stored`; `pixels` sets the scale where no window is given."""
-    x = display.modality(stored) if display.modality else stored * display.slope + display.intercept
-    if isinstance(display.voi, Lut):
-        y = display.voi(x) / display.voi.top
-    elif isinstance(display.voi, Window):
-        y = display.voi(x)
-    else:
-        low, high = robust_range(pixels, display.padding)
-        ends = np.array([low, high], dtype=np.float64)
-        a, b = sorted(display.modality(ends)) if display.modality else sorted(ends * display.slope + display.intercept)
-        if a == b:
-            raise Unreadable("CONSTANT")
-        y = np.clip((x - a) / (b - a), 0, 1)
-    return 1 - y if display.invert else y
-
-
-def robust_range(pixels: Integers, padding: tuple[int, int] | None = None) -> tuple[float, float]:
-    """Black and white points of an image without a window, from evenly spread pixels that are not padding."""
-    sample = pixels.reshape(-1)[:: max(1, pixels.size // SAMPLES)]
-    if padding is not None:
-        inside = sample[(sample < padding[0]) | (sample > padding[1])]
-        sample = inside if inside.size else sample
-    low, high = np.percentile(sample, TAILS)
-    if low == high:
-        low, high = float(pixels.min()), float(pixels.max())
-    return float(low), float(high)
-
-
-def _straight(pixels: Integers, display: Display) -> tuple[float, float]:
+def _affine(pixels: NDArray[Any], display: Display) -> tuple[float, float]:
     """Rescale and window (or robust range) as one scale and offset on stored values."""
     if isinstance(display.voi, Window):
         scale, offset = display.voi.affine()
@@ -195,3 +154,22 @@ def _straight(pixels: Integers, display: Display) -> tuple[float, float]:
     if display.slope < 0:
         return -1 / (high - low), high / (high - low)
     return 1 / (high - low), -low / (high - low)
+
+
+def _curve(stored: Floats, pixels: NDArray[Any], display: Display) -> Floats:
+    """The gray value in [0, 1] of each stored value; `pixels` sets the scale where no window is given."""
+
+    def rescaled(values: Floats) -> Floats:
+        return display.modality(values) if display.modality else values * display.slope + display.intercept
+
+    x = rescaled(stored)
+    if isinstance(display.voi, Lut):
+        y = display.voi(x) / display.voi.top
+    elif isinstance(display.voi, Window):
+        y = display.voi(x)
+    else:
+        black, white = sorted(rescaled(np.array(robust_range(pixels, display.padding))))
+        if black == white:
+            raise Unreadable("CONSTANT")
+        y = np.clip((x - black) / (white - black), 0, 1)
+    return 1 - y if display.invert else y

@@ -1,86 +1,116 @@
-"""Single values of a DICOM header, read with care: what they mean, or None, or Unreadable."""
+"""DICOM headers: an allow-list of tags. Nothing outside it is parsed, kept or quoted."""
 
 from __future__ import annotations
 
+import logging
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fdamed.data.gray_image import Unreadable, decoding
+from fdamed.data.vocabulary import lenient, parse_age, parse_flag, parse_sex, parse_view
 
-from fdamed.data.dicom.display import Lut
-from fdamed.data.image import Unreadable
-from fdamed.data.manifest import OLDEST
-
+MODALITIES = ("CR", "DX")
+CHEST = ("CHEST", "THORAX", "TORAX", "LUNG")
+HEADER_TAGS = [
+    "Modality", "BodyPartExamined", "ViewPosition", "ViewCodeSequence", "PatientSex", "PatientAge", "Rows", "Columns",
+    "Manufacturer", "ManufacturerModelName", "BurnedInAnnotation", "PatientID", "StudyInstanceUID",
+    "SeriesInstanceUID",
+]  # fmt: skip
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """Decimal string of the standard; Python's float would also take `nan`, `inf` and `1_0`."""
+DEFLATED = ("1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.4.95", "1.2.840.10008.1.2.8.1")
 
-FRONTAL = {"PA": "PA", "POSTEROANTERIOR": "PA", "AP": "AP", "ANTEROPOSTERIOR": "AP"}
-LATERAL = {"LL": "LL", "LLAT": "LL", "RL": "RL", "RLAT": "RL", "LATERAL": "LATERAL", "LAT": "LATERAL"}
-OBLIQUE = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO")
-
-
-def view_of(position: str | None) -> tuple[str | None, str | None]:
-    """View (frontal, lateral) and projection of a ViewPosition in any of its spellings."""
-    words = re.split(r"[\s_,/-]+", (position or "").strip().upper())
-    if words[:2] in (["POSTERO", "ANTERIOR"], ["ANTERO", "POSTERIOR"]):
-        words = ["".join(words[:2])]
-    if words[0] in FRONTAL:
-        return "frontal", FRONTAL[words[0]]
-    if words[0] in OBLIQUE:
-        return None, words[0]
-    side = next((LATERAL[w] for w in words if w in LATERAL), None)
-    if side is None:
-        return None, None
-    if side == "LATERAL" and words[0] in ("LEFT", "RIGHT"):
-        side = "LL" if words[0] == "LEFT" else "RL"
-    return "lateral", side
+# pydicom's messages quote header values; no handler may write them down.
+logging.getLogger("pydicom").propagate = False
 
 
-def age_of(text: str | None) -> float | None:
-    """Years from `062Y`, `62`, `006M`, `003W` or `010D`; over 120 is no age, 90 and over is 90."""
-    found = re.fullmatch(r"\s*(\d{1,3})([YMWD]?)\s*", (text or "").upper())
-    if not found:
-        return None
-    years = int(found[1]) / {"": 1, "Y": 1, "M": 12, "W": 52.1775, "D": 365.2425}[found[2]]
-    return None if years > 120 else min(years, float(OLDEST))
+@dataclass(frozen=True)
+class Header:
+    """What fdamed may know of a file besides its pixels. The last three are raw identifiers: hash them at once."""
+
+    modality: str | None
+    body_part: str | None
+    view_position: str | None
+    view: str | None
+    projection: str | None
+    sex: str | None
+    age: float | None
+    rows: int | None
+    columns: int | None
+    manufacturer: str | None
+    model: str | None
+    burned_in: bool | None
+    patient_id: str | None
+    study_uid: str | None
+    series_uid: str | None
 
 
-def read_lut(dataset: Any, name: str, signed: bool, big: bool) -> Lut | None:
-    """First item of a LUT sequence. 8-bit tables are stored one entry a byte or one a word; the length tells which."""
-    if name not in dataset or not dataset[name].value:
-        return None
-    item = dataset[name].value[0]
-    count, first, bits = (int(v) & 0xFFFF for v in item["LUTDescriptor"].value)
-    count = count or 65536
-    first = first - 65536 if signed and first > 32767 else first
-    data = item["LUTData"].value
-    if not isinstance(data, bytes):
-        words = np.atleast_1d(np.asarray(data, dtype=np.int64)) & 0xFFFF
-        data = words.astype("<u2").tobytes()
-        big = False
-    if not 1 <= bits <= 16 or count < 2:
-        raise Unreadable("BAD_LUT")
-    if len(data) == 2 * count:
-        values = np.frombuffer(data, dtype=">u2" if big else "<u2").astype(np.uint16)
-    elif bits <= 8 and len(data) == count + count % 2:
-        swapped = np.frombuffer(data, dtype="u2").byteswap().tobytes() if big else data
-        values = np.frombuffer(swapped, dtype=np.uint8, count=count).astype(np.uint16)
-    else:
-        raise Unreadable("BAD_LUT")
-    return Lut(values, first, max((1 << bits) - 1, int(values.max())))
+def read_header(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> Header:
+    """The allow-listed tags of a chest radiograph; other files are Unreadable (`modalities=None`: takes any)."""
+    with decoding():
+        transfer_syntax(path)
+        dataset = open_dataset(path, HEADER_TAGS, pixels=False)
+        check_radiograph(dataset, modalities)
+        position = read_text(dataset, "ViewPosition")
+        codes = dataset.get("ViewCodeSequence")
+        view, projection = parse_view(position or (codes and read_text(codes[0], "CodeMeaning")) or "")
+        return Header(
+            modality=read_text(dataset, "Modality"),
+            body_part=read_text(dataset, "BodyPartExamined"),
+            view_position=position,
+            view=view,
+            projection=projection,
+            sex=lenient(parse_sex, read_text(dataset, "PatientSex")),
+            age=lenient(parse_age, read_text(dataset, "PatientAge")),
+            rows=read_integer(dataset, "Rows"),
+            columns=read_integer(dataset, "Columns"),
+            manufacturer=read_text(dataset, "Manufacturer"),
+            model=read_text(dataset, "ManufacturerModelName"),
+            burned_in=lenient(parse_flag, read_text(dataset, "BurnedInAnnotation")),
+            patient_id=read_text(dataset, "PatientID"),
+            study_uid=read_text(dataset, "StudyInstanceUID"),
+            series_uid=read_text(dataset, "SeriesInstanceUID"),
+        )
+
+
+def transfer_syntax(path: Path | str) -> str:
+    """From the file meta alone: a deflated data set would be unpacked just by being opened."""
+    from pydicom.filereader import read_file_meta_info
+
+    syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", "")).strip("\x00 ")
+    if syntax in DEFLATED:
+        raise Unreadable("DEFLATED")
+    if not syntax:
+        raise Unreadable("BAD_HEADER")
+    return syntax
+
+
+def open_dataset(path: Path | str, tags: list[str], pixels: bool) -> Any:
+    from pydicom import dcmread
+
+    return dcmread(path, specific_tags=list(tags), stop_before_pixels=not pixels)
+
+
+def check_radiograph(dataset: Any, modalities: tuple[str, ...] | None) -> None:
+    modality, body_part = read_text(dataset, "Modality"), read_text(dataset, "BodyPartExamined")
+    if modalities and modality and modality.upper() not in modalities:
+        raise Unreadable("NOT_A_RADIOGRAPH")
+    if modalities and body_part and not any(word in body_part.upper() for word in CHEST):
+        raise Unreadable("NOT_CHEST")
 
 
 def read_text(dataset: Any, name: str) -> str | None:
+    """The first value as text."""
     value = dataset.get(name)
-    if value is None:
-        return None
     if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
-        value = value[0] if len(value) else ""
-    return str(value).strip(" \x00") or None
+        value = value[0] if len(value) else None
+    return None if value is None else str(value).strip(" \x00") or None
 
 
-def read_raw(dataset: Any, name: str) -> str | None:
-    """First of the backslash-separated values as it stands in the file, before pydicom makes a number of it."""
+def read_decimal(dataset: Any, name: str) -> float | None:
+    """The first of the values as it stands in the file, before pydicom makes a number of it."""
     from pydicom.datadict import tag_for_keyword
 
     tag = tag_for_keyword(name)
@@ -88,16 +118,10 @@ def read_raw(dataset: Any, name: str) -> str | None:
         return None
     value = dataset.get_item(tag).value
     text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
-    return text.split("\\")[0].strip(" \x00") or None
-
-
-def read_decimal(dataset: Any, name: str) -> float | None:
-    text = read_raw(dataset, name)
-    if text is None:
-        return None
-    if not NUMBER.fullmatch(text):
+    first = text.split("\\")[0].strip(" \x00")
+    if first and not NUMBER.fullmatch(first):
         raise Unreadable("NONFINITE")
-    return float(text)
+    return float(first) if first else None
 
 
 def read_integer(dataset: Any, name: str) -> int | None:
@@ -107,16 +131,3 @@ def read_integer(dataset: Any, name: str) -> int | None:
     if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
         raise Unreadable("BAD_HEADER")
     return int(value)
-
-
-def read_padding(dataset: Any, name: str, signed: bool) -> int | None:
-    value = read_integer(dataset, name)
-    if value is None:
-        return None
-    return value - 65536 if signed and value > 32767 else value
-
-
-def read_view_code(dataset: Any) -> str | None:
-    """Meaning of the view code, for files whose ViewPosition is blank."""
-    sequence = dataset.get("ViewCodeSequence")
-    return read_text(sequence[0], "CodeMeaning") if sequence else None

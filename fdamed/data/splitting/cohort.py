@@ -15,9 +15,9 @@ import pandas as pd
 
 from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
-from fdamed.data.expression import HIDDEN, holds
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
-from fdamed.data.split_assignment import Drawn, Keys, draw, draw_reference
+from fdamed.data.splitting.assignment import Drawn, Keys, draw, draw_reference
+from fdamed.data.splitting.expression import HIDDEN, holds
 
 NO_FINDING = "No Finding"
 NOT_A_FINDING = (NO_FINDING, "Support Devices")

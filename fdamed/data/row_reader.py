@@ -1,0 +1,189 @@
+"""Rows of tables on their way into the index: each check takes out the rows that fail it and lists them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fdamed.core.disclosure import cell_safe
+from fdamed.core.errors import FdamedError
+from fdamed.data.manifest import COLUMNS, LABEL, as_index, pseudonyms
+from fdamed.data.table_reader import existing, read_table
+from fdamed.data.vocabulary import parse_label, parse_view
+
+NO_FAULT = ("DUPLICATE_ROW", "RACE_CONTRADICTS", "OTHER_LABELER")
+"""Reasons that are listed but are no fault of the data."""
+UNSAFE_PATH = r"(^|/)\.\.(/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
+"""A cell that is no path below the data root: climbing, absolute, of another system, NUL, empty."""
+Parser = Callable[[str], Any]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Rejects:
+    """Every rejected row and file, with its reason."""
+
+    lines: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def add(self, file: str, row: int | None, reason: str, detail: str) -> None:
+        self.lines.append((file, "" if row is None else str(row), reason, detail))
+
+    def counts(self) -> dict[str, int]:
+        return dict(sorted(Counter(reason for _, _, reason, _ in self.lines).items()))
+
+    def faults(self) -> int:
+        """How many lines are faults of the data."""
+        return sum(n for reason, n in self.counts().items() if reason not in NO_FAULT)
+
+    def as_csv(self) -> str:
+        """The content of rejects.csv; no cell can start a formula in a spreadsheet."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("file", "row", "reason", "detail"))
+        writer.writerows([cell_safe(cell) for cell in line] for line in self.lines)
+        return out.getvalue()
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """What a data set's `rows` works with."""
+
+    salt: str
+    tables_only: bool
+    """True: no image is looked at, not even for its place in the tree."""
+    rejects: Rejects
+
+    def table(self, path: Path, columns: Sequence[str] | None = None, optional: Sequence[str] = ()) -> TableRows:
+        """The rows of a table, all cells as text; `columns` must be there, `optional` may be; None: all columns."""
+        return TableRows(path, read_table(path, columns, optional), self)
+
+    def find(self, folder: Path, *names: str) -> Path:
+        """The first of `names` in the folder, plain or gzipped."""
+        found = existing(folder, *names)
+        if found is None:
+            what = f"there is no {' or '.join(names)}" if folder.is_dir() else "there is no such folder"
+            raise FdamedError(what, str(folder), f"Set data.root to the folder that holds {names[0]}.")
+        return found
+
+    def index(self, frame: pd.DataFrame, patient: pd.Series, study: pd.Series) -> pd.DataFrame:
+        """The contract's columns of `frame`, with pseudonyms for the identifiers; a study belongs to its patient."""
+        patient = patient.astype("str")
+        kept = frame[[c for c in frame.columns if c in COLUMNS or c.startswith(LABEL)]]
+        return as_index(
+            kept.assign(
+                patient=pseudonyms(self.salt, patient),
+                study=pseudonyms(self.salt, patient + "/" + study.astype("str")),
+            )
+        )
+
+
+@dataclass
+class TableRows:
+    """One table's rows that passed all checks so far, in `frame`, indexed by row number."""
+
+    path: Path
+    frame: pd.DataFrame
+    reader: RowReader
+
+    def reject(self, bad: Any, reason: str, detail: str) -> None:
+        """Take out the rows where `bad` holds."""
+        bad = np.asarray(bad, dtype=bool)
+        if bad.any():
+            listed = ((self.path.name, str(row), reason, detail) for row in self.frame.index[bad])
+            self.reader.rejects.lines.extend(listed)
+            self.frame = self.frame.loc[~bad]
+
+    def set(self, **columns: Any) -> None:
+        self.frame = self.frame.assign(**columns)
+
+    def strip_spaces(self, *columns: str) -> None:
+        """Identifiers without the spaces around them."""
+        self.set(**{column: self.frame[column].str.strip() for column in columns})
+
+    def check_unique(self, *key: str) -> None:
+        """Take out exact duplicates; two different rows with the same key are an error."""
+        if not self.frame.duplicated(list(key)).any():
+            return
+        self.reject(self.frame.duplicated(), "DUPLICATE_ROW", "the row repeats an earlier one")
+        clash = self.frame.duplicated(list(key), keep=False)
+        if clash.any():
+            rows = ", ".join(str(r) for r in self.frame.index[clash][:6])
+            count = int(self.frame.duplicated(list(key)).sum())
+            raise FdamedError(
+                f"{count} rows contradict an earlier one with the same {' and '.join(key)}"
+                f" (rows {rows}{', ...' if clash.sum() > 6 else ''})",
+                str(self.path),
+                "Keep one row of each; only you can know which labels are right.",
+            )
+
+    def check_paths(self, column: str) -> None:
+        """Take out the rows whose path cannot lie below the data root."""
+        detail = f"the path in {column} is empty, absolute or leaves the data root"
+        self.reject(leaves_root(self.frame[column]), "PATH_OUTSIDE_ROOT", detail)
+
+    def parse(self, column: str, into: str, parser: Parser, reason: str = "", dtype: str = "object") -> None:
+        """Add the parsed column `into`; take out the rows where the parser raises ValueError."""
+        values, bad = by_value(self.frame[column], parser, "float32" if into == "age" else dtype)
+        self.set(**{into: values})
+        self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there")
+
+    def parse_view(self, column: str) -> None:
+        """Add `view` and `projection`."""
+        self.parse(column, "view", lambda text: parse_view(text)[0])
+        self.parse(column, "projection", lambda text: parse_view(text)[1])
+
+    def parse_labels(self, labels: Mapping[str, str], parsers: Mapping[str, Parser] | None = None) -> None:
+        """Add `label.NAME` of each {NAME: column}; a row with a value outside 1, 0, -1 and blank is taken out once."""
+        values, bad, wrong_in = {}, np.zeros(len(self.frame), dtype=bool), []
+        for name, column in labels.items():
+            values[LABEL + name], wrong = by_value(
+                self.frame[column], (parsers or {}).get(name, parse_label), "float32"
+            )
+            wrong_in += [name] if wrong.any() else []
+            bad |= wrong
+        self.set(**values)
+        self.reject(bad, "BAD_LABEL", f"a label is not 1, 0, -1 or blank; in this table: {', '.join(wrong_in)}")
+
+    def named_labels(
+        self, column: str, split: Callable[[str], Sequence[str]], known: Sequence[str] | None = None
+    ) -> None:
+        """Add `label.NAME`, 1 or 0, for each name in cells that list findings; a name outside `known` is rejected."""
+        codes, cells = pd.factorize(self.frame[column])
+        listed = [set(split(cell)) for cell in cells]
+        names = list(known) if known is not None else sorted(set().union(*listed))
+        table = np.array([[name in found for name in names] for found in listed], dtype="float32")
+        bad = np.array([not found <= set(names) for found in listed], dtype=bool)
+        labels = pd.DataFrame(
+            table.reshape(len(cells), len(names))[codes], columns=[LABEL + n for n in names], index=self.frame.index
+        )
+        self.frame = pd.concat([self.frame, labels], axis=1)
+        self.reject(bad[codes], "BAD_LABEL", f"{column} names a finding that the data set does not have")
+
+
+def by_value(column: pd.Series, parser: Parser, dtype: str = "object") -> tuple[Array, Array]:
+    """(parsed cells with NaN for missing, where the parser raised ValueError); each distinct value is parsed once."""
+    codes, distinct = pd.factorize(column)
+    out, bad = np.empty(len(distinct), dtype=dtype), np.zeros(len(distinct), dtype=bool)
+    for i, text in enumerate(distinct):
+        try:
+            value = parser(text)
+        except ValueError:
+            bad[i], value = True, None
+        out[i] = np.nan if value is None else value
+    return out[codes], bad[codes]
+
+
+def leaves_root(paths: pd.Series) -> Array:
+    """Which cells cannot be a path below the data root."""
+    found = pc.match_substring_regex(pa.array(paths.astype("str"), pa.large_string()), UNSAFE_PATH)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)

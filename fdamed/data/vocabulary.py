@@ -1,0 +1,114 @@
+"""Sex, age, view, race and labels as tables and DICOM headers write them: one parser each.
+
+A parser returns None where the value is missing or unknown, and raises ValueError where the text cannot be such a
+value at all. A table's row with such a text is rejected; in a DICOM header the value counts as missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SEXES = ("F", "M")
+VIEWS = ("frontal", "lateral")
+RACES = ("White", "Black", "Asian", "Hispanic/Latino", "Native American", "Pacific Islander", "Other")
+OLDEST = 90
+"""Ages from here on are one class: a rarer age could identify a person."""
+MAX_AGE = 120
+
+UNKNOWN = frozenset({"", "unknown", "not reported", "not available", "n/a", "na", "nan", "none"})
+_SEX = {"male": "M", "female": "F", "m": "M", "f": "F"}
+_OTHER_SEX = frozenset({"u", "o", "other"})
+_UNITS = {"": 1.0, "Y": 1.0, "M": 12.0, "W": 52.1775, "D": 365.2425}
+_FRONTAL = {"PA": "PA", "POSTEROANTERIOR": "PA", "AP": "AP", "ANTEROPOSTERIOR": "AP", "FRONTAL": None}
+_LATERAL = {"LL": "LL", "LLAT": "LL", "RL": "RL", "RLAT": "RL", "LATERAL": "LATERAL", "LAT": "LATERAL"}
+_OBLIQUE = frozenset({"LAO", "RAO", "LPO", "RPO", "LLO", "RLO"})
+_RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
+    (None, frozenset({"unknown", "refused", "declined", "unable", "reported"})),
+    ("Black", frozenset({"black", "african"})),
+    ("Pacific Islander", frozenset({"pacific", "hawaiian", "islander"})),
+    ("Asian", frozenset({"asian"})),
+    ("Native American", frozenset({"indian", "alaska", "native"})),
+    ("White", frozenset({"white", "caucasian", "portuguese"})),
+    ("Hispanic/Latino", frozenset({"hispanic", "latino", "latina"})),
+    ("Other", frozenset({"other", "multiple"})),
+)
+"""Tried in this order, on whole words: "Caucasian" is not "Asian", and an "Asian Indian" is no Native American."""
+
+
+def parse_sex(text: str) -> str | None:
+    """F or M."""
+    word = text.strip().lower()
+    if word in UNKNOWN or word in _OTHER_SEX:
+        return None
+    if word not in _SEX:
+        raise ValueError("not a sex")
+    return _SEX[word]
+
+
+def parse_age(text: str) -> float | None:
+    """Years from `62`, `62.0`, `062Y`, `006M`, `003W` or `010D`; 90 stands for 90 and over, over 120 is no age."""
+    if text.strip().lower() in UNKNOWN:
+        return None
+    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,9})?)([YMWD]?)\s*", text.upper())
+    years = float(match[1]) / _UNITS[match[2]] if match else MAX_AGE + 1.0
+    if years > MAX_AGE:
+        raise ValueError("not an age")
+    return min(years, float(OLDEST))
+
+
+def parse_view(text: str) -> tuple[str | None, str | None]:
+    """View (frontal, lateral) and projection (PA, AP, LL, RL, LATERAL, an oblique); an unknown part is None."""
+    words = re.split(r"[\s_,/-]+", text.strip().upper())
+    if words[:2] in (["POSTERO", "ANTERIOR"], ["ANTERO", "POSTERIOR"]):
+        words = ["".join(words[:2])]
+    if words[0] in _FRONTAL:
+        return "frontal", _FRONTAL[words[0]]
+    if words[0] in _OBLIQUE:
+        return None, words[0]
+    side = "LATERAL" if words == ["L"] else next((_LATERAL[w] for w in words if w in _LATERAL), None)
+    if side is None:
+        return None, None
+    if side == "LATERAL" and words[0] in ("LEFT", "RIGHT"):
+        side = "LL" if words[0] == "LEFT" else "RL"
+    return "lateral", side
+
+
+def parse_race(text: str) -> str | None:
+    """One of RACES, by whole words; "non-Hispanic" says nothing about the race."""
+    plain = re.sub(r"(non|not)[ -]hispanic( or latino)?", "", text.lower())
+    if re.fullmatch(r"\s*other\s*,\s*hispanic\s*|\s*south american\s*", plain):
+        return "Hispanic/Latino"
+    words = set(re.findall(r"[a-z]+", plain))
+    return next((race for race, marks in _RACE_WORDS if words & marks), None)
+
+
+def parse_label(text: str) -> float | None:
+    """1, 0 or -1 (uncertain)."""
+    if not text.strip():
+        return None
+    match = re.fullmatch(r"([+-]?[01])(\.0*)?", text.strip())
+    if not match:
+        raise ValueError("not a label")
+    return float(match[1])
+
+
+def parse_flag(text: str) -> bool | None:
+    """Yes or no."""
+    word = text.strip().lower()
+    if word in UNKNOWN:
+        return None
+    if word not in ("yes", "true", "1", "no", "false", "0"):
+        raise ValueError("neither yes nor no")
+    return word in ("yes", "true", "1")
+
+
+def lenient(parser: Callable[[str], T | None], text: str | None) -> T | None:
+    """What a DICOM header says: a missing tag or an impossible value is None."""
+    try:
+        return parser(text or "")
+    except ValueError:
+        return None
