@@ -119,9 +119,9 @@ class Benchmark(Strict):
 
 def dataset_class(layout: object) -> Any:
     """The class of a layout."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"unknown layout {layout!r}; allowed: {', '.join(LAYOUTS)}")
-    return resolve_name(LAYOUTS[str(layout)])
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise ValueError(f"unknown layout; set data.layout to one of {', '.join(LAYOUTS)}")
+    return resolve_name(LAYOUTS[layout])
 
 
 def _of_layout(value: Any) -> Any:

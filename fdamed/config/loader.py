@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fdamed.config import yaml_reader as plain_data
-from fdamed.config.datasets import LAYOUTS, dataset_class
+from fdamed.config.datasets import dataset_class
 from fdamed.config.policy_checks import check_guards
 from fdamed.config.runs import Run
 from fdamed.config.split import Partition, Split
@@ -130,7 +130,7 @@ def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
         fields = getattr(model, "model_fields", {})
         if place and step in SPLITS:
             model = SPLITS[str(step)]
-        elif location[: place + 1] == ("data",) and raw["data"].get("layout") in LAYOUTS:
+        elif location[: place + 1] == ("data",):
             model = dataset_class(raw["data"]["layout"])
         elif step in fields:
             model = _model_in(fields[step].annotation)

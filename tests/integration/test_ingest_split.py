@@ -130,7 +130,7 @@ def test_too_many_refusals_stop_with_exit_2_after_they_were_listed(
         (folder / "raw" / row[0]).write_bytes(b"no picture")
     assert main(["ingest", "--config", str(study)]) == 2
     error = capfd.readouterr().err
-    assert "16.7% of the rows and files were refused" in error
+    assert "16.7% of the rows and files were rejected" in error
     assert CANARY not in error
     root = folder / "results/small"
     assert len((root / "clients/rejects.csv").read_text().splitlines()) == 31
