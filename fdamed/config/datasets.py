@@ -19,6 +19,8 @@ LAYOUTS = {
     "mimic": "fdamed.data.datasets.mimic:Mimic",
     "midrc": "fdamed.data.datasets.midrc:Midrc",
     "nih": "fdamed.data.datasets.nih:Nih",
+    "padchest": "fdamed.data.datasets.padchest:Padchest",
+    "vindr": "fdamed.data.datasets.vindr:Vindr",
     "table": "fdamed.data.datasets.table:Table",
     "benchmark": "fdamed.config.datasets:Benchmark",
 }

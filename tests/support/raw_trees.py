@@ -271,3 +271,64 @@ def nih_tree(root: Path, folders: tuple[str, ...] = ("images",)) -> Path:
     (root / "train_val_list.txt").write_text("".join(r[0] + "\n" for r in NIH_ROWS[:3]), encoding="utf-8")
     (root / "test_list.txt").write_text("".join(r[0] + "\n" for r in NIH_ROWS[3:5]), encoding="utf-8")
     return root
+
+
+# --- PadChest ---
+
+PADCHEST_HEADER = [
+    "", "ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "PatientBirth", "PatientSex_DICOM",
+    "ViewPosition_DICOM", "Projection", "MethodProjection", "Pediatric", "Manufacturer_DICOM", "Report", "MethodLabel",
+    "Labels", "Localizations",
+]  # fmt: skip
+PHILIPS, IMAGING = "PhilipsMedicalSystems", "ImagingDynamicsCompanyLtd"
+PADCHEST_IMAGES = [  # image, folder, date, patient, birth, sex, projection, manufacturer, method, labels
+    ("1_a.png", "0", "20140915", "839", "1930.0", "F", "PA", PHILIPS, "Physician", "['normal']"),
+    ("1_b.png", "0", "20140915", "839", "1930.0", "F", "L", PHILIPS, "Physician", "['normal']"),
+    ("2_a.png", "0", "20150331", "100", "1921", "M", "AP_horizontal", PHILIPS, "RNN_model", "['pleural effusion']"),
+    ("3_a.png", "1", "20100102", "101", "", "O", "AP", IMAGING, "RNN_model", "['cardiomegaly', ' pleural effusion']"),
+    ("4_a.png", "1", "20120506", "102", "2000.0", "", "COSTAL", "", "RNN_model", "['unchanged', 'cardiomegaly']"),
+    ("5_a.png", "54", "20120506", "103", "1955.0", "M", "PA", IMAGING, "RNN_model", "['pneumonia', '']"),
+]
+
+
+def padchest_row(number: int, *cells: str) -> list[str]:
+    image, folder, date, patient, birth, sex, projection, maker, method, labels = cells
+    study = image.partition("_")[0]
+    ids = [str(number), image, folder, date, study, patient, birth, sex, "POSTEROANTERIOR", projection, "Manual", "No"]
+    return [*ids, maker, "sin hallazgos .", method, f'"{labels}"', '"[]"']
+
+
+def padchest_tree(root: Path, rows: Sequence[Sequence[str]] = PADCHEST_IMAGES, flat: bool = False) -> Path:
+    name = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+    write_table(root / name, PADCHEST_HEADER, [padchest_row(i, *row) for i, row in enumerate(rows)])
+    for image, folder, *_ in rows:
+        path = root / ("" if flat else folder) / image
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(dicom_files.thorax(bits=14)).save(path)
+    return root
+
+
+# --- VinDr-CXR ---
+
+VINDR_LABELS = ["Aortic enlargement", "Cardiomegaly", "Pleural effusion", "Nodule/Mass", "Other diseases", "No finding"]
+VINDR_TRAIN = {  # image -> labels of three readers
+    "4d390e07733ba06e": ("000001", "000001", "000001"),
+    "5e7d28f5a43e3b1b": ("010000", "010000", "000001"),
+    "9c4ea9f7e7f4f1a0": ("100010", "000010", "000001"),
+    "c1f1ae8cd3b1b1e2": ("001000", "001000", "001000"),
+}
+VINDR_TEST = {"002a34c58c5b758217ed1f584ccbcfe9": "000100", "004f33259ee4aef671c2b95d54e4be68": "000001"}
+
+
+def vindr_tree(root: Path, train: dict[str, tuple[str, ...]] | None = None) -> Path:
+    readers = VINDR_TRAIN if train is None else train
+    rows = [[image, f"R{i + 8}", *votes] for image, three in readers.items() for i, votes in enumerate(three)]
+    write_table(root / "annotations/image_labels_train.csv", ["image_id", "rad_id", *VINDR_LABELS], rows)
+    agreed = [[image, *votes] for image, votes in VINDR_TEST.items()]
+    header = ["image_id", *(name.replace("diseases", "disease") for name in VINDR_LABELS)]
+    write_table(root / "annotations/image_labels_test.csv", header, agreed)
+    for folder, images in (("train", readers), ("test", VINDR_TEST)):
+        for i, image in enumerate(images):
+            tags = {"Modality": "DX", "ViewPosition": "", "PatientSex": "MFO"[i % 3], "PatientAge": f"{40 + i:03d}Y"}
+            write_dicom(root / folder / f"{image}.dicom", **tags, BodyPartExamined="")
+    return root
