@@ -28,6 +28,14 @@ def about() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text()))
 
 
+def on_config(config: Any) -> Any:
+    """Add the pages of all methods to the navigation."""
+    reference = next(section["Reference"] for section in config["nav"] if "Reference" in section)
+    methods = next(section["Methods"] for section in reference if "Methods" in section)
+    methods += [{name: f"methods/{name}.md"} for name in about()]
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add a page for each method, and the index of decisions."""
     from mkdocs.structure.files import File
