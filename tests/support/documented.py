@@ -19,7 +19,7 @@ WITHOUT_OPTIONS = {"fdamed methods", "fdamed schema"}
 PLACEHOLDER = re.compile(r"[A-Z_]+|\[.*|.*\]|\.\.\.")
 """A word that makes a command a template: FOLDER, C, [--seed S]."""
 HELP = "fdamed COMMAND --help"
-REFUSED = {"fdamed predict --modle edema_model film.dcm": 2}
+REFUSED = {"fdamed predict --modle edema_model image.dcm": 2}
 """Commands that a page shows as mistakes -> their exit code."""
 
 

@@ -233,12 +233,12 @@ def table(root: Path, images: int = 240) -> None:
 
 def radiographs(root: Path) -> None:
     """Radiographs that an exported model has never seen: JPEG and DICOM files, and one file that is no image."""
-    pictures = sorted((root / "data/CheXpert-v1.0-small").rglob("view1_frontal.jpg"))[:3]
-    for folder in ("films", "new", "more_films", "archive/2026"):
+    images = sorted((root / "data/CheXpert-v1.0-small").rglob("view1_frontal.jpg"))[:3]
+    for folder in ("new", "more_images", "archive/2026"):
         (root / folder).mkdir(parents=True)
-        for i, picture in enumerate(pictures):
-            shutil.copy(picture, root / folder / f"film_{i + 1}.jpg")
-        dicom_files.write(root / folder / "film.dcm", dicom_files.dataset(dicom_files.thorax()))
+        for i, image in enumerate(images):
+            shutil.copy(image, root / folder / f"image_{i + 1}.jpg")
+        dicom_files.write(root / folder / "image.dcm", dicom_files.dataset(dicom_files.thorax()))
     (root / "new/readme.txt").write_text("not an image", encoding="utf-8")
 
 
