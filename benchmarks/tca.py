@@ -78,8 +78,8 @@ def compared() -> dict[str, Any]:
     X, y, domain = shifted(SAMPLES, FEATURES)
     settings: dict[str, Any] = {"n_components": COMPONENTS, "gamma": GAMMA, "sigma": SIGMA}
     settings |= {"center": True, "unit_norm": True}
-    RFTCA(FREQUENCIES, **settings).fit(X[::12], None, domain[::12])
-    model = RFTCA(FREQUENCIES, **settings)
+    RFTCA(N=FREQUENCIES, **settings).fit(X[::12], None, domain[::12])
+    model = RFTCA(N=FREQUENCIES, **settings)
     thrice = [spent(lambda: model.fit_transform(X, None, sample_domain=domain)) for _ in range(3)]
     random, ours = statistics.median(seconds for seconds, _ in thrice), thrice[0][1]
     krylov, exact = spent(lambda: TCA(**settings).fit_transform(X, None, sample_domain=domain))
@@ -114,7 +114,7 @@ def growth() -> dict[str, Any]:
     seconds, megabytes = {}, {}
     for n in GROWTH:
         X, _, domain = shifted(n, GROWTH_FEATURES)
-        model = RFTCA(FREQUENCIES, COMPONENTS, sigma=1.0, solver="primal")
+        model = RFTCA(COMPONENTS, N=FREQUENCIES, sigma=1.0, solver="primal")
         seconds[n] = round(spent(partial(model.fit, X, None, domain))[0], 2)
         tracemalloc.start()
         model.fit(X, None, domain)

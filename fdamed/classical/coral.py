@@ -45,6 +45,7 @@ def spread(X: Array) -> Spread:
     return Spread(mean, vectors if p <= n else (Xc.T @ vectors) / np.sqrt(s), s)
 
 
+@dataclass(eq=False, repr=False)
 class CORAL(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """CORAL with C = cov + ridge I; center also takes away each domain's mean.
 
@@ -52,9 +53,8 @@ class CORAL(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ign
     samples for the target's (what a classifier is asked about) unless sample_domain says otherwise.
     """
 
-    def __init__(self, ridge: float = 1.0, center: bool = False) -> None:
-        self.ridge = ridge
-        self.center = center
+    ridge: float = 1.0
+    center: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Both covariances; y is not used. sample_domain: positive source, negative target."""

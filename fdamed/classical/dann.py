@@ -6,6 +6,7 @@ x -> FC -> dropout -> ReLU -> FC; loss: cross-entropy of the source + weight * M
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -41,6 +42,7 @@ def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
     return k[:n, :n].mean() + k[n:, n:].mean() - 2.0 * k[:n, n:].mean()
 
 
+@dataclass(eq=False, repr=False)
 class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """DaNN as a classifier whose `transform` gives the hidden features.
 
@@ -48,33 +50,18 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     the source that chooses the epoch (0: the last epoch). SGD with lr, momentum, decay, batches of each domain.
     """
 
-    def __init__(
-        self,
-        hidden: int = 256,
-        weight: float = 0.25,
-        width: float | str = "median",
-        code_compat: bool = False,
-        epochs: int = 100,
-        batch: int = 64,
-        lr: float = 0.02,
-        momentum: float = 0.05,
-        decay: float = 0.003,
-        dropout: float = 0.5,
-        validation: float = 0.1,
-        seed: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.weight = weight
-        self.width = width
-        self.code_compat = code_compat
-        self.epochs = epochs
-        self.batch = batch
-        self.lr = lr
-        self.momentum = momentum
-        self.decay = decay
-        self.dropout = dropout
-        self.validation = validation
-        self.seed = seed
+    hidden: int = 256
+    weight: float = 0.25
+    width: float | str = "median"
+    code_compat: bool = False
+    epochs: int = 100
+    batch: int = 64
+    lr: float = 0.02
+    momentum: float = 0.05
+    decay: float = 0.003
+    dropout: float = 0.5
+    validation: float = 0.1
+    seed: int = 0
 
     def fit(self, X: Any, y: Any, sample_domain: Any = None) -> Self:
         """Train on the source's labels and both domains' samples. sample_domain: positive source, negative target."""

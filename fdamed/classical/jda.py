@@ -10,18 +10,17 @@ m = 100, gamma = 1, columns of A at length 1. At the paper's own constraint A' K
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import eigh
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.inputs import Array, count, one_of, positive, read
-from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_rows
+from fdamed.classical.inputs import Array, count, positive
+from fdamed.classical.kernels import unit_rows
 from fdamed.classical.spectral import (
-    SCALES,
     Solution,
     center_columns,
     keep,
@@ -33,6 +32,7 @@ from fdamed.classical.spectral import (
     use_lanczos,
     wanted,
 )
+from fdamed.classical.tca import KernelComponents
 
 
 def discrepancies(
@@ -75,54 +75,30 @@ def solve(s: Array, KE: Array, gamma: float, m: int | None, where: str) -> Solut
     return Solution(W, tau[:r] / gamma, squares(W))
 
 
-class JDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class JDA(KernelComponents):
     """JDA with up to `iterations` passes; it ends when no pseudo-label changes.
 
     gamma is the weight of |A|^2 (lambda of the paper). marginal_weight: of l l' before M is scaled; None is the number
-    of classes (the authors' code), 1 the paper's text. classifier: gives the pseudo-labels; None is 1-NN. kernel,
-    sigma, normalize, scale and n_components are as in TCA. Features have length 1.
+    of classes (the authors' code), 1 the paper's text. classifier: gives the pseudo-labels; None is 1-NN. The other
+    options are as in TCA. Features have norm 1.
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        gamma: float = 1.0,
-        kernel: str = "linear",
-        sigma: float | str = "median",
-        normalize: bool = True,
-        iterations: int = 10,
-        marginal_weight: float | None = None,
-        classifier: Any = None,
-        scale: str = "penalty",
-    ) -> None:
-        self.n_components = n_components
-        self.gamma = gamma
-        self.kernel = kernel
-        self.sigma = sigma
-        self.normalize = normalize
-        self.iterations = iterations
-        self.marginal_weight = marginal_weight
-        self.classifier = classifier
-        self.scale = scale
+    kernel: str = "linear"
+    scale: str = "penalty"
+    iterations: int = 10
+    marginal_weight: float | None = None
+    classifier: Any = None
 
     def fit(self, X: Any, y: Any, sample_domain: Any = None) -> Self:
         """Learn A from both domains and the source's labels. sample_domain: positive source, negative target."""
-        gamma = positive(self.gamma, "gamma", "JDA")
-        one_of(self.kernel, EXACT, "kernel", "JDA")
-        one_of(self.scale, SCALES, "scale", "JDA")
         passes = count(self.iterations, "iterations", "JDA")
-        if self.n_components is not None:
-            count(self.n_components, "n_components", "JDA")
-        given = read(self, X, y, sample_domain, labels=True)
+        given = self._checked(X, y, sample_domain, labels=True)
         labels = np.asarray(given.y)
-        where = f"JDA, {shape(given.X)}"
         self.classes_ = np.unique(labels)
         weight = self.marginal_weight
         marginal = len(self.classes_) if weight is None else positive(weight, "marginal_weight", "JDA")
-        self.sigma_ = length(self.sigma, self.kernel, given.X, self.normalize, "JDA")
-        samples = given.X.astype(np.float64)
-        self.X_fit_ = unit_rows(samples) if self.normalize else samples
-        K = gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
+        K = self._kernel_matrix(given.X)
         s, basis = eigh(symmetric_product(center_columns(K)), check_finite=False)
         turned = basis.T @ K
         guess: Array | None = None
@@ -130,7 +106,7 @@ class JDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         classifier = KNeighborsClassifier(1) if self.classifier is None else self.classifier
         for _ in range(passes):
             E = discrepancies(given.source, given.target, labels, guess, self.classes_, marginal)
-            found = solve(np.maximum(s, 0.0), turned @ E, gamma, self.n_components, where).scaled(self.scale)
+            found = solve(np.maximum(s, 0.0), turned @ E, self.gamma, self.n_components, self._where).scaled(self.scale)
             W = signed(basis @ found.W)
             features = unit_rows(K @ W)
             new = clone(classifier).fit(features[given.source], labels).predict(features[given.target])
@@ -138,16 +114,12 @@ class JDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             guess = new
             if self.changed_[-1] == 0:
                 break
-        self.W_, self.eigenvalues_, self.pseudo_labels_ = W, found.values, guess
-        self.n_components_ = self._n_features_out = W.shape[1]
+        self._keep(W, found.values)
+        self.pseudo_labels_ = guess
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Features of samples of any domain, each of length 1, (n, m)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        out = project(X, self.X_fit_, self.W_, self.kernel, self.sigma_, self.normalize)
-        return unit_rows(out)
+    def _finish(self, features: Array) -> Array:
+        return unit_rows(features)
 
     def __sklearn_tags__(self) -> Any:
         """Labels of the source are needed."""

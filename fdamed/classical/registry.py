@@ -1,6 +1,6 @@
 """The classical methods as rows of a study: options as in a configuration, and the estimator that they mean.
 
-They are not federated: features of all hospitals meet at one place (`exchange.py`), which `privacy.release` must allow.
+They are not federated: features of all hospitals meet at one place (`messages.py`), which `privacy.release` must allow.
 Nothing is chosen by labels of the target: options are fixed, or with `choose` picked by reverse validation.
 """
 
@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Literal
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
 from fdamed.classical.gfk import GFK
-from fdamed.classical.grids import Unaligned
 from fdamed.classical.jda import JDA
 from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
-from fdamed.classical.rftca import RFTCA
-from fdamed.classical.tca import RTCA, TCA
+from fdamed.classical.selection import Unaligned
+from fdamed.classical.tca import RFTCA, RTCA, TCA
 from fdamed.federation.client import Step
 from fdamed.federation.method import description, option
 

@@ -14,9 +14,17 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import FunctionTransformer
 
 from fdamed.classical.inputs import Array, BadInput, one_of
 from fdamed.classical.kernels import unit_rows
+
+
+class Unaligned(FunctionTransformer):  # type: ignore[misc]
+    """The features as they are."""
+
+    def fit_transform(self, X: Array, y: Array, sample_domain: Array) -> Array:
+        return X
 
 
 @dataclass(frozen=True)

@@ -1,112 +1,215 @@
-"""Transfer component analysis (Pan et al. 2011) and R-TCA (paper 002, section III) with an exact kernel matrix.
+"""TCA (Pan et al. 2011), R-TCA and RF-TCA (FedRF-TCA paper, section III) as scikit-learn transformers.
 
 min_W tr(W' K l l' K W) + gamma tr(W' W)   (R-TCA: gamma tr(W' K W))   subject to W' K H K W = I.
-R-TCA of K^2 is TCA of K, exactly; the two are not the same up to a rescaled gamma.
+R-TCA of K^2 is TCA of K, exactly; the two are not the same up to a rescaled gamma. RF-TCA is R-TCA of the Gram matrix
+of 2N random Fourier features. These enter S (2N x 2N) and u (2N) 1,024 samples at a time: its memory does not grow
+with n.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, Self
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.linalg.blas import dsyrk
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical.inputs import Array, Domains, count, one_of, positive, read
-from fdamed.classical.kernels import EXACT, gram, length, project, shape, unit_rows
-from fdamed.classical.spectral import SCALES, Solution, rtca, tca
+from fdamed.classical.kernels import (
+    BLOCK,
+    EXACT,
+    RANDOM,
+    blocks,
+    frequencies,
+    gram,
+    length,
+    project,
+    random_features,
+    shape,
+    unit_rows,
+)
+from fdamed.classical.spectral import SCALES, Solution, rftca, rftca_dual, rtca, tca
 
-SOLVERS = ("auto", "dense", "lanczos")
+KEPT = 64 * 2**20
+"""Bytes of random features that `fit_transform` keeps from the fit: a constant, whatever n."""
 
 
-class _Exact(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """What TCA and R-TCA share: the kernel matrix of all samples, and features W' k(X, x) of new ones."""
+@dataclass(eq=False, repr=False)
+class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """What the TCA family and JDA share: options, their checks, and the components W.
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        gamma: float = 1.0,
-        kernel: str = "gaussian",
-        sigma: float | str = "median",
-        normalize: bool = True,
-        center: bool = False,
-        unit_norm: bool = False,
-        solver: str = "auto",
-        scale: str = "variance",
-    ) -> None:
-        self.n_components = n_components
-        self.gamma = gamma
-        self.kernel = kernel
-        self.sigma = sigma
-        self.normalize = normalize
-        self.center = center
-        self.unit_norm = unit_norm
-        self.solver = solver
-        self.scale = scale
+    n_components: None is min(100, rank). gamma > 0. sigma: width of the kernel, a number or "median" (distance).
+    normalize: samples at norm 1 first. scale: of the components, "variance" (all equal: the constraint) or "penalty"
+    (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py).
+    """
 
-    @abstractmethod
-    def _solve(self, K: Array, ell: Array, where: str) -> Solution:
-        """W and its eigenvalues for this kernel matrix (n, n) and the domains' l (n,)."""
+    kernels: ClassVar[tuple[str, ...]] = EXACT
 
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
-        """Learn W from samples of both domains; y is not used. sample_domain: positive source, negative target."""
-        self._fit(X, y, sample_domain)
-        return self
+    n_components: int | None = None
+    gamma: float = 1.0
+    kernel: str = "gaussian"
+    sigma: float | str = "median"
+    normalize: bool = True
+    scale: str = "variance"
 
-    def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
-        """Fit and transform with one kernel matrix."""
-        K = self._fit(X, y, sample_domain)
-        return finished(K @ self.W_, self.mean_, self.center, self.unit_norm)
-
-    def _fit(self, X: Any, y: Any, sample_domain: Any) -> Array:
+    def _checked(self, X: Any, y: Any, sample_domain: Any, labels: bool = False) -> Domains:
+        """The input of a fit, after the options were checked; sets `sigma_`."""
         where = type(self).__name__
         positive(self.gamma, "gamma", where)
-        one_of(self.kernel, EXACT, "kernel", where)
-        one_of(self.solver, SOLVERS, "solver", where)
+        one_of(self.kernel, self.kernels, "kernel", where)
         one_of(self.scale, SCALES, "scale", where)
         if self.n_components is not None:
             count(self.n_components, "n_components", where)
-        given: Domains = read(self, X, y, sample_domain)
+        given = read(self, X, y, sample_domain, labels=labels)
         self.sigma_ = length(self.sigma, self.kernel, given.X, self.normalize, where)
-        samples = given.X.astype(np.float64)
+        self._where = f"{where}, {shape(given.X)}"
+        return given
+
+    def _kernel_matrix(self, X: Array) -> Array:
+        """K (n, n) of the samples to fit, which are kept for `transform`."""
+        samples = X.astype(np.float64)
         self.X_fit_ = unit_rows(samples) if self.normalize else samples
-        K = gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
-        found = self._solve(K, given.ell, f"{where}, {shape(given.X)}").scaled(self.scale)
-        self.W_, self.eigenvalues_ = found.W, found.values
-        self.mean_ = K.mean(axis=0) @ found.W
-        self.n_components_ = self._n_features_out = found.W.shape[1]
-        return K
+        return gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
+
+    def _keep(self, W: Array, values: Array) -> None:
+        self.W_, self.eigenvalues_ = W, values
+        self.n_components_ = self._n_features_out = W.shape[1]
+
+    def _project(self, X: Array) -> Array:
+        """Components of new samples before centering, (n, m)."""
+        return project(X, self.X_fit_, self.W_, self.kernel, self.sigma_, self.normalize)
+
+    def _finish(self, features: Array) -> Array:
+        return features
 
     def transform(self, X: Any) -> Array:
         """Features of samples of any domain, (n, m)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        out = project(X, self.X_fit_, self.W_, self.kernel, self.sigma_, self.normalize)
-        return finished(out, self.mean_, self.center, self.unit_norm)
+        return self._finish(self._project(X))
 
 
-class TCA(_Exact):
-    """Vanilla TCA.
+@dataclass(eq=False, repr=False)
+class _Components(KernelComponents):
+    """TCA, R-TCA and RF-TCA. center, unit_norm: of the features that come out, at the training samples' mean."""
 
-    n_components: None is min(100, rank). gamma > 0. kernel: gaussian, laplacian, cauchy or linear of length sigma
-    (a number, or "median" distance). normalize: samples at length 1 first. center, unit_norm: of the features that
-    come out. solver: "dense", "lanczos" or "auto" (Lanczos when n is large). scale: of the components, "variance"
-    (all equal: the constraint) or "penalty" (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py).
-    """
+    solvers: ClassVar[tuple[str, ...]] = ("auto", "dense", "lanczos")
 
-    def _solve(self, K: Array, ell: Array, where: str) -> Solution:
-        return tca(K, ell, float(self.gamma), self.n_components, self.solver, where)
+    center: bool = False
+    unit_norm: bool = False
+    solver: str = "auto"
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
+        """Learn W from samples of both domains; y is not used. sample_domain: positive source, negative target."""
+        self._fit(X, y, sample_domain, kept=0)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
+        """Fit and transform, without computing the kernel or its random features twice."""
+        given, first = self._fit(X, y, sample_domain, kept=KEPT)
+        done = [Z @ self.W_.astype(Z.dtype) for Z in first]
+        rest = given.X[sum(map(len, done)) :]
+        out = np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64)
+        return self._finish(out)
+
+    @abstractmethod
+    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+        """Fit; return the input and the rows that W multiplies for the first samples, if they are still there."""
+
+    def _finish(self, features: Array) -> Array:
+        features = features - self.mean_ if self.center else features
+        return unit_rows(features) if self.unit_norm else features
 
 
-class RTCA(_Exact):
+@dataclass(eq=False, repr=False)
+class TCA(_Components):
+    """Vanilla TCA. kernel: gaussian, laplacian, cauchy or linear. solver: "dense", "lanczos" or "auto" (by size)."""
+
+    def _solve(self, K: Array, ell: Array) -> Solution:
+        return tca(K, ell, float(self.gamma), self.n_components, self.solver, self._where)
+
+    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+        one_of(self.solver, self.solvers, "solver", type(self).__name__)
+        given = self._checked(X, y, sample_domain)
+        K = self._kernel_matrix(given.X)
+        found = self._solve(K, given.ell).scaled(self.scale)
+        self.mean_ = K.mean(axis=0) @ found.W
+        self._keep(found.W, found.values)
+        return given, [K]
+
+
+@dataclass(eq=False, repr=False)
+class RTCA(TCA):
     """R-TCA: the penalty is that of functions in the kernel's space. Parameters are those of TCA."""
 
-    def _solve(self, K: Array, ell: Array, where: str) -> Solution:
-        return rtca(K, ell, float(self.gamma), self.n_components, self.solver, where)
+    def _solve(self, K: Array, ell: Array) -> Solution:
+        return rtca(K, ell, float(self.gamma), self.n_components, self.solver, self._where)
 
 
-def finished(features: Array, mean: Array, center: bool, unit_norm: bool) -> Array:
-    """Centered at the training samples' mean, then each sample at length 1, as asked for."""
-    features = features - mean if center else features
-    return unit_rows(features) if unit_norm else features
+@dataclass(eq=False, repr=False)
+class RFTCA(_Components):
+    """RF-TCA with N frequencies (2N features) from `seed`.
+
+    kernel: gaussian, laplacian or cauchy. solver: "primal" (2N x 2N, streamed), "dual" (n x n) or "auto" (dual when
+    n < 2N). precision: of the random features; the eigenproblem is always float64.
+    """
+
+    kernels: ClassVar[tuple[str, ...]] = RANDOM
+    solvers: ClassVar[tuple[str, ...]] = ("auto", "primal", "dual")
+
+    N: int = 500
+    precision: str = "float32"
+    seed: int = 0
+
+    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+        N = count(self.N, "N", "RFTCA")
+        one_of(self.solver, self.solvers, "solver", "RFTCA")
+        one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
+        given = self._checked(X, y, sample_domain)
+        n, p = given.X.shape
+        gamma, m = float(self.gamma), self.n_components
+        self.omega_ = frequencies(self.kernel, self.sigma_, N, p, self.seed).astype(self.precision)
+        first: list[Array] = []
+        if self.solver == "dual" or (self.solver == "auto" and n < 2 * N):
+            first.append(random_features(given.X, self.omega_, self.normalize))
+            Z = first[0].astype(np.float64)
+            found, mean = rftca_dual(Z, given.ell, gamma, m, self._where), Z.mean(axis=0)
+        else:
+            S, u, mean = self._moments(given, first, kept)
+            found = rftca(S, u, gamma, m, self._where)
+        found = found.scaled(self.scale)
+        self.mean_ = mean @ found.W
+        self._keep(found.W, found.values)
+        return given, first
+
+    def _moments(self, given: Domains, first: list[Array], kept: int) -> tuple[Array, Array, Array]:
+        """S = Sigma H Sigma', u = Sigma l and the mean feature, about a few samples' mean: sums near 0 cancel less.
+
+        At most `kept` bytes of the first random features are put into `first`.
+        """
+        n, ell = len(given.X), given.ell
+        size = 2 * len(self.omega_)
+        S = np.zeros((size, size), order="F")
+        total, u = np.zeros(size), np.zeros(size)
+        origin = random_features(given.X[:32], self.omega_, self.normalize).mean(axis=0, dtype=np.float64)
+        for rows in blocks(n):
+            features = random_features(given.X[rows], self.omega_, self.normalize)
+            if (len(first) + 1) * BLOCK * features[0].nbytes <= kept:
+                first.append(features)
+            Z = features - origin
+            S = dsyrk(1.0, Z.T, beta=1.0, c=S, trans=0, lower=0, overwrite_c=1)
+            total += Z.sum(axis=0)
+            u += ell[rows] @ Z  # the origin drops out: l sums to 0
+        S = np.triu(S) + np.triu(S, 1).T
+        S -= np.outer(total, total / n)
+        return S, u, origin + total / n
+
+    def _project(self, X: Array) -> Array:
+        out = np.empty((len(X), self.n_components_))
+        W = self.W_.astype(self.precision)
+        for rows in blocks(len(X)):
+            out[rows] = random_features(X[rows], self.omega_, self.normalize) @ W
+        return out

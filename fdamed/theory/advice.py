@@ -1,4 +1,4 @@
-"""From a survey to advice: which method, which beta, which sources; and afterwards, whether it was right."""
+"""Recommend a method, its beta and the sources from a survey; later, compare the advice with the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fdamed.theory.delta_error import Moments, Rule, error
 from fdamed.theory.survey import Findings
 
 BETAS = tuple(round(0.05 * i, 2) for i in range(1, 21))
-"""Where the best beta is looked for."""
+"""The grid for the best beta."""
 LEVEL = 0.9
 """Coverage of the intervals."""
 
@@ -34,14 +34,14 @@ class Sample:
 
 
 def samples_of(findings: Findings) -> list[Sample]:
-    """The estimate, then every resample, all points side by side."""
+    """The estimate, then every resample, each with all points."""
     columns = [[p.found for p in findings.points]]
     columns += [list(again) for again in zip(*(p.again for p in findings.points), strict=True)]
     return [Sample(tuple(column), findings.samples) for column in columns]
 
 
 def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
-    """The advice as it is written to a file; `runs`: those of the study of which the theory can speak."""
+    """The advice as it is written to a file; `runs`: the study's runs that the theory covers."""
     drawn = samples_of(findings)
     best = {m: min(BETAS, key=lambda b, m=m: drawn[0].error(Rule(m, b, W[m]))) for m in ("fedda", "fedgp")}  # type: ignore[misc]
     candidates = {
@@ -79,11 +79,11 @@ def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
 
 
 W = {"fedda": "samples", "fedgp": "uniform"}
-"""The weighting that each method has unless told otherwise."""
+"""Default weighting of each method."""
 
 
 def ranked(drawn: Sequence[Sample], rules: Mapping[str, Rule]) -> list[dict[str, Any]]:
-    """Each rule with its predicted error, interval and how often it is the best of them; the best first."""
+    """Each rule with its predicted error, interval and share of resamples in which it is the best; best first."""
     errors = {name: [s.error(rule) for s in drawn] for name, rule in rules.items()}
     table = np.array(list(errors.values()))[:, 1:]
     firsts = np.bincount(table.argmin(0), minlength=len(rules)) / max(table.shape[1], 1)
@@ -96,7 +96,7 @@ def ranked(drawn: Sequence[Sample], rules: Mapping[str, Rule]) -> list[dict[str,
 
 
 def _source(drawn: Sequence[Sample], i: int, name: str, rule: Rule) -> dict[str, Any]:
-    """A source's place on the map, and whether the chosen rule (or FedDA, if it is target only) misses it."""
+    """A source's distances, and whether it lowers the error of the chosen rule (FedDA if that is target only)."""
     judged = rule if rule.method != "target_only" else Rule("fedda", 0.5, "samples")
     gain = [s.without(i).error(judged) - s.error(judged) for s in drawn]
     interval = _interval(gain)
@@ -137,7 +137,7 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Score:
-    """Was the advice right? `lost` is what following it cost against the best run that the theory speaks of."""
+    """The advice against the results. `lost`: AUC of the best run minus AUC of the recommended one."""
 
     recommended: str
     recommended_auc: float
@@ -154,16 +154,16 @@ def score(advice: Mapping[str, Any], results: Mapping[str, float]) -> Score | No
     known = {r: (row["error"]["value"], results[r]) for r, row in advice["runs"].items() if r in results}
     if not known:
         return None
-    told = min(known, key=lambda r: (known[r][0], r))
+    advised = min(known, key=lambda r: (known[r][0], r))
     best = min(known, key=lambda r: (-known[r][1], r))
     pairs = [(a, b) for a in known.values() for b in known.values() if a is not b]
     signs = [float(np.sign(a[0] - b[0]) * np.sign(b[1] - a[1])) for a, b in pairs]
     return Score(
-        recommended=told,
-        recommended_auc=known[told][1],
+        recommended=advised,
+        recommended_auc=known[advised][1],
         best=best,
         best_auc=known[best][1],
-        lost=known[best][1] - known[told][1],
+        lost=known[best][1] - known[advised][1],
         agreement=sum(signs) / len(signs) if signs else None,
         runs=len(known),
     )

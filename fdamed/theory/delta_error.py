@@ -1,4 +1,4 @@
-"""The Delta error of every rule from a handful of inner products: no gradient is needed once these are known.
+"""The Delta error of every rule from a few inner products; the gradients themselves are not needed.
 
 v is the target's gradient, v^ what its labeled images give (E v^ = v, variance sigma^2), g_i = l_i u_i a source's
 gradient. Every rule is own v^ + (something in the span of the u_i), so its error is a quadratic form in
@@ -36,7 +36,7 @@ class Moments:
 
     @property
     def delta(self) -> Array:
-        """Chance (N,) that the filter keeps a source: <v^, u_i> > 0 for normal noise."""
+        """Probability (N,) that the filter keeps a source: <v^, u_i> > 0 under normal noise."""
         spread = np.sqrt(np.clip(np.diag(self.cov), 0.0, None))
         ratio = [0.0 if t == 0 else t / s if s > 0 else np.sign(t) * 40.0 for t, s in zip(self.t, spread, strict=True)]
         return np.array([0.5 * (1.0 + erf(float(r) / sqrt(2.0))) for r in ratio])
@@ -48,7 +48,7 @@ class Moments:
 
     @property
     def beside2(self) -> Array:
-        """p_i^2 = tau_i^2 d_i^2 (N,): what of v no multiple of g_i expresses."""
+        """p_i^2 = tau_i^2 d_i^2 (N,): squared norm of v's component orthogonal to g_i."""
         return np.clip(self.norm2 - self.t**2, 0.0, None)
 
     def pooled_distance2(self, w: Array) -> float:
@@ -95,7 +95,7 @@ def estimated(sigma2: float, mean2: float, t: Array, cov: Array, length: Array, 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of a study, as the theory sees it."""
+    """One run of a study in the terms of the theory."""
 
     method: str
     beta: float | None = None
@@ -104,7 +104,7 @@ class Rule:
 
 
 METHODS = ("target_only", "fedavg", "fedda", "fedgp", "fedda_auto", "fedgp_auto")
-"""What the theory can predict."""
+"""Methods that the theory covers."""
 
 
 def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
@@ -124,7 +124,7 @@ def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
         return m.fedda(_weight(m.sigma2, m.distance2), w)
     if rule.method == "fedgp_auto":
         return m.fedgp(_weight(m.sigma2, m.beside2), w)
-    raise ValueError(f"the theory says nothing about {rule.method}")
+    raise ValueError(f"the theory does not cover {rule.method}")
 
 
 def _weight(sigma2: float, bias2: Array) -> Array:

@@ -1,7 +1,7 @@
-"""How the hospitals lie to each other, asked through the federation at a few points of a short FedAvg path.
+"""Measure the gradients of all hospitals at a few points of a short FedAvg path, through the federation.
 
 The points are the pi of Definition 4.1. Each source trains on a few images before each of them: at random weights the
-hospitals agree on little but the frequency of the classes, and the authors' own runs start after two FedAvg rounds.
+hospitals share little but the class frequencies, and the authors' own runs start after two FedAvg rounds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import mean
 from fdamed.theory.delta_error import Moments, estimated
 from fdamed.theory.survey_client import (
+    Geometry,
     Gradient,
-    Lie,
     Part,
     Question,
     by_tensor,
     gradient,
-    lie,
+    measure_geometry,
     spread,
     train_a_little,
 )
@@ -34,12 +34,12 @@ SHARE = 0.05
 BATCH = 8
 """Images of one gradient, at the sources and the target alike: BatchNorm makes gradients depend on it."""
 LEAST = 0.1
-"""A source's squared length is taken as at least this share of the observed one, however noisy its gradient."""
+"""The estimate of a source's squared norm is at least this share of the observed one, however noisy its gradient."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is asked of each hospital."""
+    """The number of images that each hospital uses."""
 
     points: int
     warm: int
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Point:
-    """What was found at one theta: the estimate, and its resamples."""
+    """Result at one theta: the estimate and its bootstrap resamples."""
 
     found: Moments
     again: tuple[Moments, ...]
@@ -61,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Findings:
-    """The survey's outcome; `images` went through a network forwards and backwards."""
+    """Result of a survey; `images` counts forward and backward passes."""
 
     sources: tuple[str, ...]
     samples: tuple[int, ...]
@@ -71,26 +71,26 @@ class Findings:
 
 
 def plan(run_images: int, samples: Sequence[int], labeled: int) -> Plan:
-    """The most that fits into SHARE of a run of `run_images`, within what still tells something new; at least a little.
+    """The largest plan that costs at most SHARE of a run of `run_images`, within useful limits.
 
-    `samples`: images of each source. Three points where each can have 64 images a source, otherwise fewer.
+    `samples`: images of each source. Three points if each source can use 64 images at each, otherwise fewer.
     """
     if labeled < 4:
-        what = f"the target has {labeled} labeled images: no variance can be told from fewer than 4"
-        raise FdamedError(what, "advise", "Label a few more images, or raise cut.labeled.")
+        what = f"the target has {labeled} labeled images; at least 4 are needed to estimate a variance"
+        raise FdamedError(what, "advise", "Label more images, or raise split.labeled.")
     target = min(labeled, 256, max(16, int(SHARE * run_images / 2)))  # half of it is for the sources
     batch = max(2, min(BATCH, target // 4))
     left = {points: (SHARE * run_images / points - target) / len(samples) for points in (3, 2, 1)}
     points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)
     images = min(max(int(0.6 * left[points]), 2 * batch), 512, max(samples))
     warm = min(int(0.4 * left[points]), 1024, max(samples))
-    if left[points] < 2.5 * 64:  # too few images to share: a warm-up costs more certainty than it brings
+    if left[points] < 2.5 * 64:  # too few images for a warm-up: the gradients need them more
         warm, images = 0, min(max(int(left[points]), 2 * batch), 512, max(samples))
     return Plan(points, warm, images, target, batch)
 
 
 def survey(server: Server, theta: Tensor, plan: Plan) -> Findings:
-    """Ask the hospitals of `server`. If a source drops out, the points before are forgotten: they had another mean."""
+    """Run a survey. If a source drops out, earlier points are discarded: they averaged over other sources."""
     points: list[Point] = []
     images, labeled, sources, samples = 0, 0, server.sources, tuple[int, ...]()
     for number in range(1, plan.points + 1):
@@ -102,7 +102,7 @@ def survey(server: Server, theta: Tensor, plan: Plan) -> Findings:
         s: dict[str, Gradient] = server.ask_all(sources, gradient, Part(x=theta, images=plan.images, batch=plan.batch))
         if not s:
             raise FdamedError(
-                "no source gave a usable gradient", f"target {server.target}", "Look into the log for why."
+                "no source sent a usable gradient", f"target {server.target}", "See the log for the reasons."
             )
         if tuple(s) != sources:
             points.clear()
@@ -117,14 +117,14 @@ def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
     """The unit in which each tensor is measured, (L,): the sources' root mean square there, times sqrt(P).
 
     Adam takes steps of about one size in every tensor, so that plain gradients, which differ by orders between
-    tensors, would let one tensor speak for all. The theorems hold for any fixed inner product.
+    tensors, would let one tensor dominate. The theorems hold for any fixed inner product.
     """
     size = torch.tensor([s.stop - s.start for s in layout.parameters], dtype=torch.float64)
     square = torch.stack([by_tensor(g, layout) for g in gradients]).mean(0) / size
-    return (square.clamp(min=float(square.max()) * 1e-12 + 1e-300) * size.sum()).sqrt()  # a source's length is near 1
+    return (square.clamp(min=float(square.max()) * 1e-12 + 1e-300) * size.sum()).sqrt()  # a source's norm is near 1
 
 
-def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Lie]:
+def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Geometry]:
     layout, replies = server.layout, list(s.values())
     unit = units([r.g for r in replies], layout)
     inverse = 1.0 / spread(unit, layout)
@@ -134,9 +134,9 @@ def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) ->
     u /= length.clamp(min=1e-30).float()[:, None]
     noise2 = torch.stack([(r.noise2 / unit.square()).sum() for r in replies])
     question = Question(x=theta, u=u, unit=unit, images=plan.target, batch=plan.batch, replicates=plan.replicates)
-    answer: Lie = server.ask(server.target, lie, question)
+    answer: Geometry = server.ask(server.target, measure_geometry, question)
     true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
-    # A noisy direction is too long and leans away from everything: its inner products grow by this factor.
+    # Noise makes a direction too long and all its cosines too small: correct inner products by this factor.
     gain = torch.where(true > 0, length / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))
     gram = (u.double() @ u.double().t() * torch.outer(gain, gain)).clamp(-1.0, 1.0)
     gram.fill_diagonal_(1.0)

@@ -1,7 +1,7 @@
-"""What a survey asks of a hospital: train a little, a source's mean gradient, how the target's lies to the sources'.
+"""The steps of a survey: short training, a source's mean gradient, the target's inner products with the sources'.
 
-The target gets the sources' unit directions and answers with inner products, their covariance and bootstrap resamples
-of both. Its gradients never leave it, and it keeps no more than a few thousand numbers of each.
+The target receives the sources' unit directions and sends inner products, their covariance and bootstrap resamples
+of both. Its gradients never leave the hospital; it keeps a sketch of a few thousand numbers of each.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 
 FOLD = 1 << 15
-"""Numbers of a folded gradient: inner products of folded vectors are off by about 1 / 180 of the lengths."""
+"""Numbers of a folded gradient: inner products of folded vectors have an error of about 1 / 180 of the norms."""
 
 
 @message
 class Part:
-    """A model, and how many images to use, in batches of which size."""
+    """A model, the number of images to use, and the batch size."""
 
     x: Weights
     images: Count
@@ -49,7 +49,7 @@ class Gradient:
 
 @message
 class Question:
-    """The model, the unit directions of the sources (N, P), the length of each tensor's unit (L,), and how to go on."""
+    """The model, the unit directions of the sources (N, P), the unit of each tensor (L,), and the sample sizes."""
 
     x: Weights
     u: Individual
@@ -60,7 +60,7 @@ class Question:
 
 
 @message
-class Lie:
+class Geometry:
     """sigma^2, |v^|^2, <v^, u> (N,) and its covariance (N, N); the same for R resamples of the target's batches."""
 
     n: Count
@@ -77,7 +77,7 @@ class Lie:
 
 
 class Still(Optimizer):
-    """Takes no step: the gradients of all batches are taken at one theta."""
+    """An optimizer that takes no step: all gradients are taken at one theta."""
 
     def __init__(self) -> None: ...
 
@@ -86,10 +86,8 @@ class Still(Optimizer):
 
 @step("survey.train")
 def train_a_little(client: Client, ask: Part) -> Trained:
-    """One pass over some of the images, as ever else."""
-    few = max(
-        ask.images, client.floor.steps * client.recipe.batch
-    )  # a model of fewer steps does not leave the hospital
+    """One ordinary epoch over some of the images."""
+    few = max(ask.images, client.floor.steps * client.recipe.batch)  # the privacy policy's minimum of steps
     part = _some(client, few, client.rng.child("part"))
     enough(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
     part = replace(part, recipe=client.recipe.model_copy(update={"epochs": 1}))
@@ -99,7 +97,7 @@ def train_a_little(client: Client, ask: Part) -> Trained:
 
 @step("survey.gradient")
 def gradient(client: Client, ask: Part) -> Gradient:
-    """The mean gradient over some of the images, and how far chance may have moved it."""
+    """The mean gradient over some of the images, and the variance of that mean."""
     client.model.load(ask.x)
     part = _some(client, ask.images, client.rng.child("part"))
     layout = client.model.layout
@@ -120,8 +118,8 @@ def gradient(client: Client, ask: Part) -> Gradient:
 
 
 @step("survey.geometry")
-def lie(client: Client, ask: Question) -> Lie:
-    """How the target's gradient lies to the sources' directions, and how sure that is."""
+def measure_geometry(client: Client, ask: Question) -> Geometry:
+    """Inner products of the target's gradient with the sources' directions, with bootstrap resamples."""
     client.model.load(ask.x)
     rng = stream(client.seed, client.name, "advice")  # the same batches and resamples at every point
     part = _some(client, ask.images, rng.child("part"))
@@ -153,7 +151,7 @@ def lie(client: Client, ask: Question) -> Lie:
     mean2 = float(inner_products(total, total[None], layout, per_layer=False)[2][0]) / b**2
     sigma2, _, t_mean, cov = _moments(whole, t, a, gram, scale, torch.tensor([mean2], dtype=torch.float64))
     sigma2_again, mean2_again, t_again, cov_again = _moments(again, t, a, gram, scale)
-    return Lie(
+    return Geometry(
         n=len(client.data),
         used=len(part.data),
         batches=b,
@@ -174,12 +172,12 @@ def by_tensor(g: Tensor, layout: Layout) -> Tensor:
 
 
 def spread(values: Tensor, layout: Layout) -> Tensor:
-    """One number a tensor (L,) -> one for each of its entries, (trainable,) float32."""
+    """One number per tensor (L,) -> one for each of its entries, (trainable,) float32."""
     return torch.repeat_interleave(values.float(), torch.tensor([s.stop - s.start for s in layout.parameters]))
 
 
 def _some(client: Client, images: int, rng: Stream) -> Client:
-    """The hospital with so many of its images, drawn at random; never fewer than its floor."""
+    """The client with a random subset of its images; never fewer than the privacy policy's minimum."""
     data, images = client.data, max(images, client.floor.images)
     if images >= len(data):
         return client
@@ -192,13 +190,13 @@ def _some(client: Client, images: int, rng: Stream) -> Client:
 
 
 def _visit(client: Client, batch: int, rng: Stream, see: Callable[[Tensor], None]) -> None:
-    """Show `see` the flat gradient of each batch at the model as it stands."""
+    """Call `see` with the flat gradient of each batch; the model does not change."""
     recipe = client.recipe.model_copy(update={"batch": batch, "epochs": 1})
     fit(client.model, client.data, recipe, rng, correct=see, optimizer=Still(), precision=client.precision)
 
 
 def _folded(g: Tensor) -> Tensor:
-    """Sums over every FOLD-th entry; with random signs inner products are kept on average."""
+    """Sums over every FOLD-th entry; with random signs this keeps inner products in expectation."""
     if len(g) <= FOLD:
         return g
     rest = -len(g) % FOLD

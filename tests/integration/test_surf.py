@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from fdamed.classical.feature_files import FeatureSet, read
-from fdamed.classical.grids import SYMMETRIC, methods
-from fdamed.classical.office import published, rows
+from fdamed.classical.office import SYMMETRIC, methods, published, rows
 from fdamed.cli.main import main
 
 PUBLISHED = published("office_caltech10_surf")["accuracy"]

@@ -53,7 +53,7 @@ def test_scikit_learns_own_checks_of_the_network(estimator: Any, check: Any) -> 
     check(estimator)
 
 
-FEW = (TCA(3, gamma=0.01), RTCA(3, gamma=0.01), RFTCA(200, 3, gamma=0.01), CORAL(), JDA(3, gamma=0.01), GFK())
+FEW = (TCA(3, gamma=0.01), RTCA(3, gamma=0.01), RFTCA(3, N=200, gamma=0.01), CORAL(), JDA(3, gamma=0.01), GFK())
 
 
 @pytest.mark.parametrize("aligner", FEW, ids=lambda e: type(e).__name__)
@@ -90,7 +90,7 @@ def test_a_pickled_copy_and_a_refitted_clone_give_the_same_features(aligner: Any
     assert (clone(fitted).fit(X, y, sample_domain=domain).transform(X) == fitted.transform(X)).all()
 
 
-@pytest.mark.parametrize("aligner", [TCA(5), RTCA(5), RFTCA(40, 5), RFTCA(20, 5, solver="primal")], ids=str)
+@pytest.mark.parametrize("aligner", [TCA(5), RTCA(5), RFTCA(5, N=40), RFTCA(5, N=20, solver="primal")], ids=str)
 def test_features_of_a_fit_are_those_of_new_samples_that_are_the_same(aligner: Any) -> None:
     X, _, domain = shifted()
     at_once = clone(aligner).fit_transform(X, None, sample_domain=domain)
@@ -100,11 +100,11 @@ def test_features_of_a_fit_are_those_of_new_samples_that_are_the_same(aligner: A
 
 def test_what_fit_transform_keeps_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _, domain = shifted()
-    model = RFTCA(10, 4, solver="primal", precision="float64", center=True, unit_norm=True)
+    model = RFTCA(4, N=10, solver="primal", precision="float64", center=True, unit_norm=True)
     whole = model.fit_transform(X, None, sample_domain=domain)
-    for place in ("kernels", "rftca"):
+    for place in ("kernels", "tca"):
         monkeypatch.setattr(f"fdamed.classical.{place}.BLOCK", 7)
-    monkeypatch.setattr("fdamed.classical.rftca.KEPT", 2 * 7 * 20 * 8)
+    monkeypatch.setattr("fdamed.classical.tca.KEPT", 2 * 7 * 20 * 8)
     given, kept = model._fit(X, None, domain, kept=2 * 7 * 20 * 8)
     assert [len(Z) for Z in kept] == [7, 7]
     assert len(given.X) == 60
@@ -117,7 +117,7 @@ def test_the_memory_of_a_fit_does_not_depend_on_the_number_of_samples() -> None:
         X = stream(3, "memory").numpy.normal(size=(n, 4))
         domain = np.where(np.arange(n) % 2, 1.0, -1.0)
         tracemalloc.start()
-        RFTCA(50, 5, sigma=1.0).fit(X, None, domain)
+        RFTCA(5, N=50, sigma=1.0).fit(X, None, domain)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     random_features = 8 * 100 * (32_768 - 4096)
@@ -159,7 +159,7 @@ def test_torch_is_loaded_only_by_the_network() -> None:
 
 def test_seeds_change_the_frequencies_and_names_of_features_are_there() -> None:
     X, _, domain = shifted()
-    one, same, other = (RFTCA(20, 3, seed=s).fit(X, None, domain) for s in (0, 0, 1))
+    one, same, other = (RFTCA(3, N=20, seed=s).fit(X, None, domain) for s in (0, 0, 1))
     assert (one.omega_ == same.omega_).all()
     assert not (one.omega_ == other.omega_).any()
     assert list(one.get_feature_names_out()) == ["rftca0", "rftca1", "rftca2"]

@@ -311,7 +311,7 @@ def test_at_the_scale_of_the_penalty_what_gamma_weighs_is_one_and_the_directions
 @pytest.mark.parametrize("solver", ["primal", "dual"])
 def test_rf_tca_is_r_tca_of_its_gram_matrix_at_the_scale_of_the_penalty_too(solver: str) -> None:
     X = samples()
-    model = RFTCA(12, M, GAMMA, sigma=1.0, solver=solver, precision="float64", scale="penalty")
+    model = RFTCA(M, GAMMA, N=12, sigma=1.0, solver=solver, precision="float64", scale="penalty")
     features = model.fit_transform(X, None, sample_domain=DOMAIN)
     Z = random_features(X, model.omega_, True)
     exact = rtca(Z @ Z.T, ELL, GAMMA, M, "dense").scaled("penalty")

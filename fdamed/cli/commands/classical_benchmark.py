@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     import pandas as pd
 
     from fdamed.classical.feature_files import read
-    from fdamed.classical.grids import methods
-    from fdamed.classical.office import COLUMNS, markdown, published, rows
+    from fdamed.classical.office import COLUMNS, markdown, methods, published, rows
     from fdamed.core.progress import track
 
     given = read(arguments.folder)
