@@ -1,8 +1,8 @@
-"""The small networks that play against a feature extractor, and the losses of the game (FADA, DANN).
+"""Discriminators and other adversarial networks on features, with their losses (FADA, DANN).
 
 `Branches` is FADA's disentangler with its classifier. Its invariant branch is linear with a BatchNorm, so that
 classifier and branch together are one linear layer (`folded`) and the learned model keeps the network's own shape.
-The branches have half the feature's width: with that the parts of four sources have the paper's 157 thousand numbers.
+The branches have half the feature's width, which gives the paper's 157 thousand parameters for four sources.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Mine(nn.Module):
 
 
 class Opponents(nn.Module):
-    """What a source keeps to itself: class identifier CI, mutual-information critic M, reconstructor R."""
+    """Networks that stay at a source: class identifier CI, mutual-information critic M, reconstructor R."""
 
     def __init__(self, d: int, classes: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Opponents(nn.Module):
 
 
 def count(module: nn.Module) -> int:
-    """Trainable numbers of a part."""
+    """Number of trainable parameters."""
     return sum(p.numel() for p in module.parameters())
 
 
@@ -99,7 +99,7 @@ class Shape:
 
 
 def shape_of(layout: Layout) -> Shape:
-    """Read off the main head; a network whose head is not one linear layer has no place for these methods."""
+    """The shape of the main head, which must be one linear layer."""
     for s in layout:
         if s.name == "head.weight" and len(s.shape) == 2:
             return Shape(s.shape[1], s.shape[0])
@@ -107,7 +107,7 @@ def shape_of(layout: Layout) -> Shape:
 
 
 def flat_part(module: nn.Module, vector: Tensor, start: Stream, device: torch.device) -> FlatModel:
-    """A part with the weights in `vector`; an empty one means the common beginning, the same in every hospital."""
+    """A flat model with the weights in `vector`; if it is empty, with the initial weights that all clients share."""
     initialize(module, start.torch)
     part = FlatModel(module, device)
     if vector.numel():
@@ -117,7 +117,7 @@ def flat_part(module: nn.Module, vector: Tensor, start: Stream, device: torch.de
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Gradients pass through the module and leave its parameters alone."""
+    """Gradients pass through the module but do not reach its parameters."""
     parameters = list(module.parameters())
     for p in parameters:
         p.requires_grad_(False)
@@ -130,7 +130,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def measured_anew(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """In training mode every BatchNorm forgets its running statistics and takes the plain mean over the batches."""
+    """In training mode every BatchNorm resets its running statistics and averages them over the batches."""
     norms = [n for m in modules for n in m.modules() if isinstance(n, nn.modules.batchnorm._BatchNorm)]
     before = [n.momentum for n in norms]
     for module in modules:
@@ -146,7 +146,7 @@ def measured_anew(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def domain_loss(logit: Tensor, source: float) -> Tensor:
-    """-mean log DI where `source` is 1, -mean log(1 - DI) where it is 0, finite for every logit."""
+    """-mean log DI where `source` is 1, -mean log(1 - DI) where it is 0, stable for every logit."""
     return F.binary_cross_entropy_with_logits(logit.float(), torch.full_like(logit, source, dtype=torch.float32))
 
 

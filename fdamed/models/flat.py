@@ -1,7 +1,7 @@
-"""A module as one contiguous float32 vector: what travels, what is averaged, what is projected.
+"""A module as one contiguous float32 vector: the form in which models are sent, averaged and projected.
 
 Parameters come first, in the module's order, then float buffers (BatchNorm's running mean and variance). Integer
-buffers (`num_batches_tracked`) do not travel: they change nothing while BatchNorm has a momentum (decision 0003).
+buffers (`num_batches_tracked`) are not included: they change nothing while BatchNorm has a momentum (decision 0003).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Layout:
 
     @cached_property
     def trainable(self) -> int:
-        """Parameters stand in [0, trainable), buffers behind."""
+        """Number of parameters: they are in [0, trainable), buffers follow."""
         return max((s.stop for s in self.parameters), default=0)
 
     @cached_property
@@ -49,12 +49,12 @@ class Layout:
 
     @cached_property
     def stretches(self) -> tuple[tuple[int, int], ...]:
-        """Where each parameter begins and ends."""
+        """Start and stop of each parameter."""
         return tuple((s.start, s.stop) for s in self.parameters)
 
     @cached_property
     def variances(self) -> Tensor:
-        """Places of BatchNorm's running variances, which are positive in every sound model."""
+        """Indices of BatchNorm's running variances, which are positive in every valid model."""
         places = [range(s.start, s.stop) for s in self.segments if s.name.endswith("running_var")]
         return torch.tensor([i for place in places for i in place], dtype=torch.int64)
 
@@ -117,7 +117,7 @@ def vector_from(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
 class FlatModel:
     """A module whose parameters, gradients and buffers are views of three vectors.
 
-    One resident model serves every hospital of a process: `load` refills it, `read` takes a copy out.
+    One model serves all clients of a process: `load` replaces its weights, `read` returns a copy.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:

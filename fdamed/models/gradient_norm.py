@@ -1,9 +1,9 @@
-"""The length of a loss's gradient as something to train on: L + xi (|J| - gamma)^2 (FedGTST, Eq. 10).
+"""Gradient-norm regularization: train on L + xi (|J| - gamma)^2 (FedGTST, Eq. 10).
 
 Its gradient is g + c H v with v = J / |J| and c = 2 xi (|J| - gamma). H v comes from differentiating twice (`probes`
-0), from the gradient a short way downhill (1), or from one on either side (2), on the same batch and with its own
-BatchNorm statistics. One probe: g + c (g(w) - g(w - r v)) / r, two plain passes in all. It looks downhill because that
-is where the step goes: across the kinks of ReLU, differences uphill are far from the derivative (decision 0016).
+0), from one finite difference downhill (1), or from central differences (2), on the same batch and with its own
+BatchNorm statistics. One probe: g + c (g(w) - g(w - r v)) / r, two plain passes in all. The difference is downhill
+because the step goes there: across the kinks of ReLU, differences uphill are far from the derivative (decision 0016).
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from torch import Tensor
 from fdamed.models.flat import FlatModel, Layout, view_of
 
 Objective = Callable[[], Tensor]
-"""The loss of one batch under the present weights; may be asked again."""
+"""The loss of one batch under the current weights; may be called again."""
 TINY = 1e-12
-"""Under the root: the length of no gradient has a derivative, too."""
+"""Added under the square root, so that the norm of a zero gradient has a derivative."""
 
 
 @dataclass
 class Steepness:
-    """Makes the gradient of one batch after another, and keeps what their gradients came to."""
+    """Computes the regularized gradient of each batch and accumulates the gradient norms."""
 
     players: Sequence[FlatModel]
-    """The network, whose gradient J is, and the heads that train beside it."""
+    """The network, which has the gradient J, and the heads that train with it."""
     xi: float
     gamma: float | None
     """The guide norm; None: the plain loss."""
     probes: int
     reach: float
-    """Length of a probe's step."""
+    """Norm of a probe's step."""
     start: int = 0
-    """J is over the parameters from here on in the network's vector."""
+    """J covers the parameters of the network's vector from this index on."""
     path: Tensor | None = None
-    """(P,), where it is wanted: becomes the sum of the batches' J."""
+    """(P,) or None: accumulates the sum of the batches' J."""
     norms: float = field(default=0.0, init=False)
     steps: int = field(default=0, init=False)
     at: Tensor | None = field(default=None, init=False)
-    """The weights that a probe must come back to: one vector for all steps."""
+    """The weights to restore after a probe: one vector for all steps."""
 
     def __call__(self, objective: Objective) -> Tensor:
         """The loss; its gradient, with the regularizer's, is added to the players' own."""

@@ -1,4 +1,4 @@
-"""How many classes the auxiliary heads tell apart; apart from the heads themselves, so that counting needs no torch."""
+"""Numbers of classes of the auxiliary heads, in a module that does not import torch."""
 
 from __future__ import annotations
 

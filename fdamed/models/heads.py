@@ -1,4 +1,4 @@
-"""Auxiliary heads on the 128-d feature, and losses that pass over missing labels."""
+"""Auxiliary heads on the 128-d feature, and losses that ignore missing labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features with a spread (FedSR): what makes a distribution of a feature, what it is held against, how it predicts."""
+"""Stochastic features (FedSR): the encoder, the reference distribution of each class, and prediction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALLEST = 1e-6
 
 
 class Encoder(nn.Module):
-    """f (B, d) -> mu and sigma (B, d) of z ~ N(mu, sigma^2): one linear layer, no ReLU behind it."""
+    """f (B, d) -> mu and sigma (B, d) of z ~ N(mu, sigma^2): one linear layer without ReLU."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def divergence(mu: Tensor, sigma: Tensor, r_mu: Tensor, r_sigma: Tensor) -> Tens
 class Sampled(nn.Module):
     """Images -> log of the softmax averaged over `samples` of z; 0 samples: logits at z = mu.
 
-    All images take the same draws of (z - mu) / sigma: what is predicted for one depends on no other.
+    All images use the same draws of (z - mu) / sigma, so that no prediction depends on another image.
     """
 
     def __init__(self, network: nn.Module, encoder: Encoder, samples: int) -> None:

@@ -8,12 +8,14 @@ The paper gives the counts; what it leaves open (ranges, step size, steps) is in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
 from fdamed.core.rng import stream
 from fdamed.theory.bounds import (
@@ -24,6 +26,8 @@ from fdamed.theory.bounds import (
     four_errors,
     winner,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,12 @@ class Setting:
 
 
 SMALL = Setting(points=400, bases=20, hidden=16, shifts=(0.0, 0.14, 0.56), sizes=(200, 40, 8), steps=40)
-"""A minute's worth of the same, for a first look and for tests."""
+"""A small version for a first look and for tests."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of data sets: what the theory expects at the first weights, and what training came to."""
+    """One pair of data sets: errors that the theory predicts at the first weights, and losses after training."""
 
     shift: float
     size: int
@@ -69,10 +73,6 @@ class Cell:
     """Delta^2 with the paper's tau^2 = 0.5, delta = 1, m = 10."""
     losses: dict[str, float]
     """Mean squared error on the target's other points after training."""
-
-
-Server = tuple[Tensor, Tensor, Tensor, Tensor]
-"""W1 (h, d), b1 (h,), W2 (o, h), b2 (o,)."""
 
 
 def data_sets(s: Setting) -> tuple[Tensor, list[Tensor]]:
@@ -94,46 +94,35 @@ def data_sets(s: Setting) -> tuple[Tensor, list[Tensor]]:
 def first_weights(s: Setting) -> Tensor:
     """Uniform in (-0.5, 0.5), as one vector."""
     generator = stream(s.seed, "figure2", "init").torch
-    count = s.hidden * s.dimension + s.hidden + s.outputs * s.hidden + s.outputs
-    return torch.rand(count, generator=generator) - 0.5
+    return torch.rand(sum(_sizes(s)), generator=generator) - 0.5
 
 
-def _parts(theta: Tensor, s: Setting) -> Server:
-    sizes = (s.hidden * s.dimension, s.hidden, s.outputs * s.hidden, s.outputs)
-    w1, b1, w2, b2 = theta.split(sizes)  # type: ignore[no-untyped-call]
-    return w1.view(s.hidden, s.dimension), b1, w2.view(s.outputs, s.hidden), b2
+def loss(theta: Tensor, x: Tensor, y: Tensor, s: Setting) -> Tensor:
+    """Mean over the points of |y^ - y|^2, of a network with one hidden layer of sigmoids."""
+    w1, b1, w2, b2 = theta.split(_sizes(s))  # type: ignore[no-untyped-call]
+    hidden = torch.addmm(b1, x, w1.view(s.hidden, s.dimension).t()).sigmoid()
+    return (torch.addmm(b2, hidden, w2.view(s.outputs, s.hidden).t()) - y).square().sum(1).mean()
+
+
+def _sizes(s: Setting) -> tuple[int, int, int, int]:
+    """Numbers in W1 (h, d), b1 (h,), W2 (o, h) and b2 (o,)."""
+    return s.hidden * s.dimension, s.hidden, s.outputs * s.hidden, s.outputs
 
 
 def mean_gradient(theta: Tensor, x: Tensor, y: Tensor, s: Setting) -> Tensor:
-    """Gradient (P,) of the mean over the points of |y^ - y|^2."""
-    w1, b1, w2, b2 = _parts(theta, s)
-    h = torch.addmm(b1, x, w1.t()).sigmoid_()
-    r = torch.addmm(b2, h, w2.t()).sub_(y).mul_(2.0 / len(x))
-    z = (r @ w2).mul_(h).mul_(1.0 - h)
-    return torch.cat([(z.t() @ x).flatten(), z.sum(0), (r.t() @ h).flatten(), r.sum(0)])
-
-
-def loss(theta: Tensor, x: Tensor, y: Tensor, s: Setting) -> float:
-    w1, b1, w2, b2 = _parts(theta, s)
-    return float((torch.addmm(b2, torch.addmm(b1, x, w1.t()).sigmoid_(), w2.t()) - y).square().sum(1).mean())
+    """Gradient (P,) of the loss."""
+    gradient: Tensor = grad(loss)(theta, x, y, s)
+    return gradient
 
 
 def scatter(theta: Tensor, x: Tensor, y: Tensor, u: Tensor, s: Setting) -> tuple[float, float]:
     """Variance of one point's gradient around the mean, whole and along the unit vector u: (tr Sigma, u' Sigma u)."""
-    square, along = 0.0, []
-    for rows in torch.arange(len(x)).split(250):  # type: ignore[no-untyped-call]
-        w1, b1, w2, b2 = _parts(theta, s)
-        h = torch.addmm(b1, x[rows], w1.t()).sigmoid_()
-        r = torch.addmm(b2, h, w2.t()).sub_(y[rows]).mul_(2.0)
-        z = (r @ w2) * h * (1.0 - h)
-        g = torch.cat(
-            [(z[:, :, None] * x[rows][:, None]).flatten(1), z, (r[:, :, None] * h[:, None]).flatten(1), r], dim=1
-        )
-        square += float(g.double().square().sum())
-        along.append((g @ u).double())
+    of_each = vmap(lambda a, b: grad(loss)(theta, a[None], b[None], s), chunk_size=250)
+    g = of_each(x, y)
+    along: Tensor = (g @ u).double()
+    square = sum(float(part.double().square().sum()) for part in g.split(250))
     mean = mean_gradient(theta, x, y, s).double()
-    t = torch.cat(along)
-    return square / len(x) - float(mean @ mean), float(t.var(correction=0))
+    return square / len(x) - float(mean @ mean), float(along.var(correction=0))
 
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -141,14 +130,13 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 def project(s: Setting) -> Step:
     """FedGP with Setting's beta, tensor by tensor or at once."""
-    tensors = (s.hidden * s.dimension, s.hidden, s.outputs * s.hidden, s.outputs)
-    sizes = tensors if s.per_layer else (sum(tensors),)
+    sizes = _sizes(s) if s.per_layer else (sum(_sizes(s)),)
 
     def rule(g_t: Tensor, g_s: Tensor) -> Tensor:
         out = []
         for t, g in zip(g_t.split(sizes), g_s.split(sizes), strict=True):  # type: ignore[no-untyped-call]
-            length2 = g @ g
-            share = (t @ g).clamp(min=0.0) / length2 if length2 > 0 else length2
+            norm2 = g @ g
+            share = (t @ g).clamp(min=0.0) / norm2 if norm2 > 0 else norm2
             out.append((1 - s.beta) * t + s.beta * share * g)
         return torch.cat(out)
 
@@ -167,7 +155,7 @@ def trained(s: Setting, x: Tensor, target: tuple[Tensor, Tensor] | None, source:
     return theta
 
 
-def study(s: Setting, tell: Callable[[str], None] = lambda text: None) -> list[Cell]:
+def study(s: Setting) -> list[Cell]:
     """All pairs: the theory at the first weights, and four trainings each."""
     x, ys = data_sets(s)
     theta, y_t = first_weights(s), ys[0]
@@ -186,10 +174,10 @@ def study(s: Setting, tell: Callable[[str], None] = lambda text: None) -> list[C
             da = trained(s, x, subset, y_s, lambda t, g: (1 - s.beta) * t + s.beta * g)
             gp = trained(s, x, subset, y_s, project(s))
             models = {"source_only": others, "fedda": da, "fedgp": gp, "target_only": alone[n]}
-            losses = {name: loss(model, x[rest], y_t[rest], s) for name, model in models.items()}
+            losses = {name: float(loss(model, x[rest], y_t[rest], s)) for name, model in models.items()}
             drawn = (1.0 - n / s.points) / n * s.points / (s.points - 1)  # without replacement
             cells.append(_cell(s, shift, n, g_t, g_s, whole * drawn, projected * drawn, losses))
-        tell(f"shift {shift:g} is done")
+        log.info("shift %g is done", shift)
     return cells
 
 
@@ -214,7 +202,7 @@ def _cell(
 
 
 def summary(cells: list[Cell]) -> dict[str, object]:
-    """Agreement of the theory's winner with training's, in per cent, and what following the theory costs."""
+    """Agreement of the theory's winner with training's in percent, and the relative loss of the theory's choice."""
     actual = [winner(c.losses) for c in cells]
     out: dict[str, object] = {"cells": len(cells), "wins": {rule: actual.count(rule) for rule in SIMPLE}}
     for name, predicted in (

@@ -7,14 +7,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from fdamed.core.files import write_json, write_text
 
-log = logging.getLogger(__name__)
 GROUP = "reproduce published studies", 2
 
 
@@ -34,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)  # the matrices are small
     setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
-    cells = study(setting, lambda text: log.info(text))
+    cells = study(setting)
     told = summary(cells)
     by = {(c.shift, c.size): c for c in cells}
     maps: dict[str, Callable[[Cell], str]] = {
