@@ -54,3 +54,12 @@ def shareable(content: Any, key: str = "") -> Any:
         return [shareable(v, key) for v in content]
     hidden = isinstance(content, str) and (key in SECRET or PATH.match(content))
     return LOCAL if hidden else content
+
+
+def rounded(content: Any, decimals: int = 4) -> Any:
+    """A JSON value with all floats rounded."""
+    if isinstance(content, dict):
+        return {key: rounded(value, decimals) for key, value in content.items()}
+    if isinstance(content, list):
+        return [rounded(value, decimals) for value in content]
+    return round(content, decimals) if isinstance(content, float) else content

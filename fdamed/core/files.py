@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,33 +144,3 @@ def digest(content: Any) -> str:
 def digest_file(path: Path | str) -> str:
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()[:12]
-
-
-# --- one at a time ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def held(folder: Path | str) -> Iterator[None]:
-    """Hold `folder` for this process; a second holder gets an error at once. The lock dies with the process."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "it"
-            raise FdamedError(
-                "another run is writing to this folder",
-                str(folder),
-                f"Wait until {holder} ends, or stop it; the lock goes away with its process.",
-            ) from None
-        holder = f"process {os.getpid()} on {socket.gethostname()}, started {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        with room_for(folder / ".lock", len(holder)):
-            lock.truncate(0)
-            lock.write(holder)
-            lock.flush()
-        try:
-            yield
-        finally:
-            lock.truncate(0)

@@ -22,7 +22,8 @@ import pandas as pd
 
 from fdamed.core.disclosure import cell_safe
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, digest, held
+from fdamed.core.files import atomic, digest
+from fdamed.core.locks import locked
 from fdamed.core.progress import track
 from fdamed.data.cache_journal import (
     HEADER,
@@ -86,7 +87,7 @@ def build(
     rows = in_order(rows)
     folder = out_images.parent / ".cache"
     settings = digest({"version": VERSION, "size": size, "equalize": equalize})
-    with held(folder):
+    with locked(folder):
         if (folder / "draft.jsonl").exists():
             for suffix in ("npy", "jsonl"):
                 (folder / f"draft.{suffix}").replace(folder / f"left.{suffix}")

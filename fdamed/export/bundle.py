@@ -1,4 +1,4 @@
-"""A model outside its study: the folder that `export` writes and `predict` reads, described by its model.json."""
+"""The folder that `fdamed export` writes and `fdamed predict` reads, described by its model.json."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Exported:
 
     @property
     def threshold(self) -> float | None:
-        """From here on a probability counts as positive; None with more than two classes."""
+        """Smallest probability that counts as positive; None with more than two classes."""
         given = self.about["output"]["threshold"]
         return None if given is None else float(given)
 
     def preparation(self) -> Preparation:
-        """How a file becomes the network's input."""
+        """The preprocessing from a file to the network's input."""
         from fdamed.export.input import Preparation
 
         content = self.about["preprocessing"]
@@ -51,7 +51,7 @@ class Exported:
         return Preparation.read(content, str(self.folder / ABOUT))
 
     def scorer(self, runtime: str = "auto", threads: int = 1) -> tuple[str, Scorer]:
-        """What computes the probabilities, by its name and as a function: onnxruntime where there is one, or torch."""
+        """The runtime's name, and the function that computes the probabilities; `auto` prefers onnxruntime."""
         if runtime == "auto":
             runtime = "onnxruntime" if ONNX in self.about["files"] and has_onnxruntime() else "torch"
         if runtime == "onnxruntime":
@@ -69,12 +69,12 @@ class Exported:
         return runtime, in_torch(network_of(self.about, self._whole(WEIGHTS)))
 
     def _whole(self, name: str) -> Path:
-        """The file, if it is the one that was exported."""
+        """The file, if its digest is that of the export."""
         path = self.folder / name
         if name not in self.about["files"] or not path.is_file():
             raise FdamedError(f"{name} is missing", str(self.folder), "Export the model again, or use --runtime torch.")
         if digest_file(path) != self.about["files"][name]:
-            fix = "Copy the folder again or export again: scores of a changed file mean nothing."
+            fix = "Copy the folder again or export again."
             raise FdamedError(f"{name} is not the file that was exported", str(path), fix)
         return path
 
@@ -92,18 +92,20 @@ def read_exported(folder: Path) -> Exported:
     try:
         about = read_json(path)
     except ValueError:
-        raise FdamedError("the description of the model is not readable", str(path), fix) from None
+        raise FdamedError("the description of the model cannot be read", str(path), fix) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise FdamedError("this is not a model of this version of fdamed", str(path), fix)
     if not {"input", "output", "preprocessing", "network", "predictor", "files"} <= about.keys():
-        raise FdamedError("the description of the model lacks a part", str(path), fix)
+        raise FdamedError("the description of the model is incomplete", str(path), fix)
     return Exported(folder, about)
 
 
 def network_of(about: dict[str, Any], weights: Path) -> nn.Module:
     """The network of an exported folder, rebuilt in torch."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     from fdamed.config.study import Model
-    from fdamed.pipeline.paths import foreign_weights, tensors_in
 
     predictor = about["predictor"]
     method = None
@@ -113,13 +115,14 @@ def network_of(about: dict[str, Any], weights: Path) -> nn.Module:
 
         method = REGISTRY[predictor["method"]](**predictor["options"])
     try:
-        return rebuilt(Model.model_validate(about["network"]), method, tensors_in(weights, "export"))
-    except (KeyError, ValueError):
-        raise foreign_weights(weights, "export") from None
+        return rebuilt(Model.model_validate(about["network"]), method, load_file(weights))
+    except (KeyError, ValueError, SafetensorError):
+        what = "the weights are damaged, or those of another model"
+        raise FdamedError(what, str(weights), "Run `fdamed export` again.") from None
 
 
 def rebuilt(model: Any, method: Method[Any] | None, tensors: dict[str, Tensor]) -> nn.Module:
-    """The module that predicts with these tensors; `method`: where it is more than the bare network."""
+    """The module that predicts with these tensors; `method`: if it is more than the bare network."""
     from fdamed.models.backbone import build
     from fdamed.models.flat import FlatModel, vector_from
 

@@ -9,7 +9,6 @@ from fdamed.config.loader import catalog
 from fdamed.config.study import Config
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
-from fdamed.pipeline.paths import Places, needed
 
 if TYPE_CHECKING:
     from fdamed.export.model_card import Facts
@@ -23,7 +22,7 @@ def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) 
     from fdamed.evaluation.run_tables import tidy
     from fdamed.export.model_card import Facts
 
-    root, smallest = Places.of(config).root, config.privacy.smallest_cell
+    root, smallest = Path(config.results) / config.study, config.privacy.smallest_cell
     records, _ = study(root / "runs", [(record.run, record.target, seed) for seed in config.seeds])
     scores = tidy(records, smallest)
     here = scores[scores["client"] == record.target]
@@ -43,7 +42,7 @@ def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) 
         target_labels=bool(first["target_labels"] or entry["target_labels"]),
         every_label=bool(first["every_target_label"] or entry["every_target_label"]),
         parameters=int(record.facts["parameters"]),
-        sizes=cohorts.sizes(read_json(needed(root / "cohort.json", "split")), smallest),
+        sizes=cohorts.sizes(read_json(root / "cohort.json"), smallest),
         rejected=cohorts.rejects(ingest["rejected"], smallest),
         leakage=_optional(root / "leakage.json"),
         own=by_client.get(record.target, {}),

@@ -1,12 +1,12 @@
-"""What a model's output means, and how a file becomes its input: read off the study's configuration."""
+"""The meaning of a model's output and the preprocessing of its input, from the study's configuration."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdamed.config.split import Split
 from fdamed.config.study import Config
-from fdamed.pipeline.paths import Places
 
 if TYPE_CHECKING:
     from fdamed.export.input import Preparation
@@ -36,31 +36,30 @@ def classes_of(config: Config, target: str) -> list[str]:
 
 
 def meaning_of(config: Config, target: str) -> str:
-    """What was counted as positive and as negative when the model learned."""
+    """What counted as positive and as negative in training."""
     label, cut = label_of(config, target), config.split
     if label is None or not isinstance(cut, Split):
         return "the numbered classes of a public benchmark set"
     if cut.positive_is == 0:
         return f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
     uncertain = UNCERTAIN[cut.uncertain_by_label.get(label, cut.uncertain)]
-    told = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[cut.negatives]}"
-    return f"{told}; uncertain labels {uncertain}"
+    text = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[cut.negatives]}"
+    return f"{text}; uncertain labels {uncertain}"
 
 
-def preparation_of(config: Config, target: str) -> Preparation | None:
-    """How files become the network's input; None for public sets, whose arrays are read as they are."""
+def preparation_of(config: Config, order: Path) -> Preparation | None:
+    """The preprocessing; None for public sets, whose arrays are used as they are."""
     from fdamed.export.input import Preparation
 
     if not isinstance(config.split, Split):
         return None
-    return Preparation(config.image.size, config.image.equalize, _views(config, target))
+    return Preparation(config.image.size, config.image.equalize, _views(order))
 
 
-def _views(config: Config, target: str) -> tuple[str, ...]:
-    """The views among the target's images, where all of them are known."""
+def _views(path: Path) -> tuple[str, ...]:
+    """The views of the images in a client's order.parquet, if all of them are known."""
     import pyarrow.parquet as pq
 
-    path = Places.of(config).client(target) / "order.parquet"
     if not path.is_file() or "view" not in pq.ParquetFile(path).schema_arrow.names:
         return ()
     found = set(pq.ParquetFile(path).read(columns=["view"])["view"].to_pylist())

@@ -1,7 +1,7 @@
-"""Several runs in one process: libraries and caches are paid for once, and a run that fails does not lose the others.
+"""Several runs in one process: libraries and caches load once, and a run that fails does not lose the others.
 
-Snakemake deletes every output of a job that failed. What a run of a batch has finished is therefore kept a second time
-below its `state/`, as hard links that cost no room, and taken back instead of trained again.
+Snakemake deletes every output of a failed job. The files of a finished run of a batch are therefore kept a second time
+below its `state/`, as hard links that cost no space, and restored instead of trained again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json
 from fdamed.core.signals import stop
+from fdamed.pipeline.selection import StudyRun
 
 log = logging.getLogger(__name__)
 FILES = (
@@ -28,10 +29,10 @@ FILES = (
     "theta.safetensors",
     "done",
 )
-"""What a finished run consists of; `done` last."""
+"""The files of a finished run; `done` last."""
 CONDITIONS = "conditions.json"
 Conditions = Callable[[], dict[str, Any]]
-"""What the bits of a run depend on, asked for only where it matters: it reads files of earlier stages."""
+"""Computes the fingerprint of a run; called only if needed, because it reads files of earlier steps."""
 Key = tuple[str, str, int]
 """Run, target, seed."""
 
@@ -41,16 +42,16 @@ def key(word: str) -> Key:
     run, target, seed = [*word.rsplit("/", 2), "", ""][:3]
     if not (run and target and seed.lstrip("-").isdigit()):
         fix = "Write run/target/seed, for example fedavg/edema/0."
-        raise FdamedError(f"{word!r} names no run", "--runs", fix)
+        raise FdamedError(f"{word!r} is not a run", "--runs", fix)
     return run, target, int(seed)
 
 
-def train_all(keys: Sequence[Key], train: Callable[[Key], None]) -> None:
-    """Train one run after the other; what failed is told at once, and again at the end."""
+def train_all(runs: Sequence[StudyRun], train: Callable[[StudyRun], None]) -> None:
+    """Train one run after the other; a failure is reported at once, and again at the end."""
     failed = []
-    for number, one in enumerate(keys, start=1):
-        name = "/".join(map(str, one))
-        log.info(f"run {number} of {len(keys)}: {name}")
+    for number, one in enumerate(runs, start=1):
+        name = f"{one.name}/{one.target}/{one.seed}"
+        log.info(f"run {number} of {len(runs)}: {name}")
         try:
             train(one)
         except FdamedError as error:
@@ -62,9 +63,9 @@ def train_all(keys: Sequence[Key], train: Callable[[Key], None]) -> None:
         stop.at_once(True)
     if failed:
         raise FdamedError(
-            f"{len(failed)} of {len(keys)} runs of this batch failed: {', '.join(failed)}",
+            f"{len(failed)} of {len(runs)} runs of this batch failed: {', '.join(failed)}",
             "federate",
-            "The reasons are above. The others are finished and kept: they are taken back, not trained again.",
+            "See the reasons above. The other runs are finished and kept; they are not trained again.",
         )
 
 
@@ -79,15 +80,14 @@ def keep(folder: Path, conditions: Conditions) -> None:
 
 
 def taken_back(folder: Path, conditions: Conditions) -> bool:
-    """Put the files of a run back that was finished under the same conditions; False: there are none."""
+    """Restore the files of a run that was finished under the same conditions; False: there are none."""
     place = _place(folder)
     if not (place / CONDITIONS).exists() or read_json(place / CONDITIONS) != conditions():
         return False
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
         _link(place / name, folder / name)
-    told = f"finished before under the same conditions and taken back; remove {folder} to train it again"
-    log.info(told)
+    log.info(f"finished before under the same conditions and restored; remove {folder} to train it again")
     return True
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fdamed.cli.commands import federate
+from fdamed.pipeline import fingerprint
 from tests.faults import studies
 from tests.faults.interrupted import finish, single
 
@@ -29,7 +29,7 @@ def another_torch(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def another_source(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(federate, "training_code", lambda *parts: "0123456789ab")
+    patch.setattr(fingerprint, "training_code", lambda *parts: "0123456789ab")
 
 
 def another_cpu(folder: Path, patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.core.files import held
+from fdamed.core.locks import locked
 from fdamed.core.run_record import read
 from fdamed.tracking.payload import span
 from tests.faults import studies
@@ -21,7 +21,7 @@ FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 def test_who_comes_second_is_told_who_holds_the_folder(prepared: Path, tmp_path: Path, capfd) -> None:
     folder = studies.copy(prepared, tmp_path / "study")
-    with held(studies.place_of(folder, RUN)):
+    with locked(studies.place_of(folder, RUN)):
         assert studies.fdamed(folder, *single(RUN)) == 2
     told = capfd.readouterr().err
     assert "another run is writing to this folder" in told

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from fdamed.core.files import held
+from fdamed.core.locks import locked
 from tests.faults import studies
 from tests.support.dicom_files import thorax
 
@@ -131,7 +131,7 @@ def test_of_two_workflows_one_wins_and_the_other_says_why(made: Made) -> None:
 
 
 def test_a_study_that_is_held_is_left_alone_even_where_snakemakes_own_lock_has_failed(made: Made) -> None:
-    with held(made.folder / "results" / "small"):
+    with locked(made.folder / "results" / "small"):
         job = snakemake(made.folder, "--forcerun", "init")
         told = job.communicate()[0]
     assert job.returncode == 1 and "another run is writing to this folder" in told and "Finished jobid" not in told

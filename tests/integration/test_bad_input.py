@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from fdamed.cli.main import main
-from fdamed.core.files import held
+from fdamed.core.locks import locked
 from tests.support.dicom_files import thorax
 from tests.support.raw_trees import write_table
 
@@ -264,7 +264,7 @@ def test_what_was_made_with_other_settings_is_not_trained_on(
 def test_a_folder_that_another_run_holds_is_left_alone(study: Path, told, folder: str, command: list[str]) -> None:
     root = study.parent / "results" / "small"
     before = files(root)
-    with held(root / folder):
+    with locked(root / folder):
         assert stage(study, *command) == 2
         what, where, _ = told()
         assert what == "another run is writing to this folder"

@@ -76,7 +76,7 @@ def test_a_batch_writes_the_files_of_single_jobs_and_a_failing_run_loses_no_othe
 
     assert batch(study, "gp", "fedavg") == 0
     told = capfd.readouterr().err
-    assert told.count("taken back") == 2 and "round 1/2" not in told
+    assert told.count("under the same conditions and restored") == 2 and "round 1/2" not in told
     for name in ("fedavg", "gp"):
         assert content(study, name) == single[name]
 

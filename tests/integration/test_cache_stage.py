@@ -91,7 +91,7 @@ def test_refusals_are_counted_on_screen_and_named_only_in_the_hospital(
 
 def test_mistakes_of_the_user_are_three_lines_and_exit_code_2(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert command(study, client="C") == 2
-    assert "Choose one of A, B" in capfd.readouterr().err
+    assert "Choose one of: A, B" in capfd.readouterr().err
     assert command(study, client="B") == 2
     assert "Run `fdamed split` first" in capfd.readouterr().err
     assert command(study, "--workers", "0") == 2

@@ -218,7 +218,7 @@ def test_features_of_other_weights_or_other_images_are_refused(study: Path, tmp_
     assert "its features were made with other weights" in capsys.readouterr().err
     write_client(tmp_path / "results/small/clients/north", 0, flipped=True)
     assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
-    assert "the features are of other images" in capsys.readouterr().err
+    assert "the features belong to other images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

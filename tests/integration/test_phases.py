@@ -16,6 +16,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.federation import runner as loop
 from fdamed.pipeline import clients as hospitals
 from fdamed.pipeline.paths import Places
+from fdamed.pipeline.selection import StudyRun
 from tests.support.idx_files import write_idx
 
 TRAIN = {
@@ -144,14 +145,13 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
         if count[0] == killed_in:
             raise Killed
 
-    spec = config.expanded_runs()["head"]
     (place / "done").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_tell", kill)
         with pytest.raises(Killed):
-            stage.federate(config, "head", spec, "dark", 0, 1)
+            stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
     assert not (place / "done").exists()
-    stage.federate(config, "head", spec, "dark", 0, 1)
+    stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
     assert f"going on after round {killed_in if killed_in <= 3 else 3} of 3" in capsys.readouterr().err
     assert (place / "done").read_text() == digest
     assert (place / "metrics.jsonl").read_text() == metrics and (place / "ledger.jsonl").read_text() == ledger

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from fdamed.cli.main import main
 from fdamed.config import loader as configfile
-from fdamed.core.files import held, write_json
+from fdamed.core.files import write_json
+from fdamed.core.locks import locked
 from fdamed.export import bundle as exported_models
 from tests.support.dicom_files import dataset, thorax, write
 
@@ -178,15 +179,15 @@ def test_a_run_that_does_not_say_how_its_images_were_made_needs_its_configuratio
     try:
         write_json(folder / "run.json", facts)
         assert main(["export", str(folder), "--out", str(tmp_path / "by_folder")]) == 2
-        assert "of an older fdamed" in capsys.readouterr().err
+        assert "an older fdamed" in capsys.readouterr().err
         assert export(study, "fedavg", tmp_path / "named") == 0
-        assert "of an older fdamed" in capsys.readouterr().err
+        assert "an older fdamed" in capsys.readouterr().err
     finally:
         (folder / "run.json").write_text(content)
 
 
 def test_paths_and_the_salt_do_not_decide_images_and_labels(study: Path, tmp_path: Path) -> None:
-    from fdamed.cli.commands.federate import digest_images
+    from fdamed.pipeline.fingerprint import digest_images
 
     config = configfile.load(study)
     moved = config.model_copy(update={"data": config.data.model_copy(update={"root": "/else", "salt": "other"})})
@@ -314,7 +315,7 @@ def test_status_tells_done_running_failed_and_left(study: Path, capsys) -> None:
         "later": "pending",
     }
     assert all(before[run]["scored"] for run in TRAINED)
-    with held(folder):
+    with locked(folder):
         assert state()["later"]["state"] == "running"
     logs.mkdir(exist_ok=True)
     (logs / "federate.later.edema.0.log").write_text("round 1/2\nerror: the loss is not finite\nwhere: x\nto do: y\n")

@@ -33,6 +33,7 @@ from fdamed.models.flat import FlatModel
 from fdamed.ops.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import kept_model, own_path
+from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
 
@@ -872,7 +873,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     places, spec = Places.of(config), config.expanded_runs()["ours"]
     partition.write(config, places)
     init.write(config, 0, places.init(0))
-    federate.federate(config, "ours", spec, "t", 0, 1)
+    federate.federate(StudyRun.of(config, "ours", "t", 0), 1)
     method, folder = FedRfTca(**spec.options), places.run("ours", "t", 0)
 
     shared = load_file(folder / "theta.safetensors")
@@ -894,7 +895,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     assert len(judged) == (1 if setting == "IV" else 4)  # before the classifiers come there is nothing to judge
     model = kept_model(config, method, own_path(places, "t", "ours", "t", 0))
     data = divide_test_part(places)
-    evaluate._score(config, "ours", spec, "t", 0, "t", FlatModel(model.module.network), data)
+    evaluate.score(StudyRun.of(config, "ours", "t", 0), "t", FlatModel(model.module.network), data)
     scores = read_json(folder / "scores" / "t.json")
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
@@ -902,11 +903,11 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
 
 def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_path: Path) -> None:
     strict = study(tmp_path).model_copy(update={"privacy": Privacy(smallest_batch=17)})  # batches have 16
-    places, spec = Places.of(strict), strict.expanded_runs()["ours"]
+    places = Places.of(strict)
     partition.write(strict, places)
     init.write(strict, 0, places.init(0))
     with pytest.raises(FdamedError, match=r"fewer than 17 \(its privacy.smallest_batch\)"):
-        federate.federate(strict, "ours", spec, "t", 0, 1)
+        federate.federate(StudyRun.of(strict, "ours", "t", 0), 1)
     assert not (places.run("ours", "t", 0) / "done").exists()
 
 
@@ -920,10 +921,10 @@ def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -
     from safetensors.torch import load_file
 
     config = study(tmp_path)
-    places, spec = Places.of(config), config.expanded_runs()["fedavg"]
+    places = Places.of(config)
     partition.write(config, places)
     init.write(config, 0, places.init(0))
-    federate.federate(config, "fedavg", spec, "t", 0, 1)
+    federate.federate(StudyRun.of(config, "fedavg", "t", 0), 1)
     found = load_file(places.run("fedavg", "t", 0) / "theta.safetensors")
     assert list(found) == list(load_file(places.init(0) / "theta.safetensors"))
     assert not (places.client("t") / "models").exists()

@@ -31,6 +31,7 @@ from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
 from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled, divergence
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import shared_model
+from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
 
@@ -260,16 +261,16 @@ def study(folder: Path) -> Config:
 
 def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_path: Path) -> None:
     config = study(tmp_path)
-    places, spec = Places.of(config), config.expanded_runs()["fedsr"]
+    places = Places.of(config)
     partition.write(config, places)
     init.write(config, 0, places.init(0))
-    federate.federate(config, "fedsr", spec, "t", 0, 1)
+    federate.federate(StudyRun.of(config, "fedsr", "t", 0), 1)
     folder, data = places.run("fedsr", "t", 0), load(places.client("t"), splits=("test",))
     judged = (folder / "metrics.jsonl").read_text().splitlines()
     model = shared_model(config, FedSR(), folder / "theta.safetensors")
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert right > 0.7
-    evaluate._score(config, "fedsr", spec, "t", 0, "t", FlatModel(build(config.model)), data)
+    evaluate.score(StudyRun.of(config, "fedsr", "t", 0), "t", FlatModel(build(config.model)), data)
     scores = read_json(folder / "scores" / "t.json")
     assert scores["acc"] == pytest.approx(right)
     assert len(judged) == 4 and f'"test/acc": {scores["acc"]}' in judged[-1]

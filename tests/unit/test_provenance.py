@@ -11,7 +11,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.core import provenance
 from fdamed.core.provenance import code_behind, digest_code, digest_package
-from fdamed.pipeline import training_code as training
+from fdamed.pipeline import fingerprint as training
 
 PACKAGE = Path(provenance.__file__).parents[1]
 

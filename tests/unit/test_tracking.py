@@ -21,8 +21,8 @@ from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
-from fdamed.pipeline.registry_candidates import offered
 from fdamed.report.confusion import confusion
+from fdamed.tracking.candidates import offered
 from fdamed.tracking.models import Candidate, register
 from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
@@ -42,6 +42,10 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tracked")
     assert main(["track", "--config", str(write_study(folder, **STUDY))]) == 0
     return folder
+
+
+def no_save(record: object, folder: Path, identity: str) -> None:
+    raise AssertionError("nothing is saved before MLflow asks for it")
 
 
 def runs_of(folder: Path) -> list[Any]:
@@ -233,7 +237,7 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
             record = read(folder)
             assert record is not None
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, no_save)
     assert (model.name, model.key) == ("demo-NC", "demo/gp/NC/1")
     assert "0.900 in this one, chosen on the validation split" in model.why
 
@@ -248,7 +252,7 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
         then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
         rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
         records.append(replace(record, rounds=rounds, facts=record.facts | {"phases": then}))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, no_save)
     assert model.key == "demo/fedavg/NC/0"
 
 

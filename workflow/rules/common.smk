@@ -10,10 +10,11 @@ from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, held, private, write_json
+from fdamed.core.files import digest, private, write_json
+from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
-from fdamed.pipeline.training_code import training_code
+from fdamed.pipeline.fingerprint import training_code
 
 try:
     # Snakemake has read them too, but takes a key that stands there twice.
@@ -86,7 +87,7 @@ def hold_study():
     the job that fails in one of them takes the other's files with it. This lock is taken in one step.
     """
     try:
-        HELD.enter_context(held(ROOT))
+        HELD.enter_context(locked(ROOT))
     except FdamedError as error:
         raise WorkflowError(
             f"{error.what}\n  where: {error.where}\n  to do: {error.fix}"

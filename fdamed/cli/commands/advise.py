@@ -12,13 +12,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import add_config, add_json, add_threads, read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
-from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json, write_lines, write_text
 from fdamed.pipeline.clients import hospital, resident
 from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.selection import check_known
 
 if TYPE_CHECKING:
     from fdamed.federation.client import Client
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--target", metavar="CLIENT", help="default: every target of the study")
     parser.add_argument("--seed", type=int, help="starting weights and labeled images (default: the first seed)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--json", action="store_true", help="print {target: advice} as one JSON object")
+    add_threads(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -44,9 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     targets = config.split.targets if arguments.target is None else (arguments.target,)
     found = {}
     for target in targets:
-        if target not in config.split.clients:
-            fix = f"Choose one of: {', '.join(config.split.clients)}."
-            raise FdamedError(f"the configuration has no client {target!r}", "command line", fix)
+        check_known("client", target, config.split.clients)
         found[target] = advise(config, target, seed, arguments.threads)
         log.info(told(found[target]))
     if arguments.json:

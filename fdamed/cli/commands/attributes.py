@@ -13,13 +13,14 @@ import argparse
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
-from fdamed.config.loader import catalog
+from fdamed.cli.options import add_config, add_threads, read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, digest_file, write_json
 from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
+from fdamed.pipeline.scoring import trained_model
+from fdamed.pipeline.selection import StudyRun, check_known, is_classical
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,17 +39,15 @@ SPLITS = ("train", "adapt", "val", "test")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--target", required=True, metavar="CLIENT", help="the hospital whose images are looked at")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--target", required=True, metavar="CLIENT", help="the client whose images are embedded")
+    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     import torch
 
     config = read_config(arguments)
-    if arguments.target not in config.split.targets:
-        fix = f"Choose one of: {', '.join(config.split.targets)}."
-        raise FdamedError(f"the configuration has no target {arguments.target!r}", "command line", fix)
+    check_known("target", arguments.target, config.split.targets)
     torch.set_num_threads(arguments.threads)
     content = probed(config, arguments.target)
     path = Places.of(config).root / "attributes" / f"{arguments.target}.json"
@@ -100,8 +99,7 @@ def _read(config: Config, target: str, here: NDArray[Any], asked: list[Question]
     questions = [(q.name, q.classes, len(q.rows)) for q in asked]
     same = digest([order, config.audit.images, config.split.noise, questions, code])
     model, out = resident(config), Read()
-    known = catalog()
-    federated = {n: r for n, r in config.expanded_runs().items() if not known[r.method].get("classical")}
+    federated = {n: r for n, r in config.expanded_runs().items() if not is_classical(r)}
     for name, spec in [(UNTRAINED, None), *federated.items()]:
         for seed in config.seeds:
             if not (places.weights(FROZEN if spec is None else name, target, seed)).exists():
@@ -142,7 +140,6 @@ def _probe(
 ) -> list[NDArray[Any]]:
     from safetensors.numpy import save_file
 
-    from fdamed.cli.commands.evaluate import trained
     from fdamed.core.rng import stream
     from fdamed.evaluation.attribute_inference import read
     from fdamed.models.flat import FlatModel
@@ -151,7 +148,7 @@ def _probe(
     if spec is None:
         model.load(weights_in(Places.of(config).weights(FROZEN, target, seed), "init", model.layout))
     else:
-        model = trained(config, spec, name, target, seed, target, model)
+        model = trained_model(StudyRun(config, name, target, seed, spec), target, model)
         inner = getattr(model.module, "network", None)  # where more than the network predicts, it is inside
         model = FlatModel(inner, model.theta.device) if inner is not None else model
     z = embed(model, data, rng=stream(seed, target, "probe", "noise")).numpy()
@@ -179,7 +176,7 @@ def _told(config: Config, question: Question, place: int, read: Read) -> dict[st
     """Run -> how well the attribute is read, with an interval over patients and seeds; and what auxiliary heads do."""
     import numpy as np
 
-    from fdamed.cli.commands.audit import rounded
+    from fdamed.core.disclosure import rounded
     from fdamed.evaluation.attribute_inference import SHUFFLES, area, explained
     from fdamed.evaluation.auxiliary_gain import without_heads
     from fdamed.evaluation.comparisons import score, told

@@ -15,11 +15,13 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import add_config, add_json, read_config
 from fdamed.config.study import Config
+from fdamed.core.disclosure import rounded
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.pipeline.paths import Places, rows_in
+from fdamed.pipeline.selection import check_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,14 +39,12 @@ Runs = dict[str, dict[int, int]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--target", required=True, metavar="CLIENT", help="the hospital whose predictions are compared")
-    parser.add_argument("--json", action="store_true", help="print the audit too, as one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    if arguments.target not in config.split.targets:
-        fix = f"Choose one of: {', '.join(config.split.targets)}."
-        raise FdamedError(f"the configuration has no target {arguments.target!r}", "command line", fix)
+    check_known("target", arguments.target, config.split.targets)
     content = audited(config, arguments.target)
     path = Places.of(config).root / "audit" / f"{arguments.target}.json"
     write_json(path, content)
@@ -233,15 +233,6 @@ def _decimals(hidden: bool, smallest: int) -> int:
     if not hidden:
         return 4
     return 2 if smallest**2 >= 100 else 1
-
-
-def rounded(content: Any, decimals: int = 4) -> Any:
-    """Numbers with so many decimals."""
-    if isinstance(content, dict):
-        return {key: rounded(value, decimals) for key, value in content.items()}
-    if isinstance(content, list):
-        return [rounded(value, decimals) for value in content]
-    return round(content, decimals) if isinstance(content, float) else content
 
 
 def _calibration(y: NDArray[Any], chances: NDArray[Any], runs: Runs, smallest: int) -> dict[str, Any]:

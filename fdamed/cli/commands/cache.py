@@ -7,12 +7,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import add_client, add_config, add_workers, read_config, workers_of
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.paths import clinical, rows_in
+from fdamed.pipeline.paths import Places, clinical, rows_in
+from fdamed.pipeline.selection import check_known
 
 GROUP = "prepare", 7
 PRIVATE = True
@@ -20,8 +20,8 @@ PRIVATE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--client", required=True, help="the hospital whose images are decoded")
-    parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
+    add_client(parser, "the client whose images are decoded")
+    add_workers(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -29,24 +29,14 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = read_config(arguments)
     data, _ = clinical(config)
-    if arguments.client not in config.split.clients:
-        raise FdamedError(
-            f"there is no hospital {arguments.client!r}",
-            ", ".join(map(str, arguments.config)),
-            f"Choose one of {', '.join(config.split.clients)}.",
-        )
-    workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise FdamedError("--workers must be at least 1", "command line", "Leave it out to use all cores.")
-    folder = Path(config.results) / config.study / "clients" / arguments.client
-    manifest = folder / "manifest.parquet"
-    if not manifest.is_file():
-        raise FdamedError("the hospital has no manifest yet", str(manifest), "Run `fdamed split` first.")
+    check_known("client", arguments.client, config.split.clients)
+    workers = workers_of(arguments)
+    folder = Places.of(config).client(arguments.client)
     root = Path(data.root)
     if not root.is_dir():
-        raise FdamedError("the data root is not a folder", str(root), "Set data.root to where the images lie.")
+        raise FdamedError("the data root is not a folder", str(root), "Set data.root to the folder of the images.")
     report = build(
-        rows_in(manifest, "split"),
+        rows_in(folder / "manifest.parquet", "split"),
         root,
         config.image.size,
         config.image.equalize,

@@ -11,6 +11,7 @@ import json
 import logging
 from pathlib import Path
 
+from fdamed.cli.options import add_json
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classifier", choices=CLASSIFIERS, default="1nn", help="on the aligned features; mlp is that of paper 002"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

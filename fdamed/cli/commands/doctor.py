@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import add_config, add_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
@@ -72,7 +72,7 @@ class Report:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--cluster", action="store_true", help="the study is to run on SLURM: sbatch must be there")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

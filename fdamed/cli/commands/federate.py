@@ -14,32 +14,21 @@ from functools import partial
 from typing import Any
 
 from fdamed import __version__
-from fdamed.cli.options import add_config, add_run, read_config
-from fdamed.config.digest import digest_sections, without_defaults
+from fdamed.cli.options import add_config, add_run, add_threads, read_config
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
-from fdamed.config.runs import Run
-from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import (
-    atomic,
-    digest,
-    digest_file,
-    held,
-    read_json,
-    sweep,
-    write_json,
-    write_lines,
-    write_text,
-)
+from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
+from fdamed.core.locks import locked
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
 from fdamed.pipeline import batching as batch
-from fdamed.pipeline.clients import device, resident
-from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.clients import resident
+from fdamed.pipeline.fingerprint import digest_images, fingerprint
+from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.personalized_models import own_path
 from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
-from fdamed.pipeline.training_code import training_code
+from fdamed.pipeline.selection import StudyRun
 
 GROUP = "run", 2
 
@@ -48,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_run(parser, required=False)
     parser.add_argument("--runs", nargs="+", metavar="RUN/TARGET/SEED", help="several runs in this one process")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch; part of the result's bits")
+    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -58,57 +47,30 @@ def run(arguments: argparse.Namespace) -> None:
         fix = "Give --run, --target and --seed, or --runs."
         raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
     keys = [batch.key(word) for word in arguments.runs] if arguments.runs else [one]
-    for each in keys:
-        federated(config, *each)
-    each_run = partial(_one, config, arguments.threads, bool(arguments.runs))
+    runs = [StudyRun.federated(config, *key) for key in keys]
     with stop.listening():
-        batch.train_all(keys, each_run) if arguments.runs else each_run(one)
+        if arguments.runs:
+            batch.train_all(runs, lambda one: _train(one, arguments.threads, in_batch=True))
+        else:
+            _train(runs[0], arguments.threads, in_batch=False)
 
 
-def _one(config: Config, threads: int, in_batch: bool, one: batch.Key) -> None:
-    """Train one run, unless a batch has finished it before."""
-    places, spec = Places.of(config), federated(config, *one)
-    folder = places.run(*one)
-    conditions = partial(fingerprint, config, one[0], spec, *one[1:], threads, places)
-    with held(folder):
-        _sweep(places, config, one)
-        if batch.taken_back(folder, conditions):
+def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
+    """Train one run, unless an earlier batch has finished it."""
+    conditions = partial(fingerprint, one, threads)
+    with locked(one.folder):
+        sweep(one.folder)  # what a killed process left half-written; checkpoints clean up their own folders
+        for client in one.config.split.clients:
+            own = own_path(one.places, client, one.name, one.target, one.seed)
+            sweep(own.parent, own.name)
+        if batch.taken_back(one.folder, conditions):
             return
-        federate(config, one[0], spec, *one[1:], threads)
+        federate(one, threads)
         if in_batch:
-            batch.keep(folder, conditions)
+            batch.keep(one.folder, conditions)
 
 
-def _sweep(places: Places, config: Config, one: batch.Key) -> None:
-    """Remove what a killed process left half-written; its checkpoints look after their own folders."""
-    sweep(places.run(*one))
-    for client in config.split.clients:
-        own = own_path(places, client, *one)
-        sweep(own.parent, own.name)
-
-
-def chosen(config: Config, run: str, target: str, seed: int) -> Run:
-    """The run's settings, after a check that the study has this run, target and seed."""
-    for what, value, known in (
-        ("run", run, list(config.expanded_runs())),
-        ("target", target, list(config.split.targets)),
-        ("seed", seed, list(config.seeds)),
-    ):
-        if value not in known:
-            fix = f"Choose one of: {', '.join(map(str, known))}."
-            raise FdamedError(f"the configuration has no {what} {value!r}", "command line", fix)
-    return config.expanded_runs()[run]
-
-
-def federated(config: Config, run: str, target: str, seed: int) -> Run:
-    """The settings of a run of hospitals that train; a classical row is made and scored elsewhere."""
-    spec = chosen(config, run, target, seed)
-    if catalog()[spec.method].get("classical"):
-        raise FdamedError(f"{spec.method} is a classical method", f"runs.{run}", "Use `fdamed fit-classical`.")
-    return spec
-
-
-def federate(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:
+def federate(one: StudyRun, threads: int) -> None:
     """Train, phase by phase, and write the run's folder."""
     import torch
     from safetensors.torch import save_file
@@ -117,19 +79,17 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
 
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
-    places, model, plan = Places.of(config), resident(config), phases(config, spec)
-    folder = places.run(name, target, seed)
+    config, spec, folder, places = one.config, one.spec, one.folder, one.places
+    model, plan = resident(config), phases(config, spec)
     cohort = read_json(needed(places.root / "cohort.json", "split"))
-    theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
+    theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout)
     needed(places.root / "leakage.json", "leakage")
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
-    check_floor(name, spec, config, catalog(), sizes, "cohort.json", (target,))
-    job = Job(
-        config, name, target, seed, threads, model, fingerprint(config, name, spec, target, seed, threads, places)
-    )
-    with telling_batch("training", f"{name}/{target}/{seed}", _batches(plan)):
+    check_floor(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
+    job = Job(config, one.name, one.target, one.seed, threads, model, fingerprint(one, threads))
+    with telling_batch("training", job.fingerprint["run"], _batches(plan)):
         final, record, lengths, costs = train(job, plan, theta)
-    facts = describe(job, spec, plan, lengths, cohort["hash"])
+    facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     write_lines(folder / "metrics.jsonl", record.metrics)
     write_lines(folder / "timing.jsonl", record.timing)
@@ -143,36 +103,12 @@ def federate(config: Config, name: str, spec: Run, target: str, seed: int, threa
         checkpoints(job, phase).clear(config.split.clients)
 
 
-def fingerprint(
-    config: Config, name: str, spec: Run, target: str, seed: int, threads: int, places: Places
-) -> dict[str, Any]:
-    """What must be the same when a checkpoint is taken up again."""
-    import torch
-
-    wanted = config.differential_of(spec)
-    private = {"differential": without_defaults(wanted)} if wanted else {}
-    data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
-    return {
-        "settings": digest_sections(config.model, config.train, spec),
-        "run": f"{name}/{target}/{seed}",
-        "noise": config.noise_of(spec),
-        "data": digest(data),
-        "init": digest_file(places.init(seed) / "theta.safetensors"),
-        "threads": threads,
-        "torch": torch.__version__,
-        "fdamed": __version__,
-        "source": training_code(spec, catalog()),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": device(config),
-        **private,
-    }
-
-
-def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
+def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """run.json: what this run was."""
     from fdamed.models.backbone import feature_size
 
     config, first = job.config, plan[0]
+    spec = config.expanded_runs()[job.run]
     facts = {
         "study": config.study,
         "run": job.run,
@@ -216,15 +152,6 @@ def describe(job: Job, spec: Run, plan: tuple[Phase, ...], lengths: list[int], m
             for phase, rounds in zip(plan, lengths, strict=True)
         ]
     return facts
-
-
-def digest_images(config: Config) -> str:
-    """What decides pixels and labels, and so what a model may be shown: not where files are, nor the salt."""
-    places = {"root", "salt", "reject_share", "allowed_roots", "demographics", "mimic_iv", "table"}
-    data = without_defaults(config.data, exclude=places)
-    for domain in data.get("domains", {}).values():
-        domain.pop("root", None)
-    return digest([without_defaults(config.image), without_defaults(config.split), data])
 
 
 def _batches(plan: tuple[Phase, ...]) -> str:

@@ -15,18 +15,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
-from fdamed.cli.commands.evaluate import keep_predictions, over_patients
-from fdamed.cli.commands.features import read
-from fdamed.cli.commands.federate import chosen
-from fdamed.cli.options import add_config, add_run, read_config
+from fdamed.cli.options import add_config, add_run, add_threads, read_config
 from fdamed.config.digest import digest_sections
-from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, digest_file, held, read_json, write_json, write_lines, write_text
+from fdamed.core.files import digest, digest_file, read_json, write_json, write_lines, write_text
+from fdamed.core.locks import locked
 from fdamed.pipeline.clients import device, resident
-from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
+from fdamed.pipeline.features import read
+from fdamed.pipeline.paths import FROZEN, needed, rows_in, weights_in
+from fdamed.pipeline.scoring import write_scores
+from fdamed.pipeline.selection import StudyRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,28 +45,28 @@ JUDGED = ("val", "test")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_run(parser)
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    spec = chosen(config, arguments.run_name, arguments.target, arguments.seed)
-    if not catalog()[spec.method].get("classical"):
-        fix = "Run it with `fdamed federate`."
-        raise FdamedError(f"{spec.method} is no classical method", f"runs.{arguments.run_name}", fix)
-    with held(Places.of(config).run(arguments.run_name, arguments.target, arguments.seed)):
-        align(config, arguments.run_name, spec, arguments.target, arguments.seed, arguments.threads)
+    one = StudyRun.of(config, arguments.run_name, arguments.target, arguments.seed)
+    if not one.classical:
+        what = f"{one.spec.method} is not a classical method"
+        raise FdamedError(what, f"runs.{one.name}", "Use `fdamed federate`.")
+    with locked(one.folder):
+        fit(one, arguments.threads)
 
 
-def align(config: Config, name: str, spec: Run, target: str, seed: int, threads: int) -> None:
-    """Pool what the hospitals release, align, classify, and write the run's folder."""
+def fit(one: StudyRun, threads: int) -> None:
+    """Pool the features that the clients release, align them, classify, and write the run's folder."""
     import torch
 
     from fdamed.classical.central_fit import pool
     from fdamed.classical.registry import ROWS
 
     torch.set_num_threads(threads)
-    places = Places.of(config)
+    config, spec, target, seed, places = one.config, one.spec, one.target, one.seed, one.places
     refuse_unreleased(config, spec, target)
     needed(places.root / "leakage.json", "leakage")
     cohort = read_json(needed(places.root / "cohort.json", "split"))
@@ -81,15 +81,12 @@ def align(config: Config, name: str, spec: Run, target: str, seed: int, threads:
         server.begin(1, 1)
         fitted = pool(row, theta, server, config.model.classes, seed)
         spent = {"seconds": round(time.perf_counter() - begin, 4), "cpu": round(time.process_time() - used, 4)}
-        p = answers(server, places.memory(target, name, target, seed) / "answers.safetensors")
+        p = answers(server, places.memory(target, one.name, target, seed) / "answers.safetensors")
     finally:
         server.close()
-    folder = places.run(name, target, seed)
-    metrics = {"round": 1, **judged(config, name, spec, target, seed, p)}
-    write_json(
-        folder / "run.json",
-        describe(config, name, spec, row, fitted, target, seed, cohort["hash"], digest_file(backbone)),
-    )
+    folder = one.folder
+    metrics = {"round": 1, **scored(one, row.title, p)}
+    write_json(folder / "run.json", describe(one, row, fitted, cohort["hash"], digest_file(backbone)))
     write_lines(folder / "metrics.jsonl", [metrics])
     write_lines(folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
     write_lines(folder / "ledger.jsonl", server.ledger.lines())
@@ -160,53 +157,37 @@ def answers(server: Server, path: Path) -> NDArray[Any]:
     return p
 
 
-def judged(config: Config, name: str, spec: Run, target: str, seed: int, p: NDArray[Any]) -> dict[str, float | None]:
-    """Scores of the target's val and test answers; the test's go to scores/, its predictions to the target's folder."""
+def scored(one: StudyRun, title: str, p: NDArray[Any]) -> dict[str, float | None]:
+    """Accuracy and AUC of the target's val and test images; those of the test images are written, too."""
     from fdamed.evaluation.metrics import scores
 
-    places = Places.of(config)
-    rows = rows_in(places.client(target) / "order.parquet", "cache")
+    rows = rows_in(one.places.client(one.target) / "order.parquet", "cache")
     asked = rows[rows["split"].isin(JUDGED)]
     y, split = asked["y"].to_numpy(dtype="int64"), asked["split"].to_numpy(dtype=object)
-    found = {s: scores(y[split == s], p[split == s]) for s in JUDGED}
-    tested, chances = y[split == "test"], p[split == "test"]
-    patient = keep_predictions(places, target, name, target, seed, tested, chances)
-    record: dict[str, Any] = {
-        "study": config.study,
-        "run": name,
-        "method": spec.method,
-        "title": catalog()[spec.method]["title"],
-        "target": target,
-        "seed": seed,
-        "client": target,
-        "split": "test",
-        **found["test"],
-        "bootstrap": over_patients(config, target, tested, chances, patient),
-    }
-    write_json(places.run(name, target, seed) / "scores" / f"{target}.json", record)
+    val, test = split == "val", split == "test"
+    found = {"val": scores(y[val], p[val]), "test": write_scores(one, one.target, title, y[test], p[test])}
     return {f"{s}/acc": found[s]["acc"] for s in JUDGED} | {f"{s}/auc": found[s]["auc"] for s in JUDGED}
 
 
-def describe(
-    config: Config, name: str, spec: Run, row: Row, fitted: Row, target: str, seed: int, manifest: str, backbone: str
-) -> dict[str, Any]:
-    """run.json: what this row was."""
+def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str) -> dict[str, Any]:
+    """The content of run.json."""
     import sklearn
     import torch
 
-    data = {p: digest_file(Places.of(config).client(p) / "order.parquet") for p in sorted(config.split.clients)}
+    config, spec = one.config, one.spec
+    data = {p: digest_file(one.places.client(p) / "order.parquet") for p in sorted(config.split.clients)}
     return {
         "study": config.study,
-        "run": name,
+        "run": one.name,
         "method": spec.method,
         "title": type(row).title,
         "options": dataclasses.asdict(row),
         "fitted": dataclasses.asdict(fitted),
         "auxiliary": None,
         "labeled": config.split.labeled,
-        "target": target,
-        "sources": sorted(p for p in config.split.clients if p != target),
-        "seed": seed,
+        "target": one.target,
+        "sources": sorted(p for p in config.split.clients if p != one.target),
+        "seed": one.seed,
         "noise": config.split.noise,
         "rounds": 1,
         "train": config.train.model_dump(mode="json"),

@@ -17,7 +17,8 @@ from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, held, private, write_json, write_text
+from fdamed.core.files import atomic, private, write_json, write_text
+from fdamed.core.locks import locked
 from fdamed.pipeline.paths import Places, clinical
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     places = Places.of(config)
-    with held(private(places.clients)):
+    with locked(private(places.clients)):
         ingest(config, places, arguments.tables_only)
 
 

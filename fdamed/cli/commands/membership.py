@@ -15,13 +15,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
-from fdamed.config.loader import catalog
+from fdamed.cli.options import add_client, add_config, add_threads, read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
-from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.pipeline.paths import FROZEN, Places, clinical, needed, rows_in, weights_in
+from fdamed.pipeline.scoring import trained_model
+from fdamed.pipeline.selection import StudyRun, check_known, is_classical
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,8 @@ TRAINED = frozenset({"weights", "update", "features"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--client", required=True, help="the hospital whose patients are asked about")
-    parser.add_argument("--threads", type=int, default=1)
+    add_client(parser, "the client whose patients are attacked")
+    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -49,15 +49,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = read_config(arguments)
     clinical(config)
-    if arguments.client not in config.split.clients:
-        fix = f"Choose one of: {', '.join(config.split.clients)}."
-        raise FdamedError(f"the configuration has no hospital {arguments.client!r}", "command line", fix)
+    check_known("client", arguments.client, config.split.clients)
     torch.set_num_threads(arguments.threads)
     content = asked(config, arguments.client)
     path = Places.of(config).root / "membership" / f"{arguments.client}.json"
     write_json(path, content)
-    told = sum(len(t["runs"]) for t in content["targets"].values())
-    log.info(f"{told} runs asked about the patients of {arguments.client}: {path}")
+    attacked = sum(len(t["runs"]) for t in content["targets"].values())
+    log.info(f"{attacked} runs attacked with the patients of {arguments.client}: {path}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +70,13 @@ class Patients:
 
 def asked(config: Config, client: str) -> dict[str, Any]:
     """What membership/{client}.json holds."""
-    from fdamed.cli.commands.audit import rounded
+    from fdamed.core.disclosure import rounded
     from fdamed.evaluation import membership_inference as membership
     from fdamed.evaluation.intervals import LEVEL
     from fdamed.pipeline.clients import resident
 
     model, here = resident(config), _patients(config, client)
-    start = [_said(config, FROZEN, None, client, s, client, model, here) for s in config.seeds]
+    start = [_likelihood(config, None, client, s, client, model, here) for s in config.seeds]
     inside = here.rows["split"].isin(MEMBERS).to_numpy()
     content = {
         "client": client,
@@ -122,8 +120,9 @@ def _of_target(config: Config, client: str, target: str, model: FlatModel, here:
         for seed in config.seeds:
             if not Places.of(config).weights(name, target, seed).exists():
                 continue
-            said = _said(config, name, spec, target, seed, client, model, here)
-            if _had_a_part(config, name, target, seed, client):
+            one = StudyRun(config, name, target, seed, spec)
+            said = _likelihood(config, one, target, seed, client, model, here)
+            if _contributed(one, client):
                 found.setdefault(name, {})[seed] = said
             else:
                 without.append(said)
@@ -143,12 +142,12 @@ def _asks(config: Config, spec: Run) -> bool:
     """Whether a run has a model that leaves: classical rows have none, and where hospitals keep their own it stays."""
     from fdamed.pipeline.phases import phases
 
-    return not catalog()[spec.method].get("classical") and not phases(config, spec)[-1].method.keeps
+    return not is_classical(spec) and not phases(config, spec)[-1].method.keeps
 
 
-def _had_a_part(config: Config, name: str, target: str, seed: int, client: str) -> bool:
-    """Whether the ledger says that anything made of this hospital's images went into the run."""
-    path = needed(Places.of(config).run(name, target, seed) / "ledger.jsonl", "federate")
+def _contributed(one: StudyRun, client: str) -> bool:
+    """Whether the client sent anything made from its images, by the ledger of the run."""
+    path = needed(one.folder / "ledger.jsonl", "federate")
     with open(path, encoding="utf-8") as lines:
         return any(line["from"] == client and line["kind"] in TRAINED for line in map(json.loads, lines))
 
@@ -173,23 +172,22 @@ def _inside(config: Config, spec: Run, client: str, target: str, seed: int, here
     return here.rows["place"].isin(part).to_numpy()
 
 
-def _said(
-    config: Config, name: str, spec: Run | None, target: str, seed: int, client: str, model: FlatModel, here: Patients
+def _likelihood(
+    config: Config, one: StudyRun | None, target: str, seed: int, client: str, model: FlatModel, here: Patients
 ) -> NDArray[Any]:
-    """Log-likelihood (n,) of the images' labels under one model."""
+    """Log-likelihood (n,) of the images' labels under the model of a run; None: under the initial weights."""
     from dataclasses import replace
 
-    from fdamed.cli.commands.evaluate import trained
     from fdamed.core.rng import stream
     from fdamed.evaluation.membership_inference import surprise
     from fdamed.training.local import predict
 
     data = here.data
-    if spec is None:
+    if one is None:
         model.load(weights_in(Places.of(config).weights(FROZEN, target, seed), "init", model.layout))
     else:
-        model = trained(config, spec, name, target, seed, client, model)
-        data = replace(data, noise=config.noise_of(spec) if client == target else 0.0)
+        model = trained_model(one, client, model)
+        data = replace(data, noise=config.noise_of(one.spec) if client == target else 0.0)
     return surprise(data.y, predict(model, data, rng=stream(seed, client, "membership", "noise")))
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 
+from fdamed.cli.options import add_json
 from fdamed.config.loader import catalog
 
 GROUP = "prepare", 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -14,13 +14,13 @@ import csv
 import io
 import json
 import logging
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fdamed.cli.options import add_json, add_workers, workers_of
 from fdamed.core.disclosure import formula_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
@@ -51,19 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write here instead of to standard output")
-    parser.add_argument("--json", action="store_true", help="JSON with all probabilities instead of CSV")
+    add_json(parser)
     parser.add_argument(
         "--runtime", choices=RUNTIMES, default="auto", help="default: onnxruntime where it is installed"
     )
-    parser.add_argument("--workers", type=int, default=None, help="decoding processes (default: the cores at hand)")
+    add_workers(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from fdamed.export.input import listed
 
-    workers = arguments.workers if arguments.workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise FdamedError("--workers must be at least 1", "command line", "Leave it out to use all cores.")
+    workers = workers_of(arguments)
     exported = read_exported(arguments.model)
     files = listed(arguments.images)
     if not files:

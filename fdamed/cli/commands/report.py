@@ -14,7 +14,8 @@ from typing import Any
 from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import held, read_json, write_text
+from fdamed.core.files import read_json, write_text
+from fdamed.core.locks import locked
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 6
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
         jacobians=jacobians.frame(records),
     )
     known = study.known(config, frames, records, cohort, _advice(config, folder), _audits(config, folder))
-    with held(folder / "report"):
+    with locked(folder / "report"):
         frames_of_guards = {"privacy": guarded.costs(records), "membership": recognized.frame(membership)}
         more = {name: frame for name, frame in frames_of_guards.items() if not frame.empty}
         for name, frame in (written.files(known, frames) | more).items():

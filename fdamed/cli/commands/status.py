@@ -10,18 +10,18 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import add_config, add_json, read_config
 from fdamed.config.datasets import Benchmark
-from fdamed.config.loader import catalog
 from fdamed.config.study import Config
+from fdamed.core.locks import is_locked
 from fdamed.pipeline.paths import Places
+from fdamed.pipeline.selection import is_classical
 
 GROUP = "analyze", 1
 STATES = ("done", "running", "stopped", "failed", "pending")
@@ -44,7 +44,7 @@ class Standing:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object with every run, for scripts")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -83,8 +83,7 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
         "track": [root / "tracked.json"],
         "report": [root / "report" / "index.html"],
     }
-    known = catalog()
-    trained = any(not known[run.method].get("classical") for run in config.expanded_runs().values())
+    trained = not all(map(is_classical, config.expanded_runs().values()))
     advised, probed = ("advise",) if config.advise else (), ("attributes",) if config.audit.probe and trained else ()
     asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
     stages = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
@@ -104,8 +103,8 @@ def runs_of(config: Config, places: Places) -> list[Standing]:
 
 def logs_of(config: Config) -> dict[str, str]:
     """Run -> how the log of its training begins; runs of a batch share one."""
-    known, runs = catalog(), config.expanded_runs()
-    classical = [name for name, run in runs.items() if known[run.method].get("classical")]
+    runs = config.expanded_runs()
+    classical = [name for name, run in runs.items() if is_classical(run)]
     trained = [name for name in runs if name not in classical]
     if config.batch_runs == 1:
         return {n: f"fit_classical.{n}" for n in classical} | {n: f"federate.{n}" for n in trained}
@@ -118,23 +117,11 @@ def standing(places: Places, run: str, target: str, seed: int, log: Path) -> Sta
     if (folder / "done").exists():
         return Standing(run, target, seed, "done", None, (folder / "scores" / f"{target}.json").exists())
     rounds = rounds_in(folder)
-    if is_held(folder):
+    if is_locked(folder):
         return Standing(run, target, seed, "running", rounds)
     why = last_error(log, f"{run}/{target}/{seed}")
     state = "failed" if why else "stopped" if rounds else "pending"
     return Standing(run, target, seed, state, rounds, why=why)
-
-
-def is_held(folder: Path) -> bool:
-    """Whether a process is writing to this folder now."""
-    try:
-        with open(folder / ".lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def rounds_in(folder: Path) -> int | None:

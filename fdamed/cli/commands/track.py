@@ -18,7 +18,8 @@ from pathlib import Path
 from fdamed.cli.options import add_config, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, digest_file, held, write_json
+from fdamed.core.files import digest, digest_file, write_json
+from fdamed.core.locks import locked
 from fdamed.core.run_record import Record, study
 from fdamed.tracking.models import Candidate
 from fdamed.tracking.payload import NAMED, Entry, run_entry, span, study_entry
@@ -74,14 +75,19 @@ def models_of(config: Config, records: list[Record]) -> list[Candidate]:
     """The models to register; none, and a word why, where ONNX cannot be written or the study wants none."""
     import importlib.util
 
-    from fdamed.pipeline.registry_candidates import offered
+    from fdamed.export.writer import save_for_mlflow
+    from fdamed.pipeline.finished_runs import of_study
+    from fdamed.tracking.candidates import offered
+
+    def save(record: Record, folder: Path, identity: str) -> None:
+        save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
     if not config.tracking.models:
         return []
     if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
         log.warning("no model is registered: pip install 'fdamed[export]' to have them")
         return []
-    return offered(config, records)
+    return offered(config, records, save)
 
 
 def of_runs(config: Config, records: list[Record]) -> list[Entry]:
@@ -140,7 +146,7 @@ def _turn(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(held(folder))
+                stack.enter_context(locked(folder))
                 break
             except FdamedError:
                 if time.monotonic() > end:

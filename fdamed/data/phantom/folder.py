@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, held, read_json, write_json, write_text
+from fdamed.core.files import digest, read_json, write_json, write_text
+from fdamed.core.locks import locked
 from fdamed.data.phantom.profiles import domains
 
 NOTE = ".phantom.json"
@@ -49,7 +50,7 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
         return root
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = root.parent / f".{root.name}.draft"
-    with held(draft):
+    with locked(draft):
         for old in draft.iterdir():
             if old.name != ".lock":
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

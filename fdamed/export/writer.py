@@ -1,0 +1,187 @@
+"""Writes the folder of an exported model: ONNX and safetensors, model.json and the model card."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdamed import __version__
+from fdamed.config.study import Config
+from fdamed.core.files import atomic, digest_file, write_json, write_text
+from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, Exported, rebuilt
+
+if TYPE_CHECKING:
+    from fdamed.export.runtime import Floats
+    from fdamed.pipeline.finished_runs import Chosen
+
+CHECKED, RANDOM = 64, 8
+"""Cached images, and random ones, on which the forms of the model are compared."""
+
+
+def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
+    """Write all files beside `out`, compare the forms of the model, and only then move the folder to its place."""
+    from safetensors.torch import save_file
+
+    from fdamed.export.onnx_file import held_to_limit, write_onnx
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
+        draft = Path(name)
+        tensors = chosen.tensors()
+        with atomic(draft / WEIGHTS) as part:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, part, metadata={"format": "pt"})
+        network = rebuilt(chosen.config.model, chosen.method, tensors)
+        batches, images = samples(chosen)
+        about = describe(chosen)
+        if onnx:
+            import torch
+
+            shown = {k: about[k] for k in ("study", "input", "output", "preprocessing")}
+            write_onnx(network, torch.from_numpy(batches[0]), draft / ONNX, {"fdamed": __version__} | shown)
+        about["files"] = {p.name: digest_file(p) for p in sorted(draft.iterdir())}
+        found = compared(Exported(draft, about), network, batches)
+        held_to_limit(found)
+        about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
+        write_json(draft / ABOUT, about)
+        _card(chosen, about, draft)
+        umask = os.umask(0)
+        os.umask(umask)
+        draft.chmod(0o777 & ~umask)
+        if out.exists():
+            out.rmdir()
+        draft.rename(out)
+        draft.mkdir()  # the context manager removes it
+    return about
+
+
+def samples(chosen: Chosen) -> tuple[list[Floats], int]:
+    """Inputs for the comparison: random ones and, if the cache exists, images of the target; none is kept."""
+    import numpy as np
+    import torch
+
+    from fdamed.core.rng import stream
+    from fdamed.data.loader import load
+    from fdamed.training.local import as_input
+
+    shape = input_shape(chosen.config)
+    batches = [stream(0, "export").numpy.random((RANDOM, *shape), dtype=np.float32)]
+    folder = chosen.places.client(chosen.record.target)
+    if not (folder / "images.npy").is_file():
+        return batches, 0
+    data = load(folder, splits=("test",))
+    images = as_input(torch.from_numpy(data.batch(np.arange(min(CHECKED, len(data)))))).numpy()
+    return [*batches, images[:1], images], len(images)
+
+
+def input_shape(config: Config) -> tuple[int, ...]:
+    """One input of the network, without the batch."""
+    if config.model.backbone == "mlp":
+        return (config.model.inputs,)
+    return (config.model.channels, config.image.size, config.image.size)
+
+
+def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[str, float]:
+    """Form -> largest difference of its probabilities from those of the run's model."""
+    from fdamed.export.onnx_file import furthest, in_torch
+
+    reference = in_torch(network)
+    forms = {"safetensors": "torch"} | ({"ONNX": "onnxruntime"} if ONNX in exported.about["files"] else {})
+    return {form: furthest(reference, exported.scorer(runtime)[1], batches) for form, runtime in forms.items()}
+
+
+def describe(chosen: Chosen) -> dict[str, Any]:
+    """model.json without its `files` and `parity`."""
+    from fdamed.core.provenance import commit
+    from fdamed.evaluation.metrics import THRESHOLD
+    from fdamed.export.onnx_file import OPSET
+    from fdamed.export.runtime import INPUT, OUTPUT
+    from fdamed.export.semantics import classes_of, meaning_of, preparation_of
+
+    config, record, facts = chosen.config, chosen.record, chosen.record.facts
+    classes = classes_of(config, record.target)
+    preparation = preparation_of(config, chosen.places.client(record.target) / "order.parquet")
+    phase = record.phases[-1]
+    packages = ("torch", "monai", "numpy", "onnx", "onnxruntime")
+    return {
+        "format": FORMAT,
+        "study": {
+            "study": config.study,
+            "run": record.run,
+            "method": record.method,
+            "title": facts["title"],
+            "options": facts["options"],
+            "target": record.target,
+            "sources": facts["sources"],
+            "seed": record.seed,
+            "rounds": facts["rounds"],
+            "trained": str(record.timing[0]["started"]) if record.timing else None,
+            "synthetic": config.phantom is not None,
+        },
+        "input": {"name": INPUT, "shape": ["batch", *input_shape(config)], "type": "float32", "range": [0, 1]},
+        "output": {
+            "name": OUTPUT,
+            "shape": ["batch", config.model.classes],
+            "classes": classes,
+            "meaning": meaning_of(config, record.target),
+            "positive": classes[1] if len(classes) == 2 else None,
+            "threshold": THRESHOLD if len(classes) == 2 else None,
+        },
+        "preprocessing": preparation.described() if preparation else None,
+        "network": config.model.model_copy(update={"weights": None}).model_dump(mode="json"),
+        "predictor": {"method": phase["method"], "options": phase["options"]} if chosen.method else None,
+        "digests": facts["digests"] | {"weights": record.weights, "run": record.digest},
+        "versions": {
+            "trained_with": facts.get("versions"),
+            "fdamed": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in packages},
+            "opset": OPSET,
+            "commit": commit(),
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _card(chosen: Chosen, about: dict[str, Any], folder: Path) -> None:
+    from fdamed.export.document import to_html, to_markdown
+    from fdamed.export.model_card import blocks
+    from fdamed.export.model_card_facts import facts_of
+
+    content = blocks(facts_of(chosen.config, chosen.record, about, chosen.keeps))
+    write_text(folder / "model_card.md", to_markdown(content))
+    write_text(folder / "model_card.html", to_html(content, f"Model card: {chosen.record.key}"))
+
+
+def save_for_mlflow(chosen: Chosen, folder: Path, identity: str) -> None:
+    """Write MLflow's model folder: ONNX with signature, an input example that is nobody's image, and the model card."""
+    import mlflow.onnx
+    import numpy as np
+    import onnx
+    from mlflow.models import Model, infer_signature
+
+    with tempfile.TemporaryDirectory(prefix="fdamed-export-") as scratch:
+        out, config = Path(scratch) / "model", chosen.config
+        write(chosen, out, onnx=True)
+        example = np.zeros((1, *input_shape(config)), dtype=np.float32)
+        answer = np.full((1, config.model.classes), 1 / config.model.classes, dtype=np.float32)
+        mlflow.onnx.save_model(
+            onnx.load(str(out / ONNX)),
+            folder,
+            mlflow_model=Model(model_id=identity),
+            signature=infer_signature(example, answer),
+            input_example=example,
+            pip_requirements=["onnxruntime", "numpy"],
+            save_as_external_data=False,
+        )
+        for name in (ABOUT, "model_card.md", "model_card.html"):
+            (folder / name).write_bytes((out / name).read_bytes())

@@ -1,0 +1,75 @@
+"""The features of a client: its images embedded by a frozen or trained backbone. They stay in the client's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fdamed import __version__
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, digest_file
+from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+SPLITS = ("train", "adapt", "val", "test")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A client's features with the rows that they belong to."""
+
+    z: Tensor
+    """(n, d) float32, in the order of the cache."""
+    rows: pd.DataFrame
+    backbone: Tensor
+    """The fingerprint of the weights that made them."""
+    order: str
+    """Digest of the rows' file."""
+
+
+def write(config: Config, client: str, backbone: str, target: str, seed: int, threads: int) -> None:
+    """Embed every image of the client's cache and write the file, with the digests of weights and images."""
+    import torch
+    from safetensors.torch import save_file
+
+    from fdamed.classical.messages import fingerprint
+    from fdamed.core.rng import stream
+    from fdamed.data.loader import load
+    from fdamed.pipeline.clients import resident
+    from fdamed.training.local import embed
+
+    torch.set_num_threads(threads)
+    places = Places.of(config)
+    made_by = "init" if backbone == FROZEN else "federate"
+    path = needed(places.weights(backbone, target, seed), made_by)
+    model = resident(config)
+    model.load(weights_in(path, made_by, model.layout))
+    order = needed(places.client(client) / "order.parquet", "cache")
+    data = load(places.client(client), SPLITS, noise=config.split.noise if client == target else 0.0)
+    z = embed(model, data, rng=stream(seed, client, "features", "noise"))
+    about = {"theta": digest_file(path), "order": digest_file(order), "backbone": backbone, "fdamed": __version__}
+    with atomic(places.features(client, backbone, target, seed)) as draft:
+        save_file({"z": z.contiguous(), "backbone": fingerprint(model.read())}, draft, metadata=about)
+
+
+def read(config: Config, client: str, backbone: str, target: str, seed: int) -> Embedded:
+    """A client's features, if they are of its current images."""
+    from safetensors import SafetensorError, safe_open
+
+    places = Places.of(config)
+    path = needed(places.features(client, backbone, target, seed), "features")
+    order = places.client(client) / "order.parquet"
+    rows, now = rows_in(order, "cache"), digest_file(order)
+    fix = f"Run `fdamed features` again for {client}."
+    try:
+        with safe_open(path, framework="pt") as file:
+            about, z, made_with = file.metadata() or {}, file.get_tensor("z"), file.get_tensor("backbone")
+    except (SafetensorError, OSError):
+        raise FdamedError("the features are damaged", str(path), fix) from None
+    if about.get("order") != now or len(z) != len(rows):
+        raise FdamedError("the features belong to other images", str(path), fix)
+    return Embedded(z, rows, made_with, now)

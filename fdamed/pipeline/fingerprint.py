@@ -1,0 +1,69 @@
+"""What decides the numbers of a run: settings, data, initial weights, versions and the code it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fdamed import __version__
+from fdamed.config.digest import digest_sections, without_defaults
+from fdamed.config.loader import catalog as known_methods
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.files import digest, digest_file
+from fdamed.core.provenance import PACKAGE, digest_code
+from fdamed.pipeline.paths import needed
+from fdamed.pipeline.selection import StudyRun
+
+CORE = "fdamed.pipeline.phases"
+DECIDES_DATA = ("fdamed.config.split", "fdamed.config.datasets")
+"""They decide the data, which have digests of their own."""
+SHARED = "_shared"
+
+
+def training_code(spec: Run, catalog: Mapping[str, Mapping[str, Any]]) -> str:
+    """Twelve hex digits that change when, and only when, code changes that can change this run's numbers."""
+    own = {catalog[name]["module"] for name in (spec.method, *([spec.then.method] if spec.then else []))}
+    kept = {SHARED, *(_room(module) for module in own)}
+    rooms = {p.stem for p in (PACKAGE / "methods").iterdir()} - kept
+    return digest_code(CORE, *sorted(own), without=(*DECIDES_DATA, *(f"fdamed.methods.{room}" for room in rooms)))
+
+
+def _room(module: str) -> str:
+    """The file or package of a method: fdamed.methods.fada.method -> fada."""
+    return module.split(".")[2]
+
+
+def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
+    """What must be the same when a run resumes from a checkpoint."""
+    import torch
+
+    from fdamed.pipeline.clients import device
+
+    config, spec, places = run.config, run.spec, run.places
+    wanted = config.differential_of(spec)
+    private = {"differential": without_defaults(wanted)} if wanted else {}
+    data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
+    return {
+        "settings": digest_sections(config.model, config.train, spec),
+        "run": f"{run.name}/{run.target}/{run.seed}",
+        "noise": config.noise_of(spec),
+        "data": digest(data),
+        "init": digest_file(places.init(run.seed) / "theta.safetensors"),
+        "threads": threads,
+        "torch": torch.__version__,
+        "fdamed": __version__,
+        "source": training_code(spec, known_methods()),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": device(config),
+        **private,
+    }
+
+
+def digest_images(config: Config) -> str:
+    """Digest of the settings that decide pixels and labels; not of paths, nor of the salt."""
+    places = {"root", "salt", "reject_share", "allowed_roots", "demographics", "mimic_iv", "table"}
+    data = without_defaults(config.data, exclude=places)
+    for domain in data.get("domains", {}).values():
+        domain.pop("root", None)
+    return digest([without_defaults(config.image), without_defaults(config.split), data])

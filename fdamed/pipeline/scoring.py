@@ -1,0 +1,85 @@
+"""The models of finished runs, and their scores at a client; the predictions stay in the client's folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, write_json
+from fdamed.pipeline.paths import needed, weights_in
+from fdamed.pipeline.selection import StudyRun
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fdamed.evaluation.metrics import Scores
+    from fdamed.models.flat import FlatModel
+
+REPLICATES = 2000
+"""Bootstrap samples behind an interval over patients: its ends are then certain to about 5 % of its width."""
+
+
+def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
+    """The model with which a run predicts at a client: `model` with the run's weights, or the client's own model."""
+    from fdamed.pipeline.personalized_models import kept_model, own_path, shared_model
+    from fdamed.pipeline.phases import phases
+
+    weights = run.folder / "theta.safetensors"
+    method = phases(run.config, run.spec)[-1].method
+    if method.keeps:
+        path = needed(own_path(run.places, client, run.name, run.target, run.seed), "federate")
+        kept = kept_model(run.config, method, path)
+        if kept is None:
+            raise incomplete_model(client, str(path), client == run.target)
+        return kept
+    if method.parts:
+        return shared_model(run.config, method, weights)
+    model.load(weights_in(weights, "federate", model.layout))
+    return model
+
+
+def incomplete_model(client: str, where: str, is_target: bool = True) -> FdamedError:
+    fix = "Choose the target; a client that never took part has no model."
+    if is_target:
+        fix = "See the run's log for the messages that were lost; more rounds may help."
+    return FdamedError(f"{client} has no complete model of its own in this run", where, fix)
+
+
+def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> Scores:
+    """Score the probabilities of the client's test images: scores/{client}.json, and its predictions in its folder."""
+    from fdamed.core.rng import stream
+    from fdamed.evaluation.bootstrap import bootstrap
+    from fdamed.evaluation.metrics import scores
+
+    patient, found = _keep_predictions(run, client, y, p), scores(y, p)
+    # The same draws for every run.
+    intervals = bootstrap(y, p, patient, stream(0, run.config.study, client, "bootstrap"), REPLICATES).told()
+    record = {
+        "study": run.config.study,
+        "run": run.name,
+        "method": run.spec.method,
+        "title": title,
+        "target": run.target,
+        "seed": run.seed,
+        "client": client,
+        "split": "test",
+        **found,
+        "bootstrap": intervals,
+    }
+    write_json(run.folder / "scores" / f"{client}.json", record)
+    return found
+
+
+def _keep_predictions(run: StudyRun, client: str, y: NDArray[Any], p: NDArray[Any]) -> NDArray[Any]:
+    """Write the predictions to the client's folder; the patients of the test images."""
+    import pandas as pd
+
+    rows = pd.read_parquet(run.places.client(client) / "order.parquet")
+    rows = rows[rows["split"] == "test"]
+    known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]
+    columns = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
+    frame = rows[known].assign(y=y).assign(**columns)
+    with atomic(run.places.predictions(client, run.name, run.target, run.seed)) as draft:
+        frame.to_parquet(draft, index=False)
+    patients: NDArray[Any] = frame["patient"].to_numpy()
+    return patients

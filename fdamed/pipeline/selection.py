@@ -1,0 +1,68 @@
+"""What a command selects of a study: a client, a target, or one run with its target and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdamed.config.loader import catalog
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.pipeline.paths import Places
+
+
+def check_known(what: str, value: Any, known: Iterable[Any]) -> None:
+    """Refuse a client, target, run or seed that the configuration does not have."""
+    known = list(known)
+    if value not in known:
+        fix = f"Choose one of: {', '.join(map(str, known))}."
+        raise FdamedError(f"the configuration has no {what} {value!r}", "command line", fix)
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One run of a study, for one target and seed."""
+
+    config: Config
+    name: str
+    target: str
+    seed: int
+    spec: Run
+
+    @classmethod
+    def of(cls, config: Config, name: str, target: str, seed: int) -> StudyRun:
+        """The run, if the study has it."""
+        runs = config.expanded_runs()
+        check_known("run", name, runs)
+        check_known("target", target, config.split.targets)
+        check_known("seed", seed, config.seeds)
+        return cls(config, name, target, seed, runs[name])
+
+    @classmethod
+    def federated(cls, config: Config, name: str, target: str, seed: int) -> StudyRun:
+        """The run, if clients train in it; classical runs are fitted and scored by `fdamed fit-classical`."""
+        run = cls.of(config, name, target, seed)
+        if run.classical:
+            what = f"{run.spec.method} is a classical method"
+            raise FdamedError(what, f"runs.{name}", "Use `fdamed fit-classical`.")
+        return run
+
+    @property
+    def classical(self) -> bool:
+        return is_classical(self.spec)
+
+    @property
+    def places(self) -> Places:
+        return Places.of(self.config)
+
+    @property
+    def folder(self) -> Path:
+        return self.places.run(self.name, self.target, self.seed)
+
+
+def is_classical(spec: Run) -> bool:
+    """Whether the method is fitted once on pooled features, instead of trained by the clients."""
+    return bool(catalog()[spec.method].get("classical"))
