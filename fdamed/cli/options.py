@@ -22,6 +22,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True) -> None:
         required=required and not set_by_workflow,
         help="configuration files; later ones override earlier ones (default: $FDAMED_CONFIG)",
     )
+    parser.add_argument("--variant", metavar="NAME", help="one of the configuration's `variants`")
 
 
 def add_run(parser: argparse.ArgumentParser, several_seeds: bool = False, required: bool = True) -> None:
@@ -53,7 +54,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def read_config(arguments: argparse.Namespace) -> Config:
     from fdamed.config.loader import load
 
-    return load(*arguments.config)
+    return load(*arguments.config, variant=arguments.variant)
 
 
 def workers_of(arguments: argparse.Namespace) -> int:

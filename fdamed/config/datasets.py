@@ -5,9 +5,11 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+from fdamed.config.base import Name, Share, Strict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,15 +28,8 @@ LAYOUTS = {
 }
 """`data.layout` -> its class. By name, because a data set is one file in `fdamed/data/`, which this package may not
 import, and because a configuration needs only its own."""
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
-"""Names become folders and wildcards."""
-Share = Annotated[float, Field(ge=0, lt=1)]
 Cell = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
 """A table's cell as a key: YAML reads the 1 of `1: Male` as a number, the table has text."""
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class DataSet(Strict):
@@ -83,7 +78,7 @@ class Phantom(Strict):
     seed: int = 0
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
     """0: findings are obvious; 1: findings are barely visible."""
-    domains: dict[str, Shift] = {}
+    domains: dict[str, Shift] = Field(default={})
     """Shift of each condition (chexpert), race (mimic) or state (midrc); empty: the built-in ones."""
 
 
@@ -103,7 +98,7 @@ class Domain(Strict):
     """One public set on disk."""
 
     kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "colored"]
-    """Format of its files; see docs/benchmarks.md."""
+    """Format of its files; see docs/reference/public_data_sets.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fdamed.config.datasets import Strict
+from fdamed.config.base import Strict
 
 KINDS = ("weights", "individual", "update", "statistic", "features", "scalar", "count")
 """Kinds of knowledge that a message can carry."""

@@ -1,33 +1,27 @@
-"""Reading a configuration: everything is checked, and each mistake is one clear line.
+"""Reads configuration files, merges them and checks everything.
 
-`config/schema.json` is generated from here (`fdamed schema`); a test fails if it is stale.
-What a method's own options are is known to `methods/`; `methods/catalog.json`, generated from them,
-lets this file check a run's options without importing torch.
+`fdamed schema` generates `config/schema.json` from here. `methods/catalog.json`, generated from the methods' classes,
+has their options, so that a configuration can be checked without importing torch.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
-from fdamed.config import yaml_reader as plain_data
+from fdamed.config.cross_checks import FIX, check_methods
 from fdamed.config.datasets import dataset_class
-from fdamed.config.policy_checks import check_guards
-from fdamed.config.runs import Run
+from fdamed.config.messages import explain, nearest, renamed_keys
+from fdamed.config.policy_checks import check_policy
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 
-SPLITS: dict[str, type[BaseModel]] = {"split": Split, "partition": Partition}
-"""Tags that pydantic puts into the location of an error in `split`, which has two forms."""
-LONGEST = 200
-"""Characters of a wrong value that are shown."""
 CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 
 
@@ -38,98 +32,38 @@ def catalog() -> dict[str, dict[str, Any]]:
     return content
 
 
-def load(*paths: Path | str) -> Config:
-    """Read configuration files, later ones over earlier ones, and check everything."""
+def load(*paths: Path | str, variant: str | None = None) -> Config:
+    """Read configuration files, later ones over earlier ones, choose a variant, and check everything."""
     raw: dict[str, Any] = {}
     for path in paths:
         raw = _merge(raw, read(Path(path)))
-    return parse(raw, where=", ".join(str(p) for p in paths))
+    chosen = {} if variant is None else {"variant": variant}
+    return parse(raw | chosen, where=", ".join(str(p) for p in paths))
 
 
 def parse(raw: dict[str, Any], where: str) -> Config:
     """Check a configuration that is already in memory; `where` names it in messages."""
+    old = list(renamed_keys(raw))
+    if old:
+        raise FdamedError("; ".join(old), where, "Rename the keys and try again; nothing was started.")
+    raw = _with_variant(raw, where)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise FdamedError(_explain(error, raw), where, "Mend the key and start again; nothing was started.") from None
+        raise FdamedError(explain(error, lambda place: _allowed(place, raw)), where, FIX) from None
+    check_methods(config, catalog(), where)
     for name, run in config.expanded_runs().items():
-        first, *second = config.phases(run)
-        _check_method(name, first, where)
-        for phase in second:
-            _check_method(f"{name}.then", phase, where)
-            _check_handover(name, first, phase, where)
-        if catalog()[run.method].get("classical"):
-            _check_classical(name, run, config, where)
-    for name, run in config.expanded_runs().items():
-        check_guards(name, run, config, catalog(), where)
+        check_policy(name, run, config, catalog(), where)
     return config
 
 
-def backbones(config: Config) -> list[str]:
-    """Whose features a classical row can take: `init`, or a run that leaves one whole model behind."""
-    known, runs = catalog(), config.expanded_runs().items()
-    return [
-        "init",
-        *(n for n, r in runs if not (known[r.method].get("classical") or known[r.method].get("own_models"))),
-    ]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The keys of one file, not yet checked."""
-    if not path.is_file():
-        raise FdamedError("there is no such configuration file", str(path), "Check the path; config/ has examples.")
-    try:
-        content = plain_data.read(path)
-    except plain_data.NotPlain as error:
-        raise FdamedError(f"not readable as YAML: {error}", str(path), "Mend the file.") from None
-    if not isinstance(content, dict):
-        raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
-    return content
-
-
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = _merge(out[key], value) if both else value
-    return out
-
-
-def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
-    """One line for each fault: key, what is wrong, what is allowed."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        path = _keys(fault["loc"])
-        key = ".".join(path) or "configuration"
-        if fault["type"] == "extra_forbidden":
-            allowed = _allowed(tuple(fault["loc"][:-1]), raw)
-            lines.append(f"unknown key `{key}`{_nearest(path[-1], allowed)}; allowed here: {', '.join(allowed)}")
-        elif fault["type"] == "missing":
-            lines.append(f"missing key `{key}`")
-        else:
-            hidden = isinstance(fault["input"], dict) or path[-1:] == ["salt"]
-            shown = "" if hidden else f" (given: {_short(fault['input'])})"
-            lines.append(f"`{key}`: {fault['msg'].removeprefix('Value error, ')}{shown}")
-    return "; ".join(lines)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def _keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys as the user wrote them, without pydantic's tag behind `split`."""
-    return [str(p) for i, p in enumerate(location) if not (i and location[i - 1] == "split" and p in SPLITS)]
-
-
 def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
-    """Keys that the model at `location` knows."""
+    """The keys of the section at `location`."""
     model: Any = Config
     for place, step in enumerate(location):
         fields = getattr(model, "model_fields", {})
-        if place and step in SPLITS:
-            model = SPLITS[str(step)]
+        if location[:place] == ("split",):
+            model = {"split": Split, "partition": Partition}[str(step)]
         elif location[: place + 1] == ("data",):
             model = dataset_class(raw["data"]["layout"])
         elif step in fields:
@@ -140,89 +74,71 @@ def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
 def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _model_in(argument)
-        if found is not None:
-            return found
-    return None
+    found = (_model_in(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((model for model in found if model is not None), None)
 
 
-def _nearest(word: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(word, allowed, n=1)
-    return f" (did you mean `{near[0]}`?)" if near else ""
+def read(path: Path) -> dict[str, Any]:
+    """The keys of one YAML or JSON file, not yet checked."""
+    if not path.is_file():
+        raise FdamedError("this configuration file does not exist", str(path), "Check the path; config/ has examples.")
+    try:
+        content = _yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Beside its own errors PyYAML raises those of int(), datetime() and hash() for a malformed value.
+        what = f"not readable as YAML: {' '.join(str(error).split())}"
+        raise FdamedError(what, str(path), "Fix the file and try again.") from None
+    if not isinstance(content, dict):
+        raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
+    return content
 
 
-def _check_method(name: str, run: Run, where: str) -> None:
-    known = catalog()
-    fix = "Mend the key and start again; nothing was started. `fdamed methods` lists methods and options."
-    if run.method not in known:
-        near = _nearest(run.method, sorted(known))
-        raise FdamedError(
-            f"`runs.{name}`: unknown method `{run.method}`{near}; allowed: {', '.join(sorted(known))}", where, fix
-        )
-    options = known[run.method]["options"]
-    for key, value in run.options.items():
-        if key not in options:
-            raise FdamedError(
-                f"unknown key `runs.{name}.{key}`{_nearest(key, sorted(options))}; "
-                f"{run.method} knows: {', '.join(sorted([*options, *Run.model_fields]))}",
-                where,
-                fix,
-            )
-        fault = _misfit(value, options[key])
-        if fault:
-            raise FdamedError(f"`runs.{name}.{key}`: {fault} (given: {_short(value)})", where, fix)
+def _yaml(text: str) -> Any:
+    loader = yaml.SafeLoader(text)  # reads JSON, too
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_duplicate_keys(node, set())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
-def _check_handover(name: str, first: Run, second: Run, where: str) -> None:
-    """A second phase begins with one model and ends with one: methods that leave hospitals their own do not fit."""
-    for phase in (first, second):
-        if catalog()[phase.method]["own_models"]:
-            raise FdamedError(
-                f"`runs.{name}.then`: {phase.method} leaves every hospital a model of its own, not one to go on with",
-                where,
-                "Drop `then`, or choose methods that end with one model.",
-            )
-    head = catalog()[second.method]["options"].get("head", {})
-    if catalog()[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
-        raise FdamedError(
-            f"`runs.{name}.then`: the head of {first.method} reads what is not in the network alone",
-            where,
-            "Begin the second phase with a new head: `then: {method: finetune_head, head: new}`.",
-        )
+def _refuse_duplicate_keys(node: yaml.Node, seen: set[int]) -> None:
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    mapping = isinstance(node, yaml.MappingNode)
+    keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)] if mapping else []
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"the key `{key}` occurs twice (mapping in line {node.start_mark.line + 1})")
+    for child in node.value:
+        for each in child if mapping else (child,):
+            _refuse_duplicate_keys(each, seen)
 
 
-def _check_classical(name: str, run: Run, config: Config, where: str) -> None:
-    """A row whose features meet at one place: only if hospitals let them out, and from a backbone that is there."""
-    fix = "Mend the key and start again; nothing was started."
-    if "features" not in config.privacy.release:
-        what = f"`runs.{name}`: {run.method} needs the features of every hospital, and privacy.release has none"
-        raise FdamedError(what, where, "Leave the run out, or let the hospitals add features to privacy.release.")
-    wanted, known = run.options.get("features", "init"), backbones(config)
-    if wanted not in known:
-        what = f"`runs.{name}.features` is {wanted!r}{_nearest(str(wanted), known)}; allowed: {', '.join(known)}"
-        raise FdamedError(what, where, fix)
-    stray = [key for key in ("auxiliary", "labeled", "train", "noise") if getattr(run, key) is not None]
-    if stray:
-        raise FdamedError(f"`runs.{name}.{stray[0]}`: a classical row trains no hospital and takes none", where, fix)
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = _merge(out[key], value) if both else value
+    return out
 
 
-def _misfit(value: Any, option: dict[str, Any]) -> str | None:
-    """What is wrong with an option's value, by its entry in the catalog; None: nothing."""
-    kind = option["type"]
-    numeric = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if kind == "bool" and not isinstance(value, bool):
-        return "should be true or false"
-    if kind == "int" and (not numeric or int(value) != value):
-        return "should be a whole number"
-    if kind == "float" and not numeric:
-        return "should be a number"
-    if kind == "choice" and value not in option["choices"]:
-        return f"should be one of {', '.join(map(str, option['choices']))}"
-    low, high = option.get("low"), option.get("high")
-    if numeric and ((low is not None and value < low) or (high is not None and value > high)):
-        return f"should lie between {low if low is not None else '-inf'} and {high if high is not None else 'inf'}"
-    return None
+def _with_variant(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """The configuration with its chosen variants merged in: `variant` is a name of `variants`, or a list of them."""
+    out = {key: value for key, value in raw.items() if key not in ("variant", "variants")}
+    variants, chosen = raw.get("variants") or {}, raw.get("variant")
+    names = chosen if isinstance(chosen, list) else [] if chosen is None else [chosen]
+    for name in map(str, names):
+        if not isinstance(variants, dict) or not isinstance(variants.get(name), dict):
+            allowed = sorted(map(str, variants)) if isinstance(variants, dict) else []
+            what = f"unknown variant `{name}`{nearest(name, allowed)}; allowed: {', '.join(allowed) or 'none'}"
+            raise FdamedError(what, where, "Choose one of them, or remove `variant`; nothing was started.")
+        out = _merge(out, variants[name])
+    return out
 
 
 def schema() -> dict[str, Any]:
@@ -230,6 +146,17 @@ def schema() -> dict[str, Any]:
     out: dict[str, Any] = Config.model_json_schema()
     out["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     out["title"] = "fdamed configuration"
+    out["properties"] |= {
+        "variants": {
+            "additionalProperties": {"type": "object"},
+            "description": "Name -> keys that differ in this variant, such as one column of a paper's table.",
+            "type": "object",
+        },
+        "variant": {
+            "anyOf": [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}],
+            "description": "The variant to use, or several; usually given on the command line.",
+        },
+    }
     known = catalog()
     for name, methods in (("Run", ["", *sorted(known)]), ("Then", sorted(known))):
         run = out["$defs"][name]

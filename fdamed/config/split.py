@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fdamed.config.datasets import Name, Share, Strict
+from fdamed.config.base import Name, Share, Strict
 
 
 class Split(Strict):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from fdamed.config.datasets import Strict
+from fdamed.config.base import Strict
 
 
 class Guard(Strict):

@@ -19,10 +19,10 @@ NO_RESULT = (
     "fdamed.core.out_of_memory",
     "fdamed.core.progress",
     "fdamed.core.signals",
-    "fdamed.config.digest",
+    "fdamed.config.cross_checks",
     "fdamed.config.loader",
     "fdamed.config.policy_checks",
-    "fdamed.config.yaml_reader",
+    "fdamed.config.messages",
     "fdamed.methods",
     "fdamed.pipeline.paths",
 )

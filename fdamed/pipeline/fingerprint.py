@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdamed import __version__
-from fdamed.config.digest import digest_sections, without_defaults
+from fdamed.config.base import digest_sections, without_defaults
 from fdamed.config.loader import catalog as known_methods
 from fdamed.config.runs import Run
 from fdamed.config.study import Config

@@ -200,7 +200,7 @@ def test_features_leave_no_hospital_whose_policy_does_not_say_so(tmp_path: Path,
     config = write_study(tmp_path, release=["weights", "update", "statistic", "scalar", "count"])
     assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
     told = capsys.readouterr().err
-    assert "`runs.not_aligned`: not_aligned needs the features of every hospital" in told and "privacy.release" in told
+    assert "`runs.not_aligned`: not_aligned needs the features of every client" in told and "privacy.release" in told
     assert not (tmp_path / "results" / "small" / "runs").exists()
     raw = json.loads(config.read_text()) | {"runs": {"tca": {}}}
     spec = Config.model_validate(raw).expanded_runs()["tca"]

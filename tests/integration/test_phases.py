@@ -166,7 +166,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
         ({"method": "finetune_head", "rate": 3}, r"runs\.x\.then\.rate"),
         ({"method": "finetune_head", "head": "old"}, "should be one of new, kept"),
         ({"method": "target_only", "warmup": 3}, "leaves none of the 3 rounds"),
-        ({"method": "fedrf_tca"}, "leaves every hospital a model of its own"),
+        ({"method": "fedrf_tca"}, "ends with one model for each client"),
         ({"method": "finetune_head", "rounds": 0}, "greater than or equal to 1"),
         ({"rounds": 2}, "missing key `runs.x.then.method`"),
     ],

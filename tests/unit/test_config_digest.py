@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import create_model
 
-from fdamed.config.digest import digest_sections, without_defaults
+from fdamed.config.base import digest_sections, without_defaults
 from fdamed.config.loader import load, parse
 from fdamed.config.privacy import Privacy
 from fdamed.config.runs import Run
 from fdamed.config.study import Audit, Image, Model, Recipe, Tracking, Train
-from tests.unit.test_config import changed
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.test_config import WHOLE, changed
 
 
 @pytest.mark.parametrize("section", [Image, Model, Train, Privacy, Audit, Tracking], ids=lambda s: s.__name__)
@@ -49,7 +47,7 @@ def test_an_empty_section_is_not_an_absent_one() -> None:
     assert without_defaults(with_noise)["privacy"]["differential"] == {}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", WHOLE, ids=lambda p: p.stem)
 def test_what_the_jobs_read_is_the_same_configuration(path: Path) -> None:
     config = load(path)
     written = json.loads(json.dumps(without_defaults(config)))

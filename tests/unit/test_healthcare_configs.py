@@ -10,7 +10,7 @@ from fdamed.config import loader as configfile
 from fdamed.config.study import Config
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
-OVERLAY = CONFIG / "healthcare" / "transfer.yaml"
+OVERLAY = CONFIG / "papers" / "healthcare" / "transfer.yaml"
 COHORTS = ["chexpert", "mimic", "midrc", "chexpert_phantom", "mimic_phantom", "midrc_phantom"]
 METHODS = ["fedprox", "scaffold", "fedsr", "fediir", "fedgtst"]
 

@@ -372,7 +372,7 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
         assert made.schedule == Schedule(Faults(absent=0.5), "target", 8)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "config" / "unreliable").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "config" / "faults").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_overlay_can_be_laid_over_the_cohorts(path: Path) -> None:
     for cohort in ("config", "chexpert", "mimic_phantom", "midrc"):
         alone = configfile.load(ROOT / "config" / f"{cohort}.yaml")

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
 
-from fdamed.config.digest import without_defaults
+from fdamed.config.base import without_defaults
 from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly

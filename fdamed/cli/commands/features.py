@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 
 from fdamed.cli.options import add_client, add_config, add_threads, read_config
-from fdamed.config.loader import backbones
+from fdamed.config.cross_checks import backbones
+from fdamed.config.loader import catalog
 from fdamed.pipeline.features import write
 from fdamed.pipeline.paths import FROZEN
 from fdamed.pipeline.selection import check_known
@@ -30,6 +31,6 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     check_known("client", arguments.client, config.split.clients)
     check_known("target", arguments.target, config.split.targets)
-    check_known("backbone", arguments.backbone, backbones(config))
+    check_known("backbone", arguments.backbone, backbones(config, catalog()))
     check_known("seed", arguments.seed, config.seeds)
     write(config, arguments.client, arguments.backbone, arguments.target, arguments.seed, arguments.threads)

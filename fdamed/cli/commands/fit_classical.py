@@ -1,8 +1,8 @@
 """Fit one classical method on the features that the clients release, and score it.
 
 Examples:
-    fdamed fit-classical --config config/config.yaml config/classical/demo.yaml --run tca --target edema --seed 0
-"""
+    fdamed fit-classical --config config/config.yaml config/papers/fedrf_tca/classical.yaml --run tca --target edema --seed 0
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
 from fdamed.cli.options import add_config, add_run, add_threads, read_config
-from fdamed.config.digest import digest_sections
+from fdamed.config.base import digest_sections
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError

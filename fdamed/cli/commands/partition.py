@@ -1,7 +1,7 @@
 """Partition public benchmark sets into clients (replaces ingest, split, cache and leakage).
 
 Examples:
-    fdamed partition --config config/fashion_mnist.yaml
+    fdamed partition --config config/papers/fedgp/fashion_mnist.yaml
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""Checks across sections: does the split fit the data, do the runs fit the model, does each method know its options?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fdamed.config.datasets import Benchmark
+from fdamed.config.messages import nearest, shortened
+from fdamed.config.runs import Run
+from fdamed.config.split import Partition
+from fdamed.core.errors import FdamedError
+
+if TYPE_CHECKING:
+    from fdamed.config.study import Config
+
+Catalog = Mapping[str, Mapping[str, Any]]
+FIX = "Fix the key and try again; nothing was started."
+
+
+def check_sections(config: Config) -> None:
+    """Raise ValueError if two sections contradict each other."""
+    _check_data(config)
+    _check_model(config)
+    if not config.runs:
+        raise ValueError("`runs` is empty: name at least one method")
+    if len(set(config.seeds)) != len(config.seeds):
+        raise ValueError("`seeds` lists a seed twice")
+    _check_sweeps(config)
+    _check_published(config)
+    for name, run in config.expanded_runs().items():
+        _check_run(name, run, config)
+
+
+def _check_data(config: Config) -> None:
+    data, split = config.data, config.split
+    if isinstance(data, Benchmark) != isinstance(split, Partition):
+        raise ValueError(f"`split.by: {split.by}` does not fit `data.layout: {data.layout}`")
+    if isinstance(data, Benchmark):
+        unknown = [d for d in getattr(split, "sets", ()) if d not in data.domains]
+        if unknown:
+            raise ValueError(f"`split` names {', '.join(unknown)}, which is not in `data.domains`")
+
+
+def _check_model(config: Config) -> None:
+    model = config.model
+    if model.backbone == "cnn" and model.side != config.image.size:
+        raise ValueError(f"`model.side` ({model.side}) and `image.size` ({config.image.size}) must be equal for a cnn")
+    if not isinstance(config.data, Benchmark) and (model.backbone == "mlp" or model.channels != 1):
+        raise ValueError("radiographs are gray images: set `model.channels: 1` and choose a cnn or a ResNet")
+    if model.weights and model.backbone in ("cnn", "mlp"):
+        raise ValueError(f"`model.weights` needs a ResNet; a {model.backbone} always starts from seeded weights")
+
+
+def _check_sweeps(config: Config) -> None:
+    for name, run in config.runs.items():
+        for key, values in (run.sweep or {}).items():
+            if key in ("method", "sweep", "auxiliary", "train", "then"):
+                raise ValueError(f"`runs.{name}.sweep` cannot vary `{key}`: write one run for each value")
+            if not values or len({str(v) for v in values}) != len(values):
+                raise ValueError(f"`runs.{name}.sweep.{key}` needs at least one value, and each value only once")
+
+
+def _check_published(config: Config) -> None:
+    values = config.published.values if config.published else {}
+    unknown = [run for run in values if run not in config.expanded_runs()]
+    if unknown:
+        raise ValueError(f"`published.values` names {', '.join(unknown)}, which is not a run of the study")
+    targets = {t for v in values.values() if isinstance(v, dict) for t in v} - set(config.split.targets)
+    if targets:
+        raise ValueError(f"`published.values` names {', '.join(sorted(targets))}, which is not a target of the study")
+
+
+def _check_run(name: str, run: Run, config: Config) -> None:
+    fixed = [k for k in ("device", "transport", "threads") if k in (run.train or {})]
+    if fixed:
+        raise ValueError(f"`runs.{name}.train` cannot change {', '.join(fixed)}: set it in `train`, for all runs")
+    faults = config.train_of(run).faults
+    misfit = faults.misfit(tuple(config.split.clients)) if faults else None
+    if misfit:
+        raise ValueError(f"train.faults of {name} {misfit}")
+    for phase in config.phases(run):
+        rounds = config.train_of(phase).rounds
+        if float(phase.options.get("warmup", 0)) >= rounds:
+            raise ValueError(f"`runs.{name}.warmup` leaves none of the {rounds} rounds to {phase.method}")
+    if run.auxiliary:
+        absent = [h for h in run.auxiliary.heads if h not in config.model.heads]
+        if absent:
+            raise ValueError(f"`runs.{name}.auxiliary` names {', '.join(absent)}: not in `model.heads`")
+    if run.labeled and isinstance(config.split.labeled, int) and run.labeled > config.split.labeled:
+        raise ValueError(f"`runs.{name}.labeled` is {run.labeled}, but `split.labeled` only {config.split.labeled}")
+
+
+def check_methods(config: Config, known: Catalog, where: str) -> None:
+    """Raise if a run names an unknown method or option, or combines methods that do not fit."""
+    for name, run in config.expanded_runs().items():
+        first, *second = config.phases(run)
+        _check_options(name, first, known, where)
+        for phase in second:
+            _check_options(f"{name}.then", phase, known, where)
+            _check_handover(name, first, phase, known, where)
+        if known[run.method].get("classical"):
+            _check_classical(name, run, config, known, where)
+
+
+def backbones(config: Config, known: Catalog) -> list[str]:
+    """The feature extractors that a classical method can use: `init`, or a run that ends with one whole model."""
+    runs = config.expanded_runs().items()
+    return [
+        "init",
+        *(n for n, r in runs if not (known[r.method].get("classical") or known[r.method].get("own_models"))),
+    ]
+
+
+def _check_options(name: str, run: Run, known: Catalog, where: str) -> None:
+    fix = f"{FIX} `fdamed methods` lists methods and options."
+    if run.method not in known:
+        near = nearest(run.method, sorted(known))
+        what = f"`runs.{name}`: unknown method `{run.method}`{near}; allowed: {', '.join(sorted(known))}"
+        raise FdamedError(what, where, fix)
+    options = known[run.method]["options"]
+    for key, value in run.options.items():
+        if key not in options:
+            allowed = ", ".join(sorted([*options, *Run.model_fields]))
+            what = f"unknown key `runs.{name}.{key}`{nearest(key, sorted(options))}; {run.method} accepts: {allowed}"
+            raise FdamedError(what, where, fix)
+        problem = _option_problem(value, options[key])
+        if problem:
+            raise FdamedError(f"`runs.{name}.{key}`: {problem} (given: {shortened(value)})", where, fix)
+
+
+def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
+    """What is wrong with the value of an option, or None."""
+    kind = option["type"]
+    numeric = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind == "bool" and not isinstance(value, bool):
+        return "should be true or false"
+    if kind == "int" and (not numeric or int(value) != value):
+        return "should be a whole number"
+    if kind == "float" and not numeric:
+        return "should be a number"
+    if kind == "choice" and value not in option["choices"]:
+        return f"should be one of {', '.join(map(str, option['choices']))}"
+    low, high = option.get("low"), option.get("high")
+    if numeric and ((low is not None and value < low) or (high is not None and value > high)):
+        return f"should be between {low if low is not None else '-inf'} and {high if high is not None else 'inf'}"
+    return None
+
+
+def _check_handover(name: str, first: Run, second: Run, known: Catalog, where: str) -> None:
+    """A second phase starts from one model: the first must end with one, and with a head that works alone."""
+    for phase in (first, second):
+        if known[phase.method]["own_models"]:
+            what = f"`runs.{name}.then`: {phase.method} ends with one model for each client, not with one for all"
+            raise FdamedError(what, where, "Remove `then`, or choose methods that end with one model.")
+    head = known[second.method]["options"].get("head", {})
+    if known[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
+        raise FdamedError(
+            f"`runs.{name}.then`: the head of {first.method} needs parts that a second phase does not have",
+            where,
+            "Start the second phase with a new head: `then: {method: finetune_head, head: new}`.",
+        )
+
+
+def _check_classical(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
+    """A classical method needs the features of all clients, from a backbone that exists."""
+    if "features" not in config.privacy.release:
+        what = f"`runs.{name}`: {run.method} needs the features of every client, which `privacy.release` does not list"
+        raise FdamedError(what, where, "Remove the run, or add `features` to `privacy.release` if the clients agree.")
+    wanted, allowed = run.options.get("features", "init"), backbones(config, known)
+    if wanted not in allowed:
+        near = nearest(str(wanted), allowed)
+        what = f"`runs.{name}.features` is {wanted!r}{near}; allowed: {', '.join(allowed)}"
+        raise FdamedError(what, where, FIX)
+    unused = [key for key in ("auxiliary", "labeled", "train", "noise") if getattr(run, key) is not None]
+    if unused:
+        raise FdamedError(f"`runs.{name}.{unused[0]}`: a classical method trains no client and ignores it", where, FIX)
