@@ -39,7 +39,7 @@ from fdamed.data.gray_image import Unreadable
 from fdamed.data.image import VERSION, read_gray
 from fdamed.data.manifest import SPLITS
 from fdamed.data.safe_paths import Roots
-from fdamed.data.worker_pool import Refusal, guarded
+from fdamed.data.worker_pool import Refusal, run_isolated
 
 NOTED = 32
 """Files between two flushes of the journal."""
@@ -175,7 +175,7 @@ def _decode(
     """Decode the rows `fresh` into the draft and note each in the journal, so that a killed run loses little."""
     tasks = (Task(row, str(roots.locate(entries[row].image))) for row in fresh)
     work = partial(place, draft=str(draft), size=size, equalize=equalize)
-    results = guarded(tasks, work, workers, seconds, preload=PRELOAD)
+    results = run_isolated(tasks, work, workers, seconds, preload=PRELOAD)
     for done, (task, result) in enumerate(track(results, what, len(fresh)) if fresh else ()):
         entry = entries[task.row]
         if isinstance(result, Refusal):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fdamed.core.errors import FdamedError
 from fdamed.data.gray_image import MAX_PIXELS, Unreadable
 from fdamed.data.image import MAX_BYTES, VERSION, kind, read_gray
-from fdamed.data.worker_pool import Refusal, guarded
+from fdamed.data.worker_pool import Refusal, run_isolated
 
 PRELOAD = (
     "fdamed.data.transforms",
@@ -100,7 +100,7 @@ def prepared(
     work = partial(prepare, preparation=preparation)
     early: dict[int, NDArray[np.uint8] | Refusal] = {}
     due = 0
-    for (number, _), result in guarded(enumerate(files), work, workers, seconds, preload=PRELOAD):
+    for (number, _), result in run_isolated(enumerate(files), work, workers, seconds, preload=PRELOAD):
         early[number] = result
         while due in early:
             yield early.pop(due)

@@ -18,7 +18,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLE
 
 from fdamed.data.gray_image import REASONS, Unreadable
 from fdamed.data.image import read
-from fdamed.data.worker_pool import Refusal, guarded
+from fdamed.data.worker_pool import Refusal, run_isolated
 from tests.faults import studies
 from tests.integration.test_mutants import mutate, summary
 from tests.support.dicom_files import compressed, dataset, thorax, write
@@ -77,7 +77,7 @@ def test_another_thousand_mutants_are_accepted_whole_or_refused_within_seconds(t
         path = tmp_path / f"{number:04}.dcm"
         path.write_bytes(mutate(originals[number % len(originals)], rng))
         paths.append(str(path))
-    results = list(guarded(paths, summary, workers=1, seconds=HANG, preload=("pydicom.pixels", "gdcm")))
+    results = list(run_isolated(paths, summary, workers=1, seconds=HANG, preload=("pydicom.pixels", "gdcm")))
     reasons = Counter(r.reason for _, r in results if isinstance(r, Refusal))
     accepted = [r for _, r in results if not isinstance(r, Refusal)]
     assert len(accepted) + sum(reasons.values()) == MUTANTS

@@ -14,7 +14,7 @@ from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLE
 from fdamed.data.dicom.reader import read_pixels
 from fdamed.data.gray_image import REASONS
 from fdamed.data.image import read
-from fdamed.data.worker_pool import Refusal, guarded
+from fdamed.data.worker_pool import Refusal, run_isolated
 from tests.support.dicom_files import compressed, dataset, lut, thorax, write
 
 COUNT = 1000
@@ -76,7 +76,7 @@ def test_a_thousand_mutants_are_accepted_whole_or_refused_with_a_reason(tmp_path
         path = tmp_path / f"{number:04}.dcm"
         path.write_bytes(mutate(originals[number % len(originals)], rng))
         paths.append(str(path))
-    results = list(guarded(paths, summary, workers=1, seconds=20, preload=("pydicom.pixels", "gdcm")))
+    results = list(run_isolated(paths, summary, workers=1, seconds=20, preload=("pydicom.pixels", "gdcm")))
     assert sorted(p for p, _ in results) == paths
     reasons = Counter(r.reason for _, r in results if isinstance(r, Refusal))
     accepted = [r for _, r in results if not isinstance(r, Refusal)]
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_hangs_or_eats_memory_costs_one_file(tmp_path: Path) 
     for number, content in enumerate(contents):
         (tmp_path / f"{number:02}").write_text(content)
         paths.append(str(tmp_path / f"{number:02}"))
-    results = dict(guarded(paths, dangerous, workers=2, seconds=2))
+    results = dict(run_isolated(paths, dangerous, workers=2, seconds=2))
     found = [results[p].reason for p in paths if isinstance(results[p], Refusal)]
     expected = ["NOT_AN_IMAGE"] * 12
     expected[2], expected[5], expected[6], expected[9] = "CRASHED", "TIMEOUT", "CRASHED", "MEMORY"
@@ -120,7 +120,7 @@ def test_a_worker_that_dies_hangs_or_eats_memory_costs_one_file(tmp_path: Path) 
 def test_a_fault_of_the_program_is_not_hidden_as_a_refused_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("bug")
     try:
-        list(guarded([str(tmp_path / "a")], dangerous, workers=1))
+        list(run_isolated([str(tmp_path / "a")], dangerous, workers=1))
     except KeyError as error:
         assert "a fault of the program" in str(error)
     else:
@@ -128,4 +128,4 @@ def test_a_fault_of_the_program_is_not_hidden_as_a_refused_file(tmp_path: Path) 
 
 
 def test_no_items_start_no_worker() -> None:
-    assert list(guarded([], dangerous, workers=4)) == []
+    assert list(run_isolated([], dangerous, workers=4)) == []

@@ -16,8 +16,9 @@ from pydicom.pixels import apply_voi_lut
 from fdamed.cli.main import main
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
-from fdamed.data.phantom import chexpert_tree, write
 from fdamed.data.phantom import folder as tree
+from fdamed.data.phantom import write
+from fdamed.data.phantom.trees import chexpert as chexpert_tree
 
 SETTINGS = Phantom(patients=60, size=48)
 HEADER = (
@@ -155,7 +156,7 @@ def test_mimic_iv_gives_the_age_at_the_study_and_races_as_written_there(trees: d
 
 
 def test_some_mimic_patients_name_two_races(tmp_path: Path) -> None:
-    from fdamed.data.phantom.mimic_iv import RACES, admissions
+    from fdamed.data.phantom.trees.mimic_iv import RACES, admissions
 
     people = np.arange(10_000_000, 10_001_000)
     race = np.array(list(RACES), dtype=object)[np.arange(1000) % 4]
@@ -336,13 +337,6 @@ def test_the_command_writes_the_tree_where_the_configuration_or_out_says(tmp_pat
     assert (tmp_path / "raw" / "CheXpert-v1.0-small" / "train.csv").is_file()
     assert main(["phantom", "--config", config, "--out", str(tmp_path / "elsewhere")]) == 0
     assert contents(tmp_path / "raw") == contents(tmp_path / "elsewhere")
-
-
-def test_the_command_draws_a_sheet_and_writes_nothing_else(tmp_path: Path) -> None:
-    assert main(["phantom", "--config", configured(tmp_path), "--sheet", str(tmp_path / "sheet.png")]) == 0
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (9 * 34, 5 * 50)
-    assert not (tmp_path / "raw").exists()
 
 
 @pytest.mark.parametrize(("layout", "phantom"), [("chexpert", ""), ("nih", "phantom: {patients: 12}")])

@@ -1,13 +1,12 @@
 """Write synthetic chest radiographs in the layout of a real data set.
 
 Examples:
-    fdamed phantom --config config/config.yaml --sheet phantoms.png
+    fdamed phantom --config config/config.yaml
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from fdamed.cli.options import add_config, read_config
 from fdamed.config.datasets import Phantom
@@ -22,21 +21,14 @@ LAYOUTS = ("chexpert", "mimic", "midrc")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--out", metavar="ROOT", help="folder to write; default: data.root of the configuration")
-    parser.add_argument("--sheet", metavar="PNG", help="write only a contact sheet by domain and label")
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     phantom = _settings(config, ", ".join(arguments.config))
-    from fdamed.data.phantom import cohort_of, write
+    from fdamed.data.phantom import write
 
     layout = config.data.layout
-    if arguments.sheet:
-        from fdamed.data.phantom.contact_sheet import draw_sheet
-
-        draw_sheet(phantom, cohort_of(phantom, layout), Path(arguments.sheet))
-        print(f"phantom: sheet in {arguments.sheet}")
-        return
     root = write(phantom, layout, arguments.out or clinical(config)[0].root)
     print(f"phantom: {layout} tree in {root}")
 

@@ -26,80 +26,82 @@ class Part:
     order: pd.DataFrame
 
 
-def partition(sets: dict[str, Samples], cut: Partition) -> dict[str, Part]:
+def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
     """Every hospital of the partition."""
-    out, targets = {}, frozenset(cut.targets)
+    out, targets = {}, frozenset(split.targets)
     sets = numbered_alike(sets)
-    for client, name, chosen, test in _chosen(sets, cut):
+    for client, name, chosen, test in _chosen(sets, split):
         samples = sets[name]
-        rng = stream(cut.seed, "partition", client)
+        rng = stream(split.seed, "partition", client)
         is_target = client in targets
         pool = rng.child("pool").numpy.permutation(chosen)
-        if cut.per_source is not None:
-            pool = pool[: cut.per_source + (_labeled(cut, len(pool)) if is_target else 0)]
-        splits = _splits(pool, samples.y, test, cut, rng, client) if is_target else {"train": pool}
+        if split.per_source is not None:
+            pool = pool[: split.per_source + (_labeled(split, len(pool)) if is_target else 0)]
+        splits = _splits(pool, samples.y, test, split, rng, client) if is_target else {"train": pool}
         # A sample that was shifted is the sample it was made from.
-        known_as = cut.sources if cut.sources and _same_files(sets, cut) else name
+        known_as = split.sources if split.sources and _same_files(sets, split) else name
         out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
     return out
 
 
-def _same_files(sets: dict[str, Samples], cut: Partition) -> bool:
-    """Whether sources and target are cut from the same samples, shifted or not."""
-    return bool(cut.sources) and sets[str(cut.sources)].origin == sets[cut.target].origin
+def _same_files(sets: dict[str, Samples], split: Partition) -> bool:
+    """Whether sources and target are split from the same samples, shifted or not."""
+    return bool(split.sources) and sets[str(split.sources)].origin == sets[split.target].origin
 
 
-def _chosen(sets: dict[str, Samples], cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
+def _chosen(sets: dict[str, Samples], split: Partition) -> list[tuple[str, str, Ints, Ints]]:
     """(hospital, its set, its rows outside the released test, the rows of the released test)."""
-    if cut.by == "domain":
-        return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in cut.domains]
-    if cut.sources:
-        return _two_sets(sets, cut.sources, cut)
-    if len(sets) != 1 or len(cut.targets) != 1:
+    if split.by == "domain":
+        return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in split.domains]
+    if split.sources:
+        return _two_sets(sets, split.sources, split)
+    if len(sets) != 1 or len(split.targets) != 1:
         raise FdamedError(
-            f"`by: {cut.by}` cuts one set for one target", "data.domains", "Name one set and one target, or use domain."
+            f"`by: {split.by}` cuts one set for one target",
+            "data.domains",
+            "Name one set and one target, or use domain.",
         )
     name, samples = next(iter(sets.items()))
     test = np.flatnonzero(samples.test)
-    rng = stream(cut.seed, "partition")
+    rng = stream(split.seed, "partition")
     rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
-    target = cut.targets[0]
-    sources = [p for p in cut.clients if p != target]
-    if cut.by == "label_shift":
-        for_sources, for_target = _shifted(rows, samples.y, cut, rng)
+    target = split.targets[0]
+    sources = [p for p in split.clients if p != target]
+    if split.by == "label_shift":
+        for_sources, for_target = _shifted(rows, samples.y, split, rng)
     else:
-        size = len(rows) // cut.n_clients
+        size = len(rows) // split.n_clients
         for_target, for_sources = rows[-size:], rows[: size * len(sources)]
-    shares = _shares(for_sources, samples.y, len(sources), cut, rng)
+    shares = _shares(for_sources, samples.y, len(sources), split, rng)
     parts = dict(zip(sources, shares, strict=True)) | {target: for_target}
-    return [(p, name, parts[p], test) for p in cut.clients]
+    return [(p, name, parts[p], test) for p in split.clients]
 
 
-def _two_sets(sets: dict[str, Samples], sources: str, cut: Partition) -> list[tuple[str, str, Ints, Ints]]:
+def _two_sets(sets: dict[str, Samples], sources: str, split: Partition) -> list[tuple[str, str, Ints, Ints]]:
     """The sources' set in `n_clients` shares, and the target's own; of the same files, no sample goes to both.
 
     Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
     the released test part, which no source sees.
     """
-    samples, target = sets[sources], sets[cut.target]
-    rng = stream(cut.seed, "partition")
+    samples, target = sets[sources], sets[split.target]
+    rng = stream(split.seed, "partition")
     rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
     for_target = np.flatnonzero(~target.test)
-    if _same_files(sets, cut):
-        size = round(cut.target_share * len(rows))
+    if _same_files(sets, split):
+        size = round(split.target_share * len(rows))
         rows, for_target = rows[:-size], rows[-size:]
-    clients = [p for p in cut.clients if p != cut.target]
-    shares = _shares(rows, samples.y, len(clients), cut, rng)
+    clients = [p for p in split.clients if p != split.target]
+    shares = _shares(rows, samples.y, len(clients), split, rng)
     parts = [(p, sources, share, np.empty(0, np.int64)) for p, share in zip(clients, shares, strict=True)]
-    return [*parts, (cut.target, cut.target, for_target, np.flatnonzero(target.test))]
+    return [*parts, (split.target, split.target, for_target, np.flatnonzero(target.test))]
 
 
-def _shares(rows: Ints, y: Ints, clients: int, cut: Partition, rng: Stream) -> list[Ints]:
+def _shares(rows: Ints, y: Ints, clients: int, split: Partition, rng: Stream) -> list[Ints]:
     """The sources' rows, one array a source."""
-    if cut.by == "classes" and cut.classes_each is not None:
-        return few_classes(rows, y, clients, cut.classes_each, rng)
-    if cut.by == "dirichlet":
-        return dirichlet(rows, y, clients, cut.concentration, rng)
+    if split.by == "classes" and split.classes_each is not None:
+        return few_classes(rows, y, clients, split.classes_each, rng)
+    if split.by == "dirichlet":
+        return dirichlet(rows, y, clients, split.concentration, rng)
     return [np.asarray(p) for p in np.array_split(rows, clients)]
 
 
@@ -138,37 +140,37 @@ def dirichlet(rows: Ints, y: Ints, clients: int, concentration: float, rng: Stre
     raise FdamedError("some clients stay empty", "split.concentration", "Raise it, or have fewer clients.")
 
 
-def _shifted(rows: Ints, y: Ints, cut: Partition, rng: Stream) -> tuple[Ints, Ints]:
+def _shifted(rows: Ints, y: Ints, split: Partition, rng: Stream) -> tuple[Ints, Ints]:
     """(sources', target's): eta of the first group and 1 - eta of the second, and the other way round."""
-    first = np.isin(y[rows], cut.first_group)
+    first = np.isin(y[rows], split.first_group)
     a, b = rows[first], rows[~first]
-    i, j = round(cut.eta * len(a)), round((1 - cut.eta) * len(b))
+    i, j = round(split.eta * len(a)), round((1 - split.eta) * len(b))
     mix = rng.child("shift").numpy
     return mix.permutation(np.concatenate([a[:i], b[:j]])), mix.permutation(np.concatenate([a[i:], b[j:]]))
 
 
-def _labeled(cut: Partition, n: int) -> int:
+def _labeled(split: Partition, n: int) -> int:
     """Labeled samples of n."""
-    if cut.labeled == "all":
+    if split.labeled == "all":
         return n
-    return round(cut.labeled * n) if isinstance(cut.labeled, float) else cut.labeled
+    return round(split.labeled * n) if isinstance(split.labeled, float) else split.labeled
 
 
-def _splits(pool: Ints, y: Ints, test: Ints, cut: Partition, rng: Stream, client: str) -> dict[str, Ints]:
+def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, rng: Stream, client: str) -> dict[str, Ints]:
     """Labeled, validation, test and the rest of a target's samples."""
     n = len(pool)
-    if cut.test != "release":
-        held = round(cut.test * n)
+    if split.test != "release":
+        held = round(split.test * n)
         test, pool = pool[:held], pool[held:]
-    val, pool = pool[: round(cut.val * n)], pool[round(cut.val * n) :]
-    wanted = _labeled(cut, len(pool) if cut.labeled == "all" else n)
+    val, pool = pool[: round(split.val * n)], pool[round(split.val * n) :]
+    wanted = _labeled(split, len(pool) if split.labeled == "all" else n)
     if wanted > len(pool) or not len(test):
         raise FdamedError(
             f"{client} has {len(pool)} samples to label and {len(test)} to test on; labeled asks for {wanted}",
-            "split.labeled, cut.test",
+            "split.labeled, split.test",
             "Ask for fewer labeled samples, or for a share as the test.",
         )
-    if cut.balanced:
+    if split.balanced:
         order = np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")
         pool = pool[order]
     return {"train": pool[wanted:], "adapt": pool[:wanted], "val": val, "test": test}

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
-from fdamed.data.phantom import chexpert_tree, midrc_tree, mimic_tree
 from fdamed.data.phantom.folder import grow
 from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.trees import chexpert, midrc, mimic
 
 Draw = Callable[[Phantom], Cohort]
 Fill = Callable[[Phantom, Path], None]
 WRITERS: dict[str, tuple[Draw, Fill]] = {
-    "chexpert": (chexpert_tree.cohort_of, chexpert_tree.fill),
-    "mimic": (mimic_tree.cohort_of, mimic_tree.fill),
-    "midrc": (midrc_tree.cohort_of, midrc_tree.fill),
+    "chexpert": (chexpert.cohort_of, chexpert.fill),
+    "mimic": (mimic.cohort_of, mimic.fill),
+    "midrc": (midrc.cohort_of, midrc.fill),
 }
 
 __all__ = ["cohort_of", "write"]

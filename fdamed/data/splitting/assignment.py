@@ -1,4 +1,4 @@
-"""Which images a hospital gets, and in which split each patient stands: by hash, never by position in a file."""
+"""Which images a hospital gets, and in which part each patient stands: by hash, never by position in a file."""
 
 from __future__ import annotations
 
@@ -63,39 +63,39 @@ def uniform_of(texts: np.ndarray[Any, Any], *names: str) -> np.ndarray[Any, np.d
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows of the index for one hospital, with class and split."""
+    """Rows of the index for one hospital, with class and part."""
 
     rows: Ints
     y: np.ndarray[Any, np.dtype[np.int8]]
-    split: np.ndarray[Any, Any]
+    part: np.ndarray[Any, Any]
     notes: list[str] = field(default_factory=list)
 
 
-def draw(truth: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str) -> Drawn:
+def draw(truth: np.ndarray[Any, Any], keys: Keys, split: Split, client: str) -> Drawn:
     """Patients in the order of their hash until each class has its images; then val, test and adapt by patient."""
     rows = np.flatnonzero(~np.isnan(truth))
     y = truth[rows].astype("int8")
-    rows, y, notes = _classes(rows, y, keys, cut, client)
+    rows, y, notes = _classes(rows, y, keys, split, client)
     chance = keys.uniform("split")[keys.codes[rows]]
-    split = np.full(len(rows), "train", dtype=object)
-    split[chance < cut.val + cut.test] = "val"
-    split[chance < cut.test] = "test"
-    rows, y, split, more = _adapt(rows, y, split, keys, cut, client)
-    return Drawn(rows, y, split, notes + more)
+    part = np.full(len(rows), "train", dtype=object)
+    part[chance < split.val + split.test] = "val"
+    part[chance < split.test] = "test"
+    rows, y, part, more = _adapt(rows, y, part, keys, split, client)
+    return Drawn(rows, y, part, notes + more)
 
 
 def _classes(
-    rows: Ints, y: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str
+    rows: Ints, y: np.ndarray[Any, Any], keys: Keys, split: Split, client: str
 ) -> tuple[Ints, np.ndarray[Any, Any], list[str]]:
     """At most `per_class` images of each class, and equally many of both if `balanced`."""
     there = {side: int((y == side).sum()) for side in (0, 1)}
-    wanted = {side: there[side] if cut.per_class == "all" else min(cut.per_class, there[side]) for side in (0, 1)}
-    if cut.balanced:
+    wanted = {side: there[side] if split.per_class == "all" else min(split.per_class, there[side]) for side in (0, 1)}
+    if split.balanced:
         wanted = dict.fromkeys((0, 1), min(wanted.values()))
     notes = []
-    if cut.per_class != "all" and min(wanted.values()) < cut.per_class:
+    if split.per_class != "all" and min(wanted.values()) < split.per_class:
         notes.append(
-            f"per_class asks for {cut.per_class} images a class; {wanted[1]} positive and {wanted[0]} negative taken"
+            f"per_class asks for {split.per_class} images a class; {wanted[1]} positive and {wanted[0]} negative taken"
             f" ({there[1]} and {there[0]} were there)"
         )
     order = _patient_order(rows, keys, "draw", client)
@@ -114,28 +114,28 @@ def _patient_order(rows: Ints, keys: Keys, *names: str) -> Ints:
 
 
 def _adapt(
-    rows: Ints, y: np.ndarray[Any, Any], split: np.ndarray[Any, Any], keys: Keys, cut: Split, client: str
+    rows: Ints, y: np.ndarray[Any, Any], part: np.ndarray[Any, Any], keys: Keys, split: Split, client: str
 ) -> tuple[Ints, np.ndarray[Any, Any], np.ndarray[Any, Any], list[str]]:
     """Move whole training patients to `adapt` until it has `labeled` images, half of each class if it can."""
-    pool = np.flatnonzero(split == "train")
-    wanted = cut.labeled
-    if client in cut.targets and len(pool) <= wanted:
+    pool = np.flatnonzero(part == "train")
+    wanted = split.labeled
+    if client in split.targets and len(pool) <= wanted:
         raise FdamedError(
             f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels",
             "split.labeled",
             "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where).",
         )
     notes = []
-    if len(pool) < 2 * wanted and client not in cut.targets:
+    if len(pool) < 2 * wanted and client not in split.targets:
         wanted = len(pool) // 2
-        notes.append(f"labeled asks for {cut.labeled} images; as it is a source only, {wanted} are put into adapt")
-    chosen, cut_off = _whole_patients(pool[_patient_order(rows[pool], keys, "adapt", client)], rows, y, keys, wanted)
-    split[chosen] = "adapt"
+        notes.append(f"labeled asks for {split.labeled} images; as it is a source only, {wanted} are put into adapt")
+    chosen, left_out = _whole_patients(pool[_patient_order(rows[pool], keys, "adapt", client)], rows, y, keys, wanted)
+    part[chosen] = "adapt"
     kept = np.ones(len(rows), dtype=bool)
-    kept[cut_off] = False
-    if len(cut_off):
-        notes.append(f"{len(cut_off)} images of one patient are left out, for {wanted} labeled images to come out even")
-    return rows[kept], y[kept], split[kept], notes
+    kept[left_out] = False
+    if len(left_out):
+        notes.append(f"{len(left_out)} images of one patient are left out, to get exactly {wanted} labeled images")
+    return rows[kept], y[kept], part[kept], notes
 
 
 def _whole_patients(
@@ -160,17 +160,17 @@ def _whole_patients(
         else:
             waiting.append(group)
     # The last places go to a part of a patient's images; the others leave the cohort, for he cannot be in two splits.
-    cut_off: list[int] = []
+    left_out: list[int] = []
     for group in waiting:
         taken = [p for side in (0, 1) for p in [q for q in group if y[q] == side][: left[side]]]
         if taken:
             chosen += taken
-            cut_off += [p for p in group if p not in taken]
+            left_out += [p for p in group if p not in taken]
             left = {side: left[side] - int((y[taken] == side).sum()) for side in (0, 1)}
-    return chosen, cut_off
+    return chosen, left_out
 
 
-def draw_reference(yes: Ints, no: Ints, keys: Keys, cut: Split, client: str) -> Drawn:
+def draw_reference(yes: Ints, no: Ints, keys: Keys, split: Split, client: str) -> Drawn:
     """The published rule: shuffle all images, the first 80 % train, whoever they show; caps as in its runs."""
     rows = np.concatenate([yes, no])
     y = np.repeat(np.array([1, 0], dtype="int8"), [len(yes), len(no)])
@@ -178,18 +178,18 @@ def draw_reference(yes: Ints, no: Ints, keys: Keys, cut: Split, client: str) -> 
     order = np.argsort(chance, kind="stable")
     trained = len(rows) * 4 // 5
     train, test = order[:trained], order[trained:]
-    if cut.per_class != "all":
-        train, test = train[: 2 * cut.per_class * 4 // 5], test[: 2 * cut.per_class // 5]
+    if split.per_class != "all":
+        train, test = train[: 2 * split.per_class * 4 // 5], test[: 2 * split.per_class // 5]
     kept = np.concatenate([train, test])
-    split = np.full(len(kept), "test", dtype=object)
-    split[: len(train)] = "train"
-    labeled = min(cut.labeled, len(train) // 2)
-    if client in cut.targets and labeled < cut.labeled:
+    part = np.full(len(kept), "test", dtype=object)
+    part[: len(train)] = "train"
+    labeled = min(split.labeled, len(train) // 2)
+    if client in split.targets and labeled < split.labeled:
         raise FdamedError(
-            f"{client} has {len(train)} training images, too few for {cut.labeled} labeled ones",
+            f"{client} has {len(train)} training images, too few for {split.labeled} labeled ones",
             "split.labeled",
             "Ask for fewer labeled images.",
         )
-    split[:labeled] = "adapt"
-    split[labeled : labeled + min(int(cut.val * len(kept)), len(train) - labeled)] = "val"
-    return Drawn(rows[kept], y[kept], split)
+    part[:labeled] = "adapt"
+    part[labeled : labeled + min(int(split.val * len(kept)), len(train) - labeled)] = "val"
+    return Drawn(rows[kept], y[kept], part)

@@ -1,4 +1,4 @@
-"""The index cut into hospitals: who may stand where, what is positive, and one place for every patient.
+"""The index split into hospitals: who may stand where, what is positive, and one place for every patient.
 
 Nothing here depends on the order of rows, on the machine or on the salt of the pseudonyms: a patient's fate is a hash
 of the seed and of the first of his image paths.
@@ -46,85 +46,85 @@ class Cohort:
     """Number of hospitals that a patient fits -> patients, before the assignment."""
 
 
-def build(index: pd.DataFrame, cut: Split, smallest_cell: int = 11) -> Cohort:
+def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
     """Split the index into the hospitals of the configuration."""
-    keys = Keys.of(index, cut.seed)
-    if cut.rule == "reference":
-        drawn, notes = _reference(index, cut, keys), [LEAKING]
+    keys = Keys.of(index, split.seed)
+    if split.rule == "reference":
+        drawn, notes = _reference(index, split, keys), [LEAKING]
         standing = {client: _standing(index, chosen) for client, chosen in drawn.items()}
     else:
-        standing = truths(index, cut, smallest_cell)
-        placed = one_place(standing, keys, cut)
-        drawn, notes = {client: draw(y, keys, cut, client) for client, y in placed.items()}, [ASSIGNMENT]
+        standing = truths(index, split, smallest_cell)
+        placed = one_place(standing, keys, split)
+        drawn, notes = {client: draw(y, keys, split, client) for client, y in placed.items()}, [ASSIGNMENT]
     manifests = {}
-    for client in cut.clients:
+    for client in split.clients:
         chosen = drawn[client]
         notes += [f"{client}: {note}" for note in chosen.notes]
         manifests[client] = _manifest(index, chosen)
-        check_client(manifests[client], client, cut)
+        check_client(manifests[client], client, split)
     return Cohort(manifests, notes, fits(truths_per_patient(standing, keys)))
 
 
-def truths(index: pd.DataFrame, cut: Split, smallest_cell: int) -> dict[str, Floats]:
+def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, Floats]:
     """Hospital -> for each row of the index 1, 0, or NaN where the row is not for it."""
     kept = np.ones(len(index), dtype=bool)
-    if cut.where:
-        kept = holds(cut.where, index, "split.where")
+    if split.where:
+        kept = holds(split.where, index, "split.where")
         if not kept.any():
-            raise FdamedError(f"no row fulfils `{cut.where}`", "split.where", "Loosen the condition.")
+            raise FdamedError(f"no row fulfils `{split.where}`", "split.where", "Loosen the condition.")
     out: dict[str, Floats] = {}
-    for client, value in cut.clients.items():
-        if cut.by == "condition":
+    for client, value in split.clients.items():
+        if split.by == "condition":
             mask, label = kept, value
         else:
-            mask, label = kept & _belongs(index, cut, client, value, smallest_cell), str(cut.label)
-        y = np.where(mask, truth_of(index, label, cut, client), np.float32(np.nan)).astype("float32")
+            mask, label = kept & _belongs(index, split, client, value, smallest_cell), str(split.label)
+        y = np.where(mask, truth_of(index, label, split, client), np.float32(np.nan)).astype("float32")
         if np.isnan(y).all():
             raise FdamedError(
                 f"{client} is empty: no row is {value!r} and positive or negative for {label}",
                 f"split.clients.{client}",
-                f"Check the value, split.where and split.negatives (now {cut.negatives}).",
+                f"Check the value, split.where and split.negatives (now {split.negatives}).",
             )
         for side, word in ((1, "positive"), (0, "negative")):
             if not (y == side).any():
                 raise FdamedError(
-                    f"{client} has no {word} row for {label}", f"split.clients.{client}", _advice(label, cut)
+                    f"{client} has no {word} row for {label}", f"split.clients.{client}", _advice(label, split)
                 )
         out[client] = y
     return out
 
 
-def _advice(label: str, cut: Split) -> str:
-    if label == NO_FINDING and cut.positive_is == 1:
+def _advice(label: str, split: Split) -> str:
+    if label == NO_FINDING and split.positive_is == 1:
         return "To predict findings by No Finding, set split.positive_is: 0."
-    return f"Another split.negatives (zero, blank, no_finding; now {cut.negatives}) or split.uncertain may give it."
+    return f"Another split.negatives (zero, blank, no_finding; now {split.negatives}) or split.uncertain may give it."
 
 
-def truth_of(index: pd.DataFrame, label: str, cut: Split, client: str) -> Floats:
+def truth_of(index: pd.DataFrame, label: str, split: Split, client: str) -> Floats:
     """1, 0 or NaN for each row, by the rules for uncertain labels and for negatives; `A|B` means either."""
-    raw = _raw(index, label, client, cut)
-    if cut.negatives == "zero" and label == NO_FINDING:
+    raw = _raw(index, label, client, split)
+    if split.negatives == "zero" and label == NO_FINDING:
         raw = np.where(np.isnan(raw) & _some_finding(index), np.float32(0), raw)
     positive = raw == 1
-    if cut.negatives == "zero":
+    if split.negatives == "zero":
         negative = raw == 0
-    elif cut.negatives == "blank":
+    elif split.negatives == "blank":
         negative = np.isnan(_raw(index, label, client))
     else:
         negative = (_raw(index, NO_FINDING, client) == 1) & ~positive
     y = np.full(len(index), np.nan, dtype="float32")
-    y[positive] = cut.positive_is
-    y[negative & ~positive] = 1 - cut.positive_is
+    y[positive] = split.positive_is
+    y[negative & ~positive] = 1 - split.positive_is
     return y
 
 
-def _raw(index: pd.DataFrame, label: str, client: str, cut: Split | None = None) -> Floats:
+def _raw(index: pd.DataFrame, label: str, client: str, split: Split | None = None) -> Floats:
     """1 where any of the named labels is 1, else -1 where any is, else blank where any is, else 0.
 
-    With a cut, its rules for uncertain labels are applied to each of them first.
+    With a split, its rules for uncertain labels are applied to each of them first.
     """
     known = [c.removeprefix(LABEL) for c in label_columns(index)]
-    strange = sorted(set(cut.uncertain_by_label) - set(known)) if cut else []
+    strange = sorted(set(split.uncertain_by_label) - set(known)) if split else []
     if strange:
         what = f"unknown label {', '.join(strange)}"
         raise FdamedError(what, "split.uncertain_by_label", f"The labels: {', '.join(known)}.")
@@ -136,16 +136,16 @@ def _raw(index: pd.DataFrame, label: str, client: str, cut: Split | None = None)
             where = f"split.clients.{client}"
             raise FdamedError(f"unknown label `{name}`{hint} for {client}", where, f"The labels: {', '.join(known)}.")
     columns = [index[LABEL + name].to_numpy(dtype="float32") for name in names]
-    if cut:
-        columns = [_uncertainty(column, name, cut) for column, name in zip(columns, names, strict=True)]
+    if split:
+        columns = [_uncertainty(column, name, split) for column, name in zip(columns, names, strict=True)]
     values = np.stack(columns, axis=1)
     blank = np.where(np.isnan(values).any(axis=1), np.float32(np.nan), np.float32(0))
     doubtful = np.where((values == -1).any(axis=1), np.float32(-1), blank)
     return np.where((values == 1).any(axis=1), np.float32(1), doubtful)
 
 
-def _uncertainty(raw: Floats, label: str, cut: Split) -> Floats:
-    policy = cut.uncertain_by_label.get(label, cut.uncertain)
+def _uncertainty(raw: Floats, label: str, split: Split) -> Floats:
+    policy = split.uncertain_by_label.get(label, split.uncertain)
     # NaN would make an ignored row blank, and blank may mean negative.
     counts_as = {"ones": 1.0, "zeros": 0.0, "ignore": -1.0}[policy]
     return np.where(raw == -1, np.float32(counts_as), raw)
@@ -159,28 +159,28 @@ def _some_finding(index: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def _belongs(
-    index: pd.DataFrame, cut: Split, client: str, value: str, smallest_cell: int
+    index: pd.DataFrame, split: Split, client: str, value: str, smallest_cell: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if cut.by == "expression":
+    if split.by == "expression":
         return holds(value, index, f"split.clients.{client}")
     choices = [c for c in TEXT if c not in HIDDEN]
-    if cut.by not in choices:
-        near = difflib.get_close_matches(cut.by, ["condition", "expression", *choices], n=1)
+    if split.by not in choices:
+        near = difflib.get_close_matches(split.by, ["condition", "expression", *choices], n=1)
         hint = f" (nearest: {near[0]})" if near else ""
-        advice = "Use `by: expression` for numbers." if cut.by in COLUMNS else ""
+        advice = "Use `by: expression` for numbers." if split.by in COLUMNS else ""
         raise FdamedError(
-            f"cannot split by `{cut.by}`{hint}",
+            f"cannot split by `{split.by}`{hint}",
             "split.by",
             f"Known: condition, expression, {', '.join(choices)}. {advice}",
         )
-    found = (index[cut.by] == value).fillna(False).to_numpy(dtype=bool)
+    found = (index[split.by] == value).fillna(False).to_numpy(dtype=bool)
     if not found.any():
-        counts = index[cut.by].value_counts()
+        counts = index[split.by].value_counts()
         shown = [f"{v} ({n if n >= smallest_cell else f'under {smallest_cell}'})" for v, n in counts.head(20).items()]
         near = difflib.get_close_matches(value, [str(v) for v in counts.index], n=1)
         hint = f" (nearest: {near[0]})" if near else ""
         raise FdamedError(
-            f"no row has {cut.by} = {value!r}{hint}, which {client} asks for",
+            f"no row has {split.by} = {value!r}{hint}, which {client} asks for",
             f"split.clients.{client}",
             f"The index has: {', '.join(shown) or 'no value at all in this column'}.",
         )
@@ -200,16 +200,16 @@ def fits(eligible: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
     return {str(k): int(n) for k, n in enumerate(counts) if k and n}
 
 
-def one_place(truth: dict[str, Floats], keys: Keys, cut: Split) -> dict[str, Floats]:
+def one_place(truth: dict[str, Floats], keys: Keys, split: Split) -> dict[str, Floats]:
     """Every patient at one of the hospitals that he fits, by a hash with the chances of `shares`."""
     clients = sorted(truth)
-    chances = np.array([cut.shares.get(p, 1.0) for p in clients], dtype="float64")
+    chances = np.array([split.shares.get(p, 1.0) for p in clients], dtype="float64")
     if not (np.isfinite(chances).all() and (chances > 0).all()):
         raise FdamedError(
             "a share is not above 0", "split.shares", "Give every hospital a positive share, or none at all."
         )
     weight = truths_per_patient(truth, keys) * chances
-    if cut.balanced:
+    if split.balanced:
         for j, client in enumerate(clients):
             weight[_needed_patients(truth[client], keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
@@ -228,18 +228,18 @@ def _needed_patients(y: Floats, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_
     return out
 
 
-def _reference(index: pd.DataFrame, cut: Split, keys: Keys) -> dict[str, Drawn]:
+def _reference(index: pd.DataFrame, split: Split, keys: Keys) -> dict[str, Drawn]:
     """The published rule: Yes = 1, No = the first len(Yes) blank rows of the training table, 80/20 by image."""
-    if cut.by != "condition":
-        raise FdamedError("rule: reference is defined for a cut by condition", "split.rule", "Use rule: disjoint.")
-    kept = holds(cut.where, index, "split.where") if cut.where else np.ones(len(index), dtype=bool)
+    if split.by != "condition":
+        raise FdamedError("rule: reference is defined for a split by condition", "split.rule", "Use rule: disjoint.")
+    kept = holds(split.where, index, "split.where") if split.where else np.ones(len(index), dtype=bool)
     shipped = (index["release_split"] == "train").fillna(False).to_numpy(dtype=bool)
     rows = np.flatnonzero(kept & shipped if shipped.any() else kept)
     out = {}
-    for client, condition in cut.clients.items():
+    for client, condition in split.clients.items():
         raw = _raw(index, condition, client)[rows]
         yes = rows[raw == 1]
-        out[client] = draw_reference(yes, rows[np.isnan(raw)][: len(yes)], keys, cut, client)
+        out[client] = draw_reference(yes, rows[np.isnan(raw)][: len(yes)], keys, split, client)
     return out
 
 
@@ -252,18 +252,18 @@ def _standing(index: pd.DataFrame, chosen: Drawn) -> Floats:
 def _manifest(index: pd.DataFrame, chosen: Drawn) -> pd.DataFrame:
     frame = index.iloc[chosen.rows][list(COLUMNS)].reset_index(drop=True)
     frame["y"] = chosen.y.astype("int8")
-    frame["split"] = pd.Series(chosen.split, dtype="str")
+    frame["split"] = pd.Series(chosen.part, dtype="str")
     return frame.sort_values("image", kind="stable").reset_index(drop=True)
 
 
-def check_client(frame: pd.DataFrame, client: str, cut: Split) -> None:
+def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
     """Both classes where they are needed: to train anywhere, to test and to adapt at a target."""
     if not len(frame):
         raise FdamedError(
             f"{client} is empty", f"split.clients.{client}", "Check split.where, split.shares and the tables."
         )
     needed: dict[str, tuple[str, ...]] = {"train": ("train", "adapt")}
-    if client in cut.targets:
+    if client in split.targets:
         needed |= {"test": ("test",), "adapt": ("adapt",)}
         if not (frame["split"] == "train").any():
             fix = "Ask for fewer labeled images, or give the hospital more."

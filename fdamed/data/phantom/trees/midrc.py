@@ -12,12 +12,13 @@ import pandas as pd
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.rng import stream
-from fdamed.data.phantom import dicom_file
+from fdamed.data.datasets.midrc import STATES
 from fdamed.data.phantom.population import Cohort, Flags, Numbers, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import covid
+from fdamed.data.phantom.trees import dicom_file
 
-ZIPS = {"IL": (600, 629), "NC": (270, 289), "CA": (900, 961), "IN": (460, 479), "TX": (750, 799)}
+ZIPS = {state: tuple(map(int, ranges[0].split("-"))) for state, ranges in STATES.items()}
 """State -> first and last of its three-digit zip codes."""
 PROJECTS = {"IL": "Open-A1", "NC": "Open-R1", "CA": "Open-R1", "IN": "Open-A1", "TX": "Open-R1"}
 SCANNERS = {

@@ -12,29 +12,14 @@ from PIL import Image
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.rng import stream
+from fdamed.data.datasets.chexpert import COLUMNS
+from fdamed.data.datasets.chexpert import CONDITIONS as LABELS
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.population import Cohort, Flags, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import conditions
 
 RELEASE = "CheXpert-v1.0-small"
-LABELS = (
-    "No Finding",
-    "Enlarged Cardiomediastinum",
-    "Cardiomegaly",
-    "Lung Opacity",
-    "Lung Lesion",
-    "Edema",
-    "Consolidation",
-    "Pneumonia",
-    "Atelectasis",
-    "Pneumothorax",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Fracture",
-    "Support Devices",
-)
-COLUMNS = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *LABELS)
 VALID = 0.03
 """Share of the patients in valid.csv, where every label is read."""
 FIRST_VALID = 64541

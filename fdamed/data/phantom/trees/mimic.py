@@ -12,29 +12,14 @@ import pandas as pd
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.rng import stream
-from fdamed.data.phantom import dicom_file
+from fdamed.data.datasets.mimic import LABELS
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.mimic_iv import admissions, patients
 from fdamed.data.phantom.population import Cohort, Numbers, draw_cohort
 from fdamed.data.phantom.render import Pixels, save_all
 from fdamed.data.phantom.rules import any_finding
+from fdamed.data.phantom.trees import dicom_file
+from fdamed.data.phantom.trees.mimic_iv import admissions, patients
 
-LABELS = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Consolidation",
-    "Edema",
-    "Enlarged Cardiomediastinum",
-    "Fracture",
-    "Lung Lesion",
-    "Lung Opacity",
-    "No Finding",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Pneumonia",
-    "Pneumothorax",
-    "Support Devices",
-)
 VIEW_CODE = {"AP": "antero-posterior", "PA": "postero-anterior", "LATERAL": "lateral", "LL": "left lateral", "": ""}
 SCANNERS = (
     ("GE MEDICAL SYSTEMS", "Discovery XR656", "DX"),
