@@ -245,7 +245,7 @@ RACE = {"by": "race", "label": "Edema", "clients": {"A": "Asian", "W": "White"},
         ({"where": "label['Edema'] == 1"}, "Edema has no negative row for Edema"),
         ({"where": "isna(label['Edema'])"}, "Edema is empty"),
         ({**RACE, "label": "No Finding"}, "A has no negative row for No Finding"),
-        ({**RACE, "rule": "reference"}, "defined for a cut by condition"),
+        ({**RACE, "rule": "reference"}, "defined for a split by condition"),
     ],
 )
 def test_what_cannot_be_cut_is_one_error_that_names_the_client(keys: dict[str, Any], message: str) -> None:
