@@ -196,16 +196,6 @@ def to_markdown(frame: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_html(frame: pd.DataFrame) -> str:
-    """A bare table, every cell escaped."""
-    head = "".join(f'<th scope="col">{html.escape(str(c))}</th>' for c in frame.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text(v))}</td>" for v in row) + "</tr>"
-        for row in frame.itertuples(index=False, name=None)
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
 def text(value: object) -> str:
     """A cell as people read it; nothing for what is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and not np.isfinite(value)):

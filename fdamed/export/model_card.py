@@ -14,8 +14,8 @@ import pandas as pd
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
-from fdamed.evaluation.cohort import SPLITS
 from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.protocol import SPLITS
 from fdamed.export.document import Block, Heading, Items, Table, Text
 from fdamed.export.model_card_limits import MANY, limits, privacy
 from fdamed.export.model_card_scores import NOT_MEASURED, calibration, scores, subgroups

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def facts_of(config: Config, record: Record, about: dict[str, Any], kept: bool) -> Facts:
     """Sizes, scores, audit and ledger of the exported run, small cells left out."""
-    from fdamed.evaluation import cohort as cohorts
-    from fdamed.evaluation.communication import sent
+    from fdamed.evaluation import protocol as cohorts
+    from fdamed.evaluation.costs import sent
     from fdamed.evaluation.intervals import over_seeds
     from fdamed.evaluation.run_tables import tidy
     from fdamed.export.model_card import Facts

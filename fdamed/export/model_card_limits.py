@@ -9,7 +9,7 @@ from fdamed.config.datasets import Benchmark, DataSet
 from fdamed.config.split import Split
 from fdamed.export.document import Block, Heading, Items
 from fdamed.export.model_card_scores import NOT_MEASURED
-from fdamed.report.privacy import MODES
+from fdamed.report.formatting import MODES
 
 if TYPE_CHECKING:
     from fdamed.export.model_card import Facts

@@ -1,4 +1,4 @@
-"""The advice before training as the report shows it: recommendation, ranking, sources and the map of Figure 2."""
+"""The recommendation before training in words, tables and the decision map (Figure 2 of the FedGP paper)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.report.decision_map import TITLE, Spot, landscape
+from fdamed.report.formatting import minus
+from fdamed.report.plots.decision_map import TITLE, Spot, landscape
 
 Advice = Mapping[str, Any]
 """What `fdamed advise` wrote for one target."""
@@ -18,54 +19,37 @@ SHARE = 0.05
 
 
 def reach(interval: Mapping[str, float], digits: int = 3) -> str:
-    """An estimate and the ends of its interval."""
+    """An estimate with its interval."""
     value, low, high = (f"{interval[k]:#.{digits}g}".rstrip(".") for k in ("value", "low", "high"))
-    return f"{value} ({low} to {high})".replace("-", "−")
+    return minus(f"{value} ({low} to {high})")
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share in per cent, not to be torn apart at the end of a line."""
-    return f"{share:.{digits}%}".replace("%", "\u00a0%")
-
-
-def block(advice: Advice) -> dict[str, Any]:
-    """What the template asks for about one target, before training."""
-    return {
-        "sentences": sentences(advice),
-        "weak": advice["weak"],
-        "level": percent(advice["level"]),
-        "ranking": ranking(advice),
-        "sources": sources(advice),
-        "judged": "FedDA with β = 0.5" if advice["recommended"]["method"] == "target_only" else named(advice),
-        "map": drawing(advice),
-        "cost": cost(advice),
-    }
+    return f"{share:.{digits}%}"
 
 
 def named(advice: Advice) -> str:
-    """The recommended rule as people write it."""
+    """The recommended rule with its beta."""
     best = advice["recommended"]
     return str(best["method"]) + (f" with β = {best['beta']:g}" if isinstance(best["beta"], int | float) else "")
 
 
 def sentences(advice: Advice) -> list[str]:
-    """What is recommended, how sure that is, and beta."""
+    """What is recommended, how certain that is, and which beta."""
     first, *rest = advice["ranking"]
     out = [
-        f"At {advice['target_name']} the theory promises most of {named(advice)}: predicted error "
-        f"{reach(first['error'])}, smallest of all {len(rest) + 1} in {percent(first['best_share'])} of "
-        f"{advice['resamples']} resamples."
+        f"At {advice['target_name']} the theory recommends {named(advice)}: predicted error "
+        f"{reach(first['error'])}, the smallest of {len(rest) + 1} in {percent(first['best_share'])} of "
+        f"{advice['resamples']} bootstrap resamples."
     ]
     rival = max(rest, key=lambda row: row["best_share"], default=None)
     if rival is not None and rival["best_share"] > 0.05:
-        more = (
-            "more often than the recommended one" if rival["best_share"] > first["best_share"] else "so it is a rival"
-        )
-        out.append(f"{rival['name']} is the best in {percent(rival['best_share'])} of them, {more}.")
+        more = ", more often than the recommended one" if rival["best_share"] > first["best_share"] else ""
+        out.append(f"{rival['name']} is best in {percent(rival['best_share'])} of them{more}.")
     beta, fixed = advice["recommended"]["beta"], advice["best_beta"]
     if isinstance(beta, Mapping):
         low, high = min(beta.values()), max(beta.values())
-        out.append(f"It sets β, the weight of a source, by itself; expected are {low:.2f} to {high:.2f}.")
+        out.append(f"It sets β, the weight of a source, itself; expected values are {low:.2f} to {high:.2f}.")
     if fixed["fedda"] == fixed["fedgp"]:
         out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and for FedGP.")
     else:
@@ -76,7 +60,7 @@ def sentences(advice: Advice) -> list[str]:
             out.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}.")
     unclear = [s["source"] for s in advice["sources"] if s["verdict"] == "unclear"]
     if unclear:
-        out.append(f"Whether {_either(unclear)} {'helps' if len(unclear) == 1 else 'help'} cannot be told.")
+        out.append(f"Whether {_either(unclear)} {'helps' if len(unclear) == 1 else 'help'} is uncertain.")
     return out
 
 
@@ -85,7 +69,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def ranking(advice: Advice) -> list[dict[str, Any]]:
-    """The rules, best first, with the runs of the study that are just this rule."""
+    """The rules, best first, with the runs of the study that use this rule."""
     out = []
     for row in advice["ranking"]:
         same = [
@@ -94,7 +78,7 @@ def ranking(advice: Advice) -> list[dict[str, Any]]:
             if (run["method"], run["beta"]) == (row["method"], row["beta"])
             and math.isclose(run["error"]["value"], row["error"]["value"], rel_tol=1e-9)
         ]
-        out.append({**row, "told": reach(row["error"]), "runs": same})
+        out.append({**row, "text": reach(row["error"]), "runs": same})
     return out
 
 
@@ -108,11 +92,11 @@ def sources(advice: Advice) -> list[dict[str, Any]]:
             "name": s["source"],
             "verdict": s["verdict"],
             "gain": s["gain"]["value"],
-            "gain_told": reach(s["gain"], 2),
+            "gain_text": reach(s["gain"], 2),
             "distance": s["d2"]["value"],
-            "distance_told": "{:.2g} ({:.2g} to {:.2g})".format(*_root(s["d2"], _floor(advice))),
+            "distance_text": "{:.2g} ({:.2g} to {:.2g})".format(*_root(s["d2"], _floor(advice))),
             "cosine": s["cosine"]["value"],
-            "cosine_told": _hundredths(s["cosine"]),
+            "cosine_text": _hundredths(s["cosine"]),
             "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
             "region": TITLE[win(sigma, _root(s["d2"], _floor(advice))[0])],
         }
@@ -123,28 +107,28 @@ def sources(advice: Advice) -> list[dict[str, Any]]:
 
 def _hundredths(interval: Mapping[str, float]) -> str:
     value, low, high = (f"{round(interval[k], 2) + 0.0:.2f}" for k in ("value", "low", "high"))
-    return f"{value} ({low} to {high})".replace("-", "−")
+    return minus(f"{value} ({low} to {high})")
 
 
 def cost(advice: Advice) -> str:
-    """What the survey cost, and a word where that is much."""
+    """What the survey cost, and a remark where that is a lot."""
     spent = advice["cost"]
     text = (
-        f"The survey took {spent['images']:,} images through the network, each at its own hospital: "
+        f"The survey passed {spent['images']:,} images through the network, each at its own hospital: "
         f"{percent(spent['share'], 1)} of the {spent['images_of_one_run']:,} of one training run."
     )
     over = f" That is above {percent(SHARE)}, because the runs are short." if spent["share"] > SHARE else ""
     return text + over
 
 
-def drawing(advice: Advice) -> Markup:
-    """The map of Figure 2 with this target's tau, delta and m, and its sources on it."""
+def decision_map(advice: Advice) -> Markup:
+    """The map for this target's tau, delta and m, with its sources on it."""
     tau2, delta = _mean(advice, "tau2"), _mean(advice, "delta")
     floor = _floor(advice)
     own = _root(advice["target"]["sigma2"], floor)
     spots = [Spot(s["source"], own, _root(s["d2"], floor)) for s in advice["sources"]]
     title = f"{advice['target_name']}: τ² = {tau2:.2f}, δ = {delta:.2f}, β = 0.5"
-    return landscape(_winner(advice), spots, title, ("target variance (σ)", "source-target distance (d)"))
+    return landscape(_winner(advice), spots, title)
 
 
 def _winner(advice: Advice) -> Callable[[float, float], str]:
@@ -166,7 +150,7 @@ def _mean(advice: Advice, key: str) -> float:
 
 
 def _floor(advice: Advice) -> float:
-    """What stands for zero on a logarithmic axis."""
+    """The smallest value on a logarithmic axis."""
     return 1e-6 * float(max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12))
 
 

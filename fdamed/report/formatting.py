@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import clipped
 
+MODES = {
+    "reproducible": "reproducible: whoever knows the seed can remove the noise",
+    "secure": "secure: noise from the operating system that nobody can repeat",
+}
+"""How noise for differential privacy is drawn."""
+
 
 def interval(score: Interval | None, percent: bool = False) -> str:
-    """Mean and half interval as text; the ends where half of it would lie outside 0 and 1."""
+    """Mean ± half of the interval; both ends where the interval would leave 0 to 1."""
     if score is None or score.mean is None:
         return "–"
     factor, digits = (100, 2) if percent else (1, 3)
@@ -20,12 +29,12 @@ def interval(score: Interval | None, percent: bool = False) -> str:
 
 
 def points(score: Interval) -> str:
-    """Mean and half interval of a score that is in per cent already."""
+    """Mean ± half of the interval of a score that is in percent already."""
     return "–" if score.mean is None else f"{score.mean:.2f}" + ("" if score.half is None else f" ± {score.half:.2f}")
 
 
 def megabytes(value: float) -> str:
-    """MB in a unit that shows something."""
+    """MB in the unit that suits the size."""
     size = value * 1e6
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
@@ -34,17 +43,49 @@ def megabytes(value: float) -> str:
 
 
 def count(value: object) -> str:
-    """A number with thousands set apart; text as it is."""
+    """A number with thousands separators; text as it is."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def millions(value: int | None) -> str:
-    """A number of operations; a dash where they are not counted."""
     return "–" if value is None else f"{value / 1e6:,.1f} M"
 
 
 def seconds(score: Interval) -> str:
-    """Seconds with three digits that count."""
+    """Seconds with three significant digits."""
     if score.mean is None:
         return "–"
     return f"{score.mean:.3g}" + ("" if score.half is None else f" ± {score.half:.2g}")
+
+
+def minus(text: str) -> str:
+    """With a true minus sign."""
+    return text.replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else minus(f"{value:+.{digits}f}")
+
+
+def ends(told: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = "") -> str:
+    """`low to high` of an estimate."""
+    return minus(" to ".join(f"{factor * told[k]:{sign}.{digits}f}" for k in ("low", "high")))
+
+
+def p_value(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
+
+
+FILTERS = {
+    "interval": interval,
+    "points": points,
+    "megabytes": megabytes,
+    "count": count,
+    "millions": millions,
+    "seconds": seconds,
+    "signed": signed,
+    "ends": ends,
+    "p_value": p_value,
+    "capital": lambda text: text[:1].upper() + text[1:],
+}
+"""Filters of the templates."""

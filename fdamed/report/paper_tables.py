@@ -10,7 +10,7 @@ from typing import Any
 
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
-from fdamed.evaluation.compute_cost import Cost
+from fdamed.evaluation.costs import Cost
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS
 

@@ -17,7 +17,7 @@ from fdamed.data.loader import load
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import tensors_in
-from fdamed.report import membership_inference as recognized
+from fdamed.report.sections import membership_inference as recognized
 from fdamed.training.local import fit
 
 N = 160
@@ -92,8 +92,8 @@ def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_
         assert known[attack]["tpr_at_1"] is None, "80 others cannot show a rate of one in a hundred"
     assert told["untrained"]["auc"]["low"] < 0.5 < told["untrained"]["auc"]["high"]
     assert "A0001" not in (study / "c" / "membership" / "A.json").read_text()
-    page = str(recognized.block([told]))
-    assert "whole interval above the untrained network’s AUC: known at A." in page and ">untrained</th>" in page
+    shown = recognized.context([told])
+    assert shown["above"] == ["known at A"] and [row["run"] for row in shown["rows"]][-1] == "untrained"
     assert recognized.frame([told])["attack"].tolist() == ["loss", "calibrated"]
 
 
@@ -116,7 +116,7 @@ def test_who_is_on_both_sides_of_a_leaking_split_is_no_proof_of_innocence(study:
     frame.to_parquet(path)
     told = asked(study)
     assert told["targets"]["B"] == {"runs": {}, "suppressed": ["known"], "references": 1}
-    assert str(recognized.block([told])) == "" and recognized.frame([told]).empty
+    assert recognized.frame([told]).empty
 
 
 def test_bad_requests_are_one_clear_error(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,14 +29,6 @@ def tab() -> Iterator[Page]:
         yield opened
 
 
-@pytest.fixture(scope="module", autouse=True)
-def without_figures() -> Iterator[None]:
-    """Figures as files take seconds, and nobody looks at them here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
-        yield
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve runs at three targets."""
@@ -99,7 +91,7 @@ def test_no_part_is_wider_than_a_phone(which: str, tab: Page, request: pytest.Fi
 def test_the_policy_lets_drawings_have_their_paint_and_nothing_foreign_in(page: Path, tab: Page) -> None:
     tab.open(page)
     tab.see(SHOW_ALL)
-    strokes = tab.see("[...document.querySelectorAll('#rounds .line')].map((l) => getComputedStyle(l).stroke)")
+    strokes = tab.see("[...document.querySelectorAll('#rounds figure .line')].map((l) => getComputedStyle(l).stroke)")
     assert strokes[0] == "rgb(0, 114, 178)" and len(set(strokes)) == 8
     inserted = (
         "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);"
@@ -181,7 +173,7 @@ def test_a_figure_is_enlarged_moved_and_closed_with_the_keyboard(rich: Path, tab
 
 def test_a_figure_is_enlarged_by_a_click_and_zoomed_with_the_wheel(rich: Path, tab: Page) -> None:
     tab.open(rich)
-    tab.click("#communication svg.chart")
+    tab.click("#efficiency svg.chart")
     assert tab.see("document.getElementById('lens').open") is True
     box = "document.querySelector('#stage svg').getAttribute('viewBox').split(' ').map(Number)[2]"
     before = tab.see(box)
@@ -215,25 +207,25 @@ def test_the_contents_fold_away_on_a_phone_and_lead_to_their_sections(rich: Path
     tab.open(rich, width=390, height=844)
     assert tab.see("document.querySelector('nav details').open") is False
     tab.click("nav summary")
-    tab.click('nav a[href="#bytes"]')
+    tab.click('nav a[href="#communication"]')
     assert tab.see("document.querySelector('nav details').open") is False
-    top = "document.getElementById('bytes').getBoundingClientRect().top"
+    top = "document.getElementById('communication').getBoundingClientRect().top"
     assert 0 <= tab.see(f"new Promise((done) => setTimeout(() => done({top}), 100))") < 100
 
 
 def test_long_tables_are_cut_short_and_can_be_searched(rich: Path, tab: Page) -> None:
     tab.open(rich)
-    tab.see("document.querySelector('#bytes details').open = true")
-    shown = "[...document.querySelectorAll('#bytes tbody tr')].filter((r) => !r.hidden).length"
-    every = tab.see("document.querySelectorAll('#bytes tbody tr').length")
+    tab.see("document.querySelector('#communication details').open = true")
+    shown = "[...document.querySelectorAll('#communication tbody tr')].filter((r) => !r.hidden).length"
+    every = tab.see("document.querySelectorAll('#communication tbody tr').length")
     assert every > 25 and tab.see(shown) == 25
-    tab.click("#bytes .search button")
+    tab.click("#communication .search button")
     assert tab.see(shown) == every
-    tab.click("#bytes .search input")
+    tab.click("#communication .search input")
     for letter in "fedavg":
         tab.press(letter)
     assert tab.see(shown) == 2
-    assert tab.see("document.querySelector('#bytes [role=status]').textContent") == "2 of 2 that match"
+    assert tab.see("document.querySelector('#communication [role=status]').textContent") == "2 of 2 that match"
 
 
 def test_on_paper_nothing_is_folded_and_everything_is_light(page: Path, tab: Page, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.runner import run
 from fdamed.federation.server import InProcess
 from fdamed.methods._shared.local_training import train_locally
-from fdamed.report import privacy as guarded
+from fdamed.report.sections import privacy as guarded
 from fdamed.training.local import batches
 from tests.support import federation as hospitals
 
@@ -230,9 +231,14 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
     from fdamed.training.dp_sgd import epsilon
 
     assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
-    text = guarded.block(config, frame)
-    assert "fewer than 100 images" in text and "10 local steps" in text and ">2.50<" in text
-    assert "nothing here is differentially private" in guarded.block(config, frame.iloc[:0])
+    told = guarded.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
+    assert (told["floor"].images, told["floor"].steps) == (100, 10) and told["rows"][0][:4] == (
+        "noisy",
+        "A",
+        "reproducible",
+        2.5,
+    )
+    assert guarded.tables(SimpleNamespace(records=[_Record("plain", {})])) == {}  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from scipy import stats
 from fdamed.cli.main import main
 from fdamed.core.files import read_json, write_json
 from fdamed.evaluation.calibration import Bin, by_chance, calibration_error, joined, reliability
-from fdamed.evaluation.ranking import ranking
+from fdamed.evaluation.comparisons import ranking
 
 # Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
 # the two values printed as 0.975 are not equal, so one has a digit more here.

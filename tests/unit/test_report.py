@@ -13,15 +13,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import paper_tables as beside
 from fdamed.report.formatting import interval, megabytes
-from fdamed.report.score_against_cost import Point, plane
+from fdamed.report.plots.figure import ticks
+from fdamed.report.plots.lines import Line, against_cost, by_round
+from fdamed.report.plots.lines import Path as Trail
+from fdamed.report.study import NONE, Row, View
 from fdamed.report.summary import answer
-from fdamed.report.svg import Line, curves, ticks
 from tests.support.run_folders import CLIENTS, edit, note_by_round, without_auc, write_absences, write_run, write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
@@ -46,18 +49,6 @@ class Balanced(HTMLParser):
         self.open.pop()
 
 
-@pytest.fixture(autouse=True)
-def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures as files are drawn only where a test looks at them: they take seconds."""
-    if "with_figures" not in request.fixturenames:
-        monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
-
-
-@pytest.fixture
-def with_figures() -> None:
-    """Asks for the figures."""
-
-
 def report(config: Path) -> str:
     assert main(["report", "--config", str(config)]) == 0
     page = (config.parent / "report/index.html").read_text(encoding="utf-8")
@@ -80,14 +71,15 @@ def test_the_report_is_one_file_that_fetches_nothing(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
 
 
-def test_every_file_of_the_report_is_there_and_made_again_it_is_the_same(tmp_path: Path, with_figures: None) -> None:
+def test_every_file_of_the_report_is_there_and_made_again_it_is_the_same(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     report(config)
     folder = config.parent / "report"
     for name in ("headline", "scores", "rounds", "bytes", "cohort"):
         assert (folder / f"tables/{name}.csv").is_file() and (folder / f"tables/{name}.md").is_file()
     for name in ("headline", "rounds_auc", "rounds_acc", "cost", "sent"):
-        assert (folder / f"figures/{name}.svg").is_file() and (folder / f"figures/{name}.png").is_file()
+        figure = (folder / f"figures/{name}.svg").read_text(encoding="utf-8")
+        assert figure.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "var(" not in figure
     assert "hospital" in (folder / "what_left_each_hospital.csv").read_text().splitlines()[0]
     assert not list(folder.rglob("*.part"))
     first = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -200,7 +192,7 @@ def test_the_papers_figures_stand_beside_ours_where_the_layout_is_the_papers(tmp
     page = report(write_study(tmp_path / "a", **STUDY | {"phantom": None}))
     assert re.search(r"FedAvg_Finetune_GP</th><td>gp</td><td[^>]*>72\.63 ± 2\.27</td><td[^>]*>\d\d\.\d\d ± ", page)
     assert re.search(r"FADA</th><td>–</td><td[^>]*>61\.83 ± 3\.33</td><td[^>]*>not run</td>", page)
-    assert "one to one" not in visible(page)
+    assert "not comparable" not in visible(page)
     cut = {"by": "view", "label": "Edema", "clients": {"F": "frontal", "L": "lateral"}, "target": "L"}
     assert "72.63" not in visible(report(write_study(tmp_path / "b", **STUDY | {"split": cut})))
 
@@ -208,7 +200,7 @@ def test_the_papers_figures_stand_beside_ours_where_the_layout_is_the_papers(tmp
 def test_beside_phantoms_the_page_says_that_figures_cannot_be_compared(tmp_path: Path) -> None:
     text = visible(report(write_study(tmp_path, **STUDY)))
     assert "82.40 ± 2.17" in text
-    assert "the paper’s numbers and ours cannot be compared one to one" in text
+    assert "the paper’s numbers and ours are not comparable" in text
 
 
 def test_the_leaking_rule_is_said_loudly(tmp_path: Path) -> None:
@@ -218,7 +210,7 @@ def test_the_leaking_rule_is_said_loudly(tmp_path: Path) -> None:
 
 def test_runs_that_send_nothing_are_reported_as_such(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY | {"runs": {"target_only": {"method": "fedavg"}}})
-    assert "Nothing left any hospital" in visible(report(config))
+    assert "No hospital sent anything" in visible(report(config))
 
 
 @pytest.mark.parametrize("name", ["cohort.json", "ingest.json"])
@@ -242,6 +234,10 @@ SWEPT = {
 }
 
 
+def figures(config: Path) -> set[str]:
+    return {path.stem for path in (config.parent / "report/figures").iterdir()}
+
+
 def section(page: str, name: str) -> str:
     begin = page.index(f'<section id="{name}">')
     return page[begin : page.index("</section>", begin)]
@@ -257,7 +253,7 @@ def swept_study(folder: Path, **changes: object) -> Path:
 
 def test_a_sweep_has_one_plot_and_one_table_for_all_runs_that_go_over_the_option(tmp_path: Path) -> None:
     part = section(report(swept_study(tmp_path)), "sweeps")
-    assert len(re.findall(r"<h3>Over beta</h3>", part)) == 1
+    assert len(re.findall(r"<h3>Sweep over beta</h3>", part)) == 1
     labels = re.findall(r'aria-label="(\w+) at NC by beta"', part)
     assert labels == ["AUC", "accuracy"]
     assert re.findall(r'<th scope="col" class="num">([^<]*)</th>', part) == ["0", "0.4", "0.8"]
@@ -276,17 +272,17 @@ def test_swept_runs_are_folded_and_never_called_best(tmp_path: Path) -> None:
     assert 'data-value="fedavg"' in first and "wide-beta" not in first
     assert "5 runs of sweeps" in text
     assert text.count("wide-beta-0.4") >= 2, "in the folded table and among the switches"
-    assert "wide (swept)" in text and "picked on the test split" in text
+    assert "wide (swept)" in text and "selected on the test split" in text
 
 
 def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_test_split(tmp_path: Path) -> None:
     config = swept_study(tmp_path, runs={"wide": SWEPT["wide"]})
     text = visible(report(config))
     assert "wide-beta-0.4 reaches the highest AUC" in text
-    assert "Its value was picked by looking at the test split" in text
+    assert "Its value was selected on the test split" in text
 
 
-def test_two_swept_options_are_a_shaded_table_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
+def test_two_swept_options_are_a_heat_map_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
     runs = {
         "fedavg": {},
         "both": {"method": "gp", "sweep": {"beta": [0.2, 0.8], "labeled": [20, 50, 100]}},
@@ -294,9 +290,9 @@ def test_two_swept_options_are_a_shaded_table_and_words_get_places_on_the_axis(t
         "few": {"method": "gp", "sweep": {"labeled": [10, 100]}},
     }
     part = section(report(write_study(tmp_path, **STUDY | {"runs": runs})), "sweeps")
-    grid = part[part.index('<table class="grid">') :]
-    shades = re.findall(r'style="--shade:([\d.]+)"', grid[: grid.index("</table>")])
-    assert len(shades) == 6 and {"0.0", "1.0"} <= set(shades)
+    grid = part[part.index('aria-label="AUC of both at NC by beta and labeled"') :]
+    shades = re.findall(r'fill-opacity="([\d.]+)"', grid[: grid.index("</svg>")])
+    assert len(shades) == 6 and {"0.05", "0.65"} <= set(shades)
     assert ">layer</text>" in part and ">model</text>" in part
     assert "labeled (log scale)" in part and "granularity (log scale)" not in part
 
@@ -366,7 +362,7 @@ def test_the_order_is_that_of_the_papers_own_cohort_and_missing_sides_are_said()
 
 
 def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_path: Path) -> None:
-    part = section(report(write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "finetune": {}}})), "cost")
+    part = section(report(write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "finetune": {}}})), "compute")
     text = visible(part)
     assert "paper 5.6212E+07" in text and "paper 31.53" in text
     assert re.search(r"FADA not run paper 5\.6369E\+07", text)
@@ -404,10 +400,10 @@ def test_hospitals_that_were_left_out_are_named_with_round_and_reason(tmp_path: 
     write_absences(config.parent / "runs/gp/NC/1", (3, "ED", "its process ended"))
     page = report(config)
     text = visible(page)
-    assert "3 answers of hospitals were left out of their rounds, in 1 run" in text
+    assert "3 updates were missing or rejected , in 1 run" in text
     assert f"gp NC LO {reason} 2 2, 4 0" in text and "gp NC ED its process ended 1 3 1" in text
-    assert "gp 3 answers left out" in text
-    assert "fedavg 3 answers" not in text
+    assert "gp 3 updates missing or rejected" in text
+    assert "fedavg 3 updates" not in text
     assert 'id="absences"' not in report(write_study(tmp_path / "none", **STUDY))
     table = (config.parent / "report/tables/absences.csv").read_text().splitlines()
     assert table[1] == f"gp,NC,0,2,LO,train_locally,{reason}"
@@ -436,11 +432,7 @@ def test_weights_of_sources_are_drawn_by_round_as_a_mean_over_seeds(tmp_path: Pa
     assert sorted(table[1:])[4:] == [f"gp,NC,weight,LO,{r},0.3" for r in (1, 2, 3, 4)]
 
 
-def test_jacobians_are_drawn_by_round_with_a_curve_for_each_run(
-    tmp_path: Path, with_figures: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = set()
-    monkeypatch.setattr("fdamed.report.figures.save", lambda figure, folder, name: names.add(name))
+def test_jacobians_are_drawn_by_round_with_a_curve_for_each_run(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     assert 'id="jacobians"' not in report(config)
     for seed, norm in zip((0, 1, 2), (1.0, 2.0, 6.0), strict=True):
@@ -454,7 +446,7 @@ def test_jacobians_are_drawn_by_round_with_a_curve_for_each_run(
         "guide norm",
     ]
     assert part.count("<polyline") == 2 + 2 + 1
-    assert {"jacobian_together_NC", "jacobian_variance_NC", "jacobian_guide_NC"} <= names
+    assert {"jacobian_together_NC", "jacobian_variance_NC", "jacobian_guide_NC"} <= figures(config)
     table = (config.parent / "report/tables/jacobians.csv").read_text().splitlines()
     assert [f"NC,together,gp,{r},3" for r in (1, 2, 3, 4)] == [row for row in table if row.startswith("NC,together,gp")]
 
@@ -472,26 +464,29 @@ def test_with_many_classes_everything_is_judged_by_accuracy(tmp_path: Path) -> N
     assert "% pos." not in text
 
 
-def test_gains_by_auxiliary_task_are_drawn_against_the_run_without(
-    tmp_path: Path, with_figures: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = set()
-    monkeypatch.setattr("fdamed.report.figures.save", lambda figure, folder, name: names.add(name))
+def test_gains_by_auxiliary_task_are_drawn_against_the_run_without(tmp_path: Path) -> None:
     runs = {"finetune": {}, "wide": {"method": "gp", "sweep": {"beta": [0, 0.5]}}}
     runs |= {h: {"method": "finetune", "auxiliary": {"heads": [h]}} for h in ("sex", "age")}
     config = write_study(tmp_path, **STUDY | {"runs": runs, "model": {"heads": ["sex", "age"]}})
     note_by_round(config.parent / "runs/finetune/NC/0", weight__LO=0.5)
-    part = section(report(config), "gains")
-    assert part.count("<circle") == 2 and 'class="zero"' in part
-    assert re.search(r'<th scope="row">sex</th><td>sex</td><td>finetune</td><td class="num">[+-]0\.\d{3} ± ', part)
-    assert {"auxiliary_gain", "sweep_beta_auc", "sweep_beta_acc", "weight_finetune_NC"} <= names
+    part = section(report(config), "auxiliary")
+    assert part.count('class="mark') == 2 and 'class="reference"' in part
+    assert re.search(r'<th scope="row">sex</th><td>sex</td><td>finetune</td><td class="num">[+−]0\.\d{3} ± ', part)
+    assert {"auxiliary_gain", "sweep_beta_auc", "sweep_beta_acc", "weight_finetune_NC"} <= figures(config)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------
 
 
+def view_of(**scores: Interval) -> View:
+    rows = [
+        Row(i, run, run, {"auc": s, "acc": NONE}, {}, NONE, None, 12.0, "") for i, (run, s) in enumerate(scores.items())
+    ]
+    return View("NC", sorted(rows, key=lambda row: -row.height("auc")), ())
+
+
 def said(audit: dict[str, Any] | None = None, **scores: Interval) -> str:
-    return " ".join(answer("NC", scores, {run: run for run in scores}, audit=audit)).replace("\xa0", " ")
+    return " ".join(answer(view_of(**scores), "auc", audit))
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict[str, Any]:
@@ -502,36 +497,36 @@ def pair(first: str, second: str, value: float, p: float) -> dict[str, Any]:
 def test_the_answer_says_when_the_lead_may_be_chance() -> None:
     text = said(gp=Interval(0.8, 0.05, 3), fedda=Interval(0.77, 0.02, 3), fedavg=Interval(0.6, 0.02, 3))
     assert text.startswith("gp reaches the highest AUC at NC: 0.800 ± 0.050 over 3 seeds.")
-    assert "overlaps with that of fedda: between these the order may be chance" in text
+    assert "overlaps that of fedda: their order is uncertain" in text
 
 
 def test_the_answer_says_when_the_lead_is_clear() -> None:
     text = said(gp=Interval(0.8, 0.01, 3), fedavg=Interval(0.6, 0.02, 3))
-    assert "does not overlap with that of any other run" in text
+    assert "does not overlap that of any other run" in text
 
 
 def test_the_answer_goes_by_the_same_patients_where_these_were_compared_as_the_cards_do() -> None:
     apart = {"gp": Interval(0.8, 0.01, 3), "target_only": Interval(0.6, 0.01, 3)}
     text = said({"pairs": [pair("target_only", "gp", -0.2, 0.3)]}, **apart)
-    assert "its lead over target_only may be chance" in text and "but on the same patients that may be chance" in text
+    assert "its lead over target_only is not significant" in text and "a non-significant difference" in text
     close = {"gp": Interval(0.8, 0.3, 3), "fedda": Interval(0.7, 0.3, 3), "target_only": Interval(0.6, 0.3, 3)}
     both = [pair("gp", "fedda", 0.1, 0.001), pair("gp", "target_only", 0.2, 0.001)]
     text = said({"pairs": both}, **close)
-    assert "its lead over every other run is unlikely to be chance" in text
-    assert "and on the same patients that is unlikely to be chance" in text
+    assert "its lead over every other run is significant" in text
+    assert "a significant difference on the same patients" in text
     text = said({"pairs": both[:1]}, **close)
-    assert "over every other run that was compared is unlikely" in text and "Not compared so: target_only." in text
+    assert "over every other run that was compared is significant" in text and "Not compared: target_only." in text
     for told in (text, said({"pairs": [pair("gp", "fedda", -0.1, 0.001), both[1]]}, **close)):
-        assert "95 % interval" not in told
-    assert "its lead over fedda may be chance" in told, "surely worse on the seeds that both have is no lead"
+        assert "95% confidence interval" not in told
+    assert "its lead over fedda is not significant" in told, "surely worse on the seeds that both have is no lead"
 
 
 def test_the_oracle_is_no_competitor_and_the_target_alone_is_the_yardstick() -> None:
     text = said(oracle=Interval(0.9, 0.01, 3), gp=Interval(0.8, 0.01, 3), target_only=Interval(0.7, 0.2, 3))
     assert text.startswith("gp reaches")
     assert "gp is 0.100 above training on the target’s own labels alone (target_only)" in text
-    assert "but the intervals over seeds overlap" in text
-    assert "(oracle, not a competitor) the AUC is 0.900" in text
+    assert "the intervals over seeds overlap" in text
+    assert "(oracle, an upper bound) the AUC is 0.900" in text
 
 
 def test_when_the_target_alone_is_best_the_others_did_not_help() -> None:
@@ -553,10 +548,9 @@ def test_ticks_are_round_numbers_inside_the_range() -> None:
 
 
 def test_a_curve_breaks_where_a_round_is_undefined() -> None:
-    none: list[float | None] = [None] * 4
-    drawn = curves([Line(0, "gp", [1, 2, 3, 4], [0.5, 0.6, None, 0.7], none, none)], "t", "AUC")
+    drawn = by_round([Line(0, "gp", [1, 2, 3, 4], [0.5, 0.6, None, 0.7])], "t", "AUC")
     assert drawn.count("<polyline") == 2
-    assert curves([Line(0, "gp", [1], [None], [None], [None])], "t", "AUC") == ""
+    assert by_round([Line(0, "gp", [1], [None])], "t", "AUC") == ""
 
 
 def test_numbers_are_written_for_readers() -> None:
@@ -575,17 +569,17 @@ def test_a_second_study_folder_is_not_read(tmp_path: Path) -> None:
 
 def test_models_passed_on_to_the_target_and_features_are_shown_where_they_crossed(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "kd3a": {}}, "seeds": [0]})
-    assert "Passed on" not in section(report(config), "bytes")
+    assert "Forwarded" not in section(report(config), "communication")
     path = config.parent / "runs/kd3a/NC/0/ledger.jsonl"
     head = '{"round": 1, "step": "learn", "messages": 1, '
     passed = '"from": "server", "to": "NC", "kind": "individual", "bytes": 987654}\n'
     shown = '"from": "NC", "to": "server", "kind": "features", "bytes": 54321}\n'
     path.write_text(path.read_text() + head + passed + head + shown)
-    part = section(report(config), "bytes")
+    part = section(report(config), "communication")
     text = visible(part)
-    assert "Passed on to the target" in text and "987,654" in text.replace(" ", ",").replace("\u202f", ",")
+    assert "Forwarded to the target" in text and "987,654" in text.replace(" ", ",").replace("\u202f", ",")
     assert "models of single hospitals, not averaged" in text and "one vector for each image" in text
-    assert 'class="kind-' in part and "individual: " not in part  # the bars count what left hospitals
+    assert 'class="fill c' in part and "individual: " not in part  # the bars count what left hospitals
 
 
 # --- score against bytes ----------------------------------------------------------------------------------------------
@@ -593,7 +587,7 @@ def test_models_passed_on_to_the_target_and_features_are_shown_where_they_crosse
 
 def plane_of(page: str) -> str:
     """The first drawing of the section on bytes."""
-    found = re.search(r'(?s)<section id="communication">.*?(<svg class="chart".*?</svg>)', page)
+    found = re.search(r'(?s)<section id="efficiency">.*?(<svg class="chart".*?</svg>)', page)
     assert found
     return found[1]
 
@@ -608,12 +602,12 @@ def test_scores_stand_against_all_bytes_sent_on_a_logarithmic_axis(tmp_path: Pat
     ends = {run: float(x) for run, x in re.findall(r"<title>(\w+): ([\d.,]+) MB</title>", drawing)}
     # Four sources, four rounds; up a model and a count, down a model with each of them.
     assert ends == pytest.approx({"fedavg": 4 * 4 * 3 * 2.8, "gp": 4 * 4 * 3 * 0.28}, rel=0.01)
-    at = {int(i): float(x) for i, x in re.findall(r'data-run="(\d)".*?class="mark"[^>]*translate\(([\d.]+)', drawing)}
+    at = {int(i): float(x) for i, x in re.findall(r'data-run="(\d)".*?class="mark[^>]*translate\(([\d.]+)', drawing)}
     marks = re.findall(r'x="([\d.]+)" y="\d+\.?\d*" text-anchor="middle">([\d.]+)</text>', drawing)
     place = {float(text): float(x) for x, text in marks}
     assert place[20.0] - place[10.0] == pytest.approx(place[10.0] - place[5.0], abs=0.2)  # one factor, one distance
     assert place[10.0] < at[1] < place[20.0] < at[0]  # gp ends at 13 MB, fedavg at 134
-    assert len(re.findall('<polyline class="trail"', drawing)) == 2
+    assert len(re.findall('<polyline class="line thin', drawing)) == 2
     assert "log scale" in visible(page)
 
 
@@ -630,16 +624,16 @@ def test_the_table_of_scores_by_bytes_counts_both_ways_until_each_round(tmp_path
 
 def test_a_run_that_sends_nothing_stands_left_of_all_and_one_amount_is_no_axis() -> None:
     score = Interval(0.7, 0.05, 3)
-    silent = Point(0, "alone", score, [(0.0, 0.6), (0.0, 0.7)])
-    few, many = Point(1, "few", score, [(0.5, 0.6), (1.0, 0.7)]), Point(2, "many", score, [(50.0, 0.6), (1000.0, 0.7)])
-    drawing = str(plane([silent, few, many], "title", ("MB", "AUC")))
-    x = [float(v) for v in re.findall(r'class="mark"[^>]*translate\(([\d.]+)', drawing)]
+    silent = Trail(0, "alone", score, [(0.0, 0.6), (0.0, 0.7)])
+    few, many = Trail(1, "few", score, [(0.5, 0.6), (1.0, 0.7)]), Trail(2, "many", score, [(50.0, 0.6), (1000.0, 0.7)])
+    drawing = str(against_cost([silent, few, many], "title", ("MB", "AUC")))
+    x = [float(v) for v in re.findall(r'class="mark[^>]*translate\(([\d.]+)', drawing)]
     assert x == sorted(x) and len(set(x)) == 3
-    assert drawing.count('class="trail"') == 2 and ">0</text>" in drawing
+    assert drawing.count('class="line thin') == 2 and ">0</text>" in drawing
     assert ">1,000</text>" in drawing and "nan" not in drawing
-    for only in ([silent], [Point(1, "one", score, [(2.0, 0.7)])]):
-        assert "nan" not in str(plane(only, "title", ("MB", "AUC")))
-    assert str(plane([], "title", ("MB", "AUC"))) == ""
+    for only in ([silent], [Trail(1, "one", score, [(2.0, 0.7)])]):
+        assert "nan" not in str(against_cost(only, "title", ("MB", "AUC")))
+    assert str(against_cost([], "title", ("MB", "AUC"))) == ""
 
 
 def test_bytes_of_all_targets_are_the_mean_over_them(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from fdamed.cli.main import main
-from fdamed.report.advice import drawing, ranking, reach, sentences, sources
-from fdamed.report.advice_evaluation import by_chance, judged, together
-from fdamed.report.decision_map import Spot, alone, landscape
+from fdamed.report.advice import decision_map, ranking, reach, sentences, sources
+from fdamed.report.advice_evaluation import by_chance, evaluate, together
+from fdamed.report.plots.decision_map import Spot, landscape
+from fdamed.report.plots.figure import standalone
 from tests.support.run_folders import CLIENTS, edit, write_json, write_study
 
 NAMES = {"fedgp": ("fedgp", 0.5), "fedavg": ("fedavg", None), "target_only": ("target_only", None)}
@@ -67,7 +69,7 @@ def scores(**runs: list[float]) -> pd.DataFrame:
 
 
 def hindsight(told: dict[str, Any], **runs: list[float]) -> Any:
-    return judged(told, scores(**runs), "auc", "AUC", {run: run for run in runs})
+    return evaluate(told, scores(**runs), "auc", "AUC", {run: run for run in runs})
 
 
 def test_what_was_lost_is_the_paired_difference_to_the_best_run() -> None:
@@ -75,34 +77,34 @@ def test_what_was_lost_is_the_paired_difference_to_the_best_run() -> None:
     assert (after.recommended, after.best) == ("fedgp", "fedavg")
     assert after.lost.mean == pytest.approx(0.2) and after.lost.half == pytest.approx(0.0, abs=1e-9)
     assert after.verdict == "No."
-    assert [(r.run, r.promised_rank, r.rank) for r in after.rows] == [
+    assert [(r.run, r.predicted_rank, r.rank) for r in after.rows] == [
         ("fedgp", 1, 2),
         ("fedavg", 2, 1),
         ("target_only", 3, 3),
     ]
     text = " ".join(after.sentences)
-    assert "Following the advice lost 0.200 ± 0.000, more than chance between seeds explains." in text
+    assert "Following the recommendation lost 0.200 ± 0.000, a significant difference over seeds." in text
     # Losses 0.2, 0 and 0.3: 0.5 / 3.
-    assert "picked blindly among them would have lost 0.167" in text
+    assert "picked at random among them would have lost 0.167" in text
     # Of three pairs one is turned round: (2 - 1) / 3; of the six orders three have one inversion or none.
     assert after.agreement == pytest.approx(1 / 3)
-    assert "a random order of 3 runs does as well in 50\u00a0% of all cases" in text
+    assert "a random order of 3 runs agrees as well in 50% of cases" in text
 
 
 def test_a_loss_within_the_noise_of_the_seeds_is_not_called_wrong() -> None:
     after = hindsight(advice(), fedgp=[0.6, 0.8], fedavg=[0.9, 0.6])
     assert after.best == "fedavg"
-    assert after.verdict == "Not the best run, but within chance."
-    assert "which cannot be told from chance" in " ".join(after.sentences)
+    assert after.verdict == "Not the best run, but not significantly worse."
+    assert "which is not significant" in " ".join(after.sentences)
 
 
 def test_right_advice_is_right_only_as_far_as_its_lead_goes() -> None:
     sure = hindsight(advice(), fedgp=[0.8, 0.81, 0.8], fedavg=[0.6, 0.61, 0.61])
     assert sure.verdict == "Yes." and sure.lost.mean == 0.0
-    assert hindsight(advice(), fedgp=[0.8, 0.6], fedavg=[0.6, 0.7]).verdict == "Yes, but within chance."
+    assert hindsight(advice(), fedgp=[0.8, 0.6], fedavg=[0.6, 0.7]).verdict == "Yes, but not significantly."
     one = hindsight(advice(), fedgp=[0.8], fedavg=[0.6])
-    assert one.verdict == "Yes, but within chance."
-    assert "one seed cannot tell from chance" in " ".join(one.sentences)
+    assert one.verdict == "Yes, but not significantly."
+    assert "one seed cannot test" in " ".join(one.sentences)
 
 
 def test_only_seeds_that_all_compared_runs_have_are_compared() -> None:
@@ -113,7 +115,7 @@ def test_only_seeds_that_all_compared_runs_have_are_compared() -> None:
 def test_runs_outside_the_theory_are_named_when_they_are_better_but_the_upper_bound_is_not() -> None:
     after = hindsight(advice(), fedgp=[0.7, 0.7], fedavg=[0.6, 0.6], gp=[0.8, 0.8], oracle=[0.9, 0.9])
     text = " ".join(after.sentences)
-    assert "does not speak of gp, which reached more: AUC 0.800" in text and "oracle" not in text
+    assert "does not cover gp, which scored higher: AUC 0.800" in text and "oracle" not in text
     assert {r.run for r in after.rows} == {"fedgp", "fedavg"}
 
 
@@ -129,8 +131,8 @@ def test_a_recommended_method_that_was_not_run_is_said() -> None:
     after = hindsight(told, fedgp=[0.8, 0.8], fedavg=[0.6, 0.6])
     assert after.sentences[0] == "fedgp_auto itself was not run."
     text = " ".join(sentences(told))
-    assert "fedgp(0.5) is the best in 60\u00a0% of them, more often than the recommended one." in text
-    assert "expected are 0.20 to 0.60" in text
+    assert "fedgp(0.5) is best in 60% of them, more often than the recommended one." in text
+    assert "expected values are 0.20 to 0.60" in text
 
 
 @pytest.mark.parametrize(
@@ -143,9 +145,9 @@ def test_how_well_a_random_order_does(agreement: float, runs: int, share: float 
 
 def test_the_sentences_name_method_beta_interval_and_sources() -> None:
     text = " ".join(sentences(advice()))
-    assert "fedgp with β = 0.5: predicted error 0.200 (0.100 to 0.300), smallest of all 2 in 70\u00a0% of 200" in text
+    assert "fedgp with β = 0.5: predicted error 0.200 (0.100 to 0.300), the smallest of 2 in 70% of 200" in text
     assert "The best fixed β is 0.4 for FedDA and 0.6 for FedGP." in text
-    assert "CO is expected to help. LO is expected to hurt. Whether ED helps cannot be told." in text
+    assert "CO is expected to help. LO is expected to hurt. Whether ED helps is uncertain." in text
     assert reach({"value": -0.5, "low": -1.0, "high": 120.0}) == "−0.500 (−1.00 to 120)"
 
 
@@ -163,26 +165,22 @@ def test_sources_stand_in_the_region_of_the_rule_with_the_smallest_error() -> No
 
 
 def test_the_map_names_its_regions_and_spreads_the_names_of_sources() -> None:
-    picture = str(drawing(advice()))
+    picture = str(decision_map(advice()))
     assert 'role="img"' in picture and 'aria-label="NC: τ² = 0.50' in picture
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
     assert {"target only", "source only", "LO", "CO", "ED"} <= set(texts)
     assert "<style" not in picture, "a style inside the page would change the whole page"
-    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="(?:start|end)" style', picture))
+    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="(?:start|end)">(?:LO|CO|ED)<', picture))
     assert len(heights) == 3 and all(b - a >= 14.9 for a, b in itertools.pairwise(heights))
 
 
-def test_a_map_as_a_file_brings_its_colors_for_light_and_dark_and_escapes_names() -> None:
+def test_a_map_as_a_file_has_its_colors_written_out_and_escapes_names() -> None:
     spots = [Spot("<b>&", (1.0, 0.5, 2.0), (1.0, 1e-9, 2.0))]
-    picture = alone(landscape(lambda sigma, d: "fedgp" if d < sigma else "target_only", spots, "t", ("x", "y")))
-    assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "prefers-color-scheme:dark" in picture
+    picture = standalone(landscape(lambda sigma, d: "fedgp" if d < sigma else "target_only", spots, "t"))
+    assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert ".c2 { color: #009e73; }" in picture and "var(" not in picture and "light-dark" not in picture
     assert "<b>" not in picture and "&lt;b&gt;&amp;" in picture
-    assert picture.count("wins</title>") == 2
-
-
-@pytest.fixture(autouse=True)
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdamed.report.export_figures.pictures", lambda *_: iter(()))
+    assert picture.count('class="half') == 4, "two regions and their entries in the legend"
 
 
 def words(config: Path) -> str:
@@ -201,12 +199,12 @@ STUDY: dict[str, Any] = {
 def test_the_report_shows_advice_only_where_the_configuration_asks_for_it(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     write_json(config.parent / "advice/NC.json", advice())
-    assert "Advice before training" not in words(config)
+    assert "Recommendation before training" not in words(config)
     edit(config, advise=True)
     text = words(config)
-    assert "Advice before training" in text and "Was it right?" in text
-    assert "theory promises most of fedgp with β = 0.5" in text
-    assert "4.0 % of the 10,000 of one training run" in text.replace("\xa0", " ")
+    assert "Recommendation before training" in text and "Was it right?" in text
+    assert "theory recommends fedgp with β = 0.5" in text
+    assert "4.0% of the 10,000 of one training run" in text
     tables = config.parent / "report/tables"
     assert (tables / "advice.csv").read_text().splitlines()[1].startswith("NC,fedgp,0.5,0.2,")
     assert (tables / "advice_judged.csv").read_text().splitlines()[1].startswith("NC,auc,fedgp,fedgp,0,")
@@ -214,9 +212,9 @@ def test_the_report_shows_advice_only_where_the_configuration_asks_for_it(tmp_pa
 
 def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY, advise=True)
-    assert "No advice is there for NC." in words(config)
+    assert "There is no recommendation for NC." in words(config)
     write_json(config.parent / "advice/NC.json", advice() | {"weak": True})
-    assert "this advice rests on little" in words(config)
+    assert "Weak evidence." in words(config)
 
 
 def test_each_target_has_its_own_advice_and_all_are_counted_together(tmp_path: Path) -> None:
@@ -225,6 +223,6 @@ def test_each_target_has_its_own_advice_and_all_are_counted_together(tmp_path: P
     for target in ("LO", "CO"):
         write_json(config.parent / f"advice/{target}.json", advice(target))
     text = words(config)
-    assert "At LO the theory promises" in text and "At CO the theory promises" in text
-    assert "No advice is there for ED." in text
-    assert "best of the runs that it can speak of at 2 of 2 targets; following it lost 0.000 in AUC" in text
+    assert "At LO the theory recommends" in text and "At CO the theory recommends" in text
+    assert "There is no recommendation for ED." in text
+    assert "best of the runs that it covers at 2 of 2 targets; following it lost 0.000 in AUC" in text

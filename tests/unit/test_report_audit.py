@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fdamed.evaluation.ranking import ranking
+from fdamed.evaluation.comparisons import ranking
 from fdamed.export import model_card_scores as card_scores
 from fdamed.export.document import Table
-from fdamed.report import attribute_inference as leaks
-from fdamed.report import audit_tables, subgroups
-from fdamed.report import comparisons as audited
+from fdamed.report.plots.ranks import critical_difference
+from fdamed.report.sections import attribute_inference, calibration, comparison, subgroups
+from fdamed.report.study import NONE, Row, View
 
 
 def pair(first: str, second: str, value: float, p: float) -> dict:
@@ -67,11 +68,11 @@ def audit() -> dict:
     }
 
 
-INDEX = {"fedavg": 0, "gp": 1, "oracle": 2}
+INDEX = {"fedavg": 0, "gp": 1, "oracle": 2, "gp_aux": 3}
 
 
 def test_the_matrix_is_antisymmetric_and_counts_what_is_sure(audit) -> None:
-    rows = {row["run"]: row for row in audited.matrix(audit, ["oracle", "gp", "fedavg"], "auc")}
+    rows = {row["run"]: row for row in comparison.matrix(audit, ["oracle", "gp", "fedavg"], "auc")}
     assert rows["gp"]["cells"][2]["points"] == pytest.approx(10)
     assert rows["fedavg"]["cells"][1]["points"] == pytest.approx(-10)
     assert (rows["gp"]["cells"][2]["low"], rows["gp"]["cells"][2]["high"]) == pytest.approx((8, 12))
@@ -84,30 +85,39 @@ def test_the_matrix_is_antisymmetric_and_counts_what_is_sure(audit) -> None:
     assert rows["gp"]["cells"][1] is None
 
 
-def test_the_best_run_that_could_be_had_is_open(audit) -> None:
-    methods = {"fedavg": "fedavg", "gp": "gp", "oracle": "oracle"}
-    section = audited.block(audit, ["oracle", "gp", "fedavg"], methods, INDEX)
-    assert [(f["run"], f["open"]) for f in section["forests"]] == [("oracle", False), ("gp", True)]
-    assert [d["run"] for d in section["diagrams"]] == ["gp"]
-    assert section["gaps"][0]["sure"]
+def study(**audits: dict) -> Any:
+    """The parts of a study that the sections about audits look at; the oracle is the best run."""
+    methods = {"oracle": "oracle", "gp": "gp", "gp_aux": "gp", "fedavg": "fedavg"}
+    rows = [
+        Row(i, run, method, {"auc": NONE}, {}, NONE, None, None, "") for i, (run, method) in enumerate(methods.items())
+    ]
+    views = [View(target, rows, ()) for target in audits]
+    return SimpleNamespace(audits=audits, views=views, methods=methods, index=INDEX, plain=methods)
+
+
+def test_the_best_run_that_is_no_upper_bound_is_open(audit) -> None:
+    shown = subgroups.shown(study(A=audit))["A"]
+    assert [(one["run"], one["open"]) for one in shown["runs"]] == [("oracle", False), ("gp", True)]
+    assert [one["name"] for one in calibration.diagrams(study(A=audit))["A"]["runs"]] == ["gp"]
+    assert shown["gaps"][0]["significant"]
 
 
 def test_names_of_groups_are_text_and_not_markup(audit) -> None:
     drawn = subgroups.forest(audit, "gp", 1)
     assert "&lt;b&gt;Female" in drawn and "<b>Female" not in drawn
-    assert "1,200 images" in drawn and "sex: &lt;b&gt;Female: +10.0 points, +5.0 to +15.0" in drawn
+    assert "1,200 images" in drawn and "sex: &lt;b&gt;Female: gain over fedavg in points +10.0, +5.0 to +15.0" in drawn
 
 
 def test_ranks_are_taken_over_the_targets_that_were_told(audit) -> None:
     other = audit | {"scores": {"auc": {"fedavg": told(0.8), "gp": told(0.7), "oracle": told(0.9)}}}
-    found = audited.ranked({"A": audit, "B": other, "C": audit | {"scores": {}}}, ["fedavg", "gp", "oracle"])
+    found = comparison.ranked({"A": audit, "B": other, "C": audit | {"scores": {}}}, ["fedavg", "gp", "oracle"])
     assert (found.names, found.ranks, found.sets) == (("oracle", "fedavg", "gp"), (1.0, 2.5, 2.5), 2)
-    assert audited.ranked({"A": audit}, ["fedavg", "gp"]) is None
+    assert comparison.ranked({"A": audit}, ["fedavg", "gp"]) is None
 
 
 def test_the_drawing_of_ranks_names_everybody_once() -> None:
     found = ranking([f"run{i}" for i in range(7)], np.arange(7 * 6).reshape(6, 7) % 11)
-    drawn = audited.critical_difference(found)
+    drawn = critical_difference(found)
     assert all(drawn.count(f">run{i} ") == 1 for i in range(7))
     assert f"critical difference {found.apart:.2f}" in drawn
 
@@ -130,32 +140,35 @@ def probe() -> dict:
     }
 
 
-def test_what_the_features_give_away_is_drawn_and_heads_are_told_by_size() -> None:
-    section = leaks.block(probe(), ["gp_aux", "gp", "classical"], {"gp": 0, "gp_aux": 1, "classical": 2})
-    assert section is not None
-    assert [row["run"] for row in section["rows"]] == ["untrained", "gp_aux", "gp"]
-    assert [(h["attribute"], h["sure"]) for h in section["heads"]] == [("sex", True), ("age", False)]
-    assert "sex from gp_aux: 0.700, 0.600 to 0.800" in section["drawing"] and section["drawing"].count("<circle") == 5
-    assert leaks.block(None, ["gp"], {"gp": 0}) is None
-    assert leaks.block({"attributes": {}, "images": 0}, ["gp"], {"gp": 0}) is None
+def test_attribute_inference_is_drawn_and_heads_are_ordered_by_their_effect(audit) -> None:
+    whole = study(A=audit | {"runs": {"gp_aux": [0], "gp": [0]}, "probe": probe()})
+    shown = attribute_inference.shown(whole)["A"]
+    assert [run for run, _ in shown["rows"]] == ["untrained", "gp", "gp_aux"]
+    assert [(h["attribute"], h["significant"]) for h in shown["heads"]] == [("sex", True), ("age", False)]
+    drawn = attribute_inference.plots(whole)["probe_A"]
+    assert "gp_aux: sex 0.700, 0.600 to 0.800" in drawn and drawn.count('class="mark') == 5
+    assert drawn.count('class="cross') == 5 and "&lt;i&gt;" not in drawn
+    for nothing in (None, {"attributes": {}, "images": 0}):
+        assert attribute_inference.shown(study(A=audit | {"probe": nothing})) == {}
 
 
-def test_audits_of_all_targets_stand_in_tables(audit) -> None:
+def test_audits_of_all_targets_are_in_the_tables(audit) -> None:
     seeds = audit | {"pairs": [p | {"seeds": 1, "cohens_h": 0.1} for p in audit["pairs"]], "probe": probe()}
-    sheets = audit_tables.tables({"A": seeds, "B": seeds})
+    modules = (attribute_inference, calibration, comparison, subgroups)
+    sheets = {name: sheet for m in modules for name, sheet in m.tables(study(A=seeds, B=seeds)).items()}
     assert len(sheets["pairs"]) == 6 and set(sheets["pairs"]["target"]) == {"A", "B"}
     assert sheets["probe"].set_index(["target", "attribute", "run"]).loc[("A", "age", "gp"), "r2"] == 0.1
     assert sheets["probe_heads"]["heads"].tolist() == ["sex"] * 4
     assert set(sheets["subgroups"]["metric"]) >= {"auc", "brier", "calibration_error"}
     assert len(sheets["gaps"]) == 2 and len(sheets["calibration"]) == 2
-    assert all(sheet.empty for sheet in audit_tables.tables({}).values())
+    assert all(sheet.empty for m in modules for sheet in m.tables(study()).values())
 
 
 def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown(audit) -> None:
-    methods = {"fedavg": "fedavg", "gp": "gp", "oracle": "oracle"}
-    section = audited.block(audit, ["oracle", "gp", "fedavg"], methods, INDEX)
-    assert section["probe"] is None and section["diagrams"][0]["limit"] is None
-    assert section["metrics"] == ["AUC"] and section["forests"][1]["rows"][0]["gain"]["value"] == 0.1
+    assert attribute_inference.probed(study(A=audit)) == {}
+    assert calibration.diagrams(study(A=audit))["A"]["runs"][0]["limit"] is None
+    assert comparison.context(study(A=audit))["shown"]["A"]["metrics"] == ["AUC"]
+    assert subgroups.shown(study(A=audit))["A"]["runs"][1]["rows"][0]["gain"]["value"] == 0.1
 
 
 def test_a_card_calls_hidden_what_a_group_may_not_tell() -> None:

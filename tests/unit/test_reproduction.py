@@ -9,8 +9,7 @@ import pytest
 from fdamed.config.runs import Swept
 from fdamed.config.study import Published
 from fdamed.evaluation.reproduction import cells, table, within
-from fdamed.report import figures
-from fdamed.report import reproduction as repeated
+from fdamed.report.sections import published as section
 
 
 def record(run: str, curve: list[float]) -> SimpleNamespace:
@@ -49,22 +48,22 @@ def test_a_curve_that_rises_and_falls_is_crossed_where_it_falls() -> None:
     assert [c.crossed for c in cells(published, ["T"], runs)] == [5, 2]
 
 
-def test_the_page_has_a_row_a_method_with_each_value_and_how_many_cells_were_reached() -> None:
+def test_the_page_has_a_row_per_method_with_each_value_and_how_many_cells_were_reached() -> None:
     published = Published(source="a paper", values={"gp-noise-0": 60.0, "gp-noise-0.4": 50.0, "oracle": 90.0})
-    found = cells(published, ["T"], [record("gp-noise-0", [0.4, 0.62]), record("gp-noise-0.4", [0.4, 0.45])])
+    records = [record("gp-noise-0", [0.4, 0.62]), record("gp-noise-0.4", [0.4, 0.45])]
+    found = cells(published, ["T"], records)
     assert within(found) == (1, 2)
-    shown = repeated.rows(found, {f"gp-noise-{v}": Swept("gp", {"noise": v}) for v in (0, 0.4)})
-    assert [(row.name, [label for label, _ in row.cells]) for row in shown] == [
+    places = {f"gp-noise-{v}": Swept("gp", {"noise": v}) for v in (0, 0.4)}
+    config = SimpleNamespace(published=published, split=SimpleNamespace(targets=["T"]), sweeps=lambda: places)
+    study = SimpleNamespace(
+        config=config, records=[SimpleNamespace(**vars(r), scores={}) for r in records], smallest=11
+    )
+    assert [(name, [label for label, _ in part]) for name, part in section.rows(found, study)] == [
         ("gp", ["noise 0", "noise 0.4"]),
         ("oracle", ["T"]),
     ]
-    content = repeated.block(shown)
-    assert [row["reached"] for row in content["rows"]] == ["1 of 2 within 2.5", "not run"]
-    first, second = content["rows"][0]["panels"]
-    assert "62.0<tspan" in first and "r2</text>" in first and "r2</text>" not in second
-    drawn = figures.cells(shown)
-    assert [a.get_title(loc="left") for a in drawn.axes if a.get_visible()] == [
-        "noise 0: 62.0 / 60.0",
-        "noise 0.4: 45.0 / 50.0",
-        "T: not run / 90.0",
-    ]
+    drawn = section.plots(study)
+    assert set(drawn) == {"reproduction_gp", "reproduction_oracle"}
+    first, second = str(drawn["reproduction_gp"]).split("<g ")[1:]
+    assert "62.0 / 60.0" in first and "r2</text>" in first and "45.0 / 50.0" in second and "r2</text>" not in second
+    assert "T: ours –, paper 90.0" in drawn["reproduction_oracle"]

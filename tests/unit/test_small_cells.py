@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fdamed.cli.commands.audit import _by_group
 from fdamed.core.disclosure import counts
 from fdamed.data.loader import classes_of
-from fdamed.evaluation.cohort import SPLITS, sizes
+from fdamed.evaluation.protocol import SPLITS, sizes
 from fdamed.evaluation.subgroups import banded, groups
 
 TABLES, SMALLEST = 1000, 11

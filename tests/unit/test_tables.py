@@ -21,10 +21,7 @@ from fdamed.config.study import Model, Recipe
 from fdamed.core.disclosure import LOCAL, counts, hides, shareable, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
-from fdamed.evaluation import auxiliary_gain as gains
-from fdamed.evaluation import cohort, protocol, sweeps
-from fdamed.evaluation import communication as traffic
-from fdamed.evaluation import compute_cost as costs
+from fdamed.evaluation import ablations, costs, protocol
 from fdamed.evaluation import run_tables as tables
 from fdamed.evaluation.intervals import Interval
 from tests.support.run_folders import CLIENTS, edit, without_auc, write_lines, write_study
@@ -105,12 +102,12 @@ def test_a_round_without_a_value_is_a_gap_not_a_zero(tmp_path: Path) -> None:
 
 def test_what_left_is_summed_by_hospital_and_kind(tmp_path: Path) -> None:
     records = records_of(write_study(tmp_path, **SMALL))
-    sent = traffic.sent(records)
+    sent = costs.sent(records)
     row = sent[(sent["run"] == "gp") & (sent["hospital"] == "LO") & (sent["kind"] == "update")].iloc[0]
     assert (row["bytes"], row["messages"], row["seeds"]) == (3 * 2_800_000, 3, 3)
     assert row["mb_per_round"] == pytest.approx(2.8)
     assert "server" not in set(sent["hospital"])
-    total = traffic.by_run(records).set_index("run").loc["gp"]
+    total = costs.by_run(records).set_index("run").loc["gp"]
     assert total["mb_out"] == pytest.approx(4 * 3 * (2_800_000 + 8) / 1e6)
 
 
@@ -126,8 +123,6 @@ def test_no_csv_cell_is_a_formula_and_numbers_stay_numbers() -> None:
 def test_markdown_and_html_show_what_they_must_not_obey() -> None:
     frame = pd.DataFrame({"run": ["<script>x</script>", "a|b\nc"], "auc": [0.5, np.nan]})
     assert tables.to_markdown(frame).splitlines()[2:] == ["| &lt;script&gt;x&lt;/script&gt; | 0.5 |", "| a\\|b c |  |"]
-    assert "<script>" not in tables.to_html(frame)
-    assert "<td></td>" in tables.to_html(frame)
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
@@ -142,11 +137,11 @@ def test_no_small_count_is_shown_or_can_be_worked_out(cells: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)), min_size=4, max_size=4))
 def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[int, int, int]]) -> None:
     sizes = {
-        "images": {s: max(c) for s, c in zip(cohort.SPLITS, cells, strict=True)},
-        "patients": {s: c[1] for s, c in zip(cohort.SPLITS, cells, strict=True)},
-        "positives": {s: c[2] for s, c in zip(cohort.SPLITS, cells, strict=True)},
+        "images": {s: max(c) for s, c in zip(protocol.SPLITS, cells, strict=True)},
+        "patients": {s: c[1] for s, c in zip(protocol.SPLITS, cells, strict=True)},
+        "positives": {s: c[2] for s, c in zip(protocol.SPLITS, cells, strict=True)},
     }
-    frame = cohort.sizes({"clients": {"A": sizes}}, 11)
+    frame = protocol.sizes({"clients": {"A": sizes}}, 11)
     for _, row in frame.iterrows():
         for column in ("images", "patients", "positives"):
             assert isinstance(row[column], str) or row[column] == 0 or row[column] >= 11
@@ -154,7 +149,7 @@ def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[i
             negatives = row["images"] - row["positives"]
             assert negatives == 0 or negatives >= 11
         else:
-            assert row["rate"] == cohort.HIDDEN
+            assert row["rate"] == protocol.HIDDEN
     splits, total = frame.iloc[:4], frame.iloc[4]
     for column in ("images", "patients", "positives"):
         hidden = splits[column].map(lambda v: isinstance(v, str)).any()
@@ -244,12 +239,12 @@ def test_runs_over_the_same_option_share_a_sweep_and_values_are_in_order() -> No
     swept = {f"gp-beta-{v}": Swept("gp", {"beta": v}) for v in (0.8, 0, 0.2)}
     swept |= {f"fedgp-beta-{v}": Swept("fedgp", {"beta": v}) for v in (0.2, 0.4)}
     swept |= {f"few-labeled-{v}": Swept("few", {"labeled": v}) for v in (100, 20)}
-    beta, labeled = sweeps.grouped(swept)
+    beta, labeled = ablations.sweeps(swept)
     assert (beta.options, list(beta.runs), beta.axis()) == (("beta",), ["gp", "fedgp"], [0, 0.2, 0.4, 0.8])
     assert (beta.numeric, beta.logarithmic) == (True, False)
     assert (labeled.axis(), labeled.logarithmic) == ([20, 100], True)
     summary = {("NC", "gp-beta-0.2", "auc"): Interval(0.7, 0.4, 3)}
-    table = sweeps.table([beta], summary, ["NC"], ["auc"])
+    table = ablations.sweep_table([beta], summary, ["NC"], ["auc"])
     assert list(table["value"]) == ["0", "0.2", "0.8", "0.2", "0.4"]
     assert table.iloc[1][["run", "mean", "high", "seeds"]].tolist() == ["gp", 0.7, 1.0, 3]
     assert table["mean"].isna().tolist() == [True, False, True, True, True]
@@ -258,7 +253,7 @@ def test_runs_over_the_same_option_share_a_sweep_and_values_are_in_order() -> No
 def test_two_options_make_one_sweep_of_pairs_and_words_are_no_numbers() -> None:
     pairs = [("model", 0.5), ("layer", 0.5), ("layer", 0.1)]
     swept = {f"gp-{g}-{b}": Swept("gp", {"granularity": g, "beta": b}) for g, b in pairs}
-    (sweep,) = sweeps.grouped(swept)
+    (sweep,) = ablations.sweeps(swept)
     assert sweep.options == ("beta", "granularity")
     assert (sweep.axis(0), sweep.axis(1)) == ([0.1, 0.5], ["layer", "model"])
     assert sweep.runs["gp"][0.5, "model"] == "gp-model-0.5"
@@ -326,7 +321,7 @@ def test_the_parameters_are_those_of_the_papers_table_3(tmp_path: Path) -> None:
     for run in runs:
         edit(config.parent / f"runs/{run}/NC/0/run.json", parameters=11_242_434)
     settings_ = load(config)
-    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    found = {c.run: c for c in costs.compute_costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
     assert (found["finetune"].parameters, found["gp_auxinfo"].parameters) == (56_212_170, 56_221_200)
     assert costs.head_parameters(["age"], Model()) == 129 * 10
 
@@ -348,7 +343,7 @@ def test_seconds_leave_out_the_first_round_and_warm_up_and_are_held_against_fine
         write_lines(config.parent / f"runs/{run}/NC/0/timing.jsonl", rows)
     edit(config.parent / "runs/gp/NC/0/run.json", options={"warmup": 2})
     settings_ = load(config)
-    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    found = {c.run: c for c in costs.compute_costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
     assert (found["finetune"].seconds.mean, found["gp"].seconds.mean) == (3.0, 6.0)
     assert (found["finetune"].ratio, found["gp"].ratio) == (1.0, 2.0)
 
@@ -369,7 +364,7 @@ def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: P
     for run, aucs in values.items():
         for seed, auc in enumerate(aucs):
             edit(config.parent / f"runs/{run}/NC/{seed}/scores/NC.json", auc=auc)
-    found = gains.gains(load(config).expanded_runs(), tables.tidy(records_of(config), 11), "auc", "NC")
+    found = ablations.auxiliary_gains(load(config).expanded_runs(), tables.tidy(records_of(config), 11), "auc", "NC")
     assert [(g.base, g.run, g.heads) for g in found] == [
         ("finetune", "sex", ("sex",)),
         ("finetune", "both", ("sex", "age")),
@@ -383,7 +378,7 @@ def test_the_parts_that_a_method_needs_besides_are_counted(tmp_path: Path) -> No
     config = write_study(tmp_path, **SMALL | {"runs": {"finetune": {}, "fada": {}}, "seeds": [0]})
     edit(config.parent / "runs/fada/NC/0/run.json", extra_parameters=157_712)
     settings_ = load(config)
-    found = {c.run: c for c in costs.costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
+    found = {c.run: c for c in costs.compute_costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
     assert found["fada"].parameters - found["finetune"].parameters == 157_712
 
 
@@ -393,6 +388,6 @@ def test_models_of_single_hospitals_that_the_server_passed_on_are_rows_of_their_
     who = '{"round": 1, "from": "server", "to": "NC", "step": "learn", '
     line = who + '"kind": "individual", "bytes": 9000, "messages": 1}\n'
     path.write_text(path.read_text() + line)
-    sent = traffic.sent(records_of(config))
+    sent = costs.sent(records_of(config))
     row = sent[sent["hospital"] == "server"]
     assert row[["to", "kind", "bytes"]].to_numpy().tolist() == [["NC", "individual", 9000.0]]

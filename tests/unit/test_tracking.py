@@ -21,7 +21,7 @@ from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
-from fdamed.report.confusion import confusion
+from fdamed.report.plots.confusion import confusion
 from fdamed.tracking.candidates import offered
 from fdamed.tracking.models import Candidate, register
 from fdamed.tracking.payload import params, points, tags

@@ -29,6 +29,6 @@ def test_epsilon_of_secure_noise_is_in_metrics_record_report_and_in_the_hospital
     assert [list(line) for line in account] == cost["spent"], "the account stays when the run is finished"
     assert epsilon(account, cost["delta"]) == cost["epsilon"]
     page = (root / "report" / "index.html").read_text(encoding="utf-8")
-    assert f"{cost['epsilon']:.2f}" in page and "secure: noise that nobody can repeat" in page.lower()
+    assert f"{cost['epsilon']:.2f}" in page and "secure: noise from the operating system" in page
     assert (root / "report" / "tables" / "privacy.csv").stat().st_size > 0
     assert json.loads((root / "membership" / "lesion.json").read_text())["targets"]["edema"]["runs"]["secure"]["loss"]

@@ -62,7 +62,7 @@ def test_every_artifact_of_the_contract_is_there(study: Path) -> None:
         assert (root / name).stat().st_size > 0, name
     for name in ("membership/lesion.json", "membership/edema.json", "report/tables/membership.csv"):
         assert (root / name).stat().st_size > 0, name
-    assert "give away" in (root / "report/index.html").read_text(encoding="utf-8")
+    assert "Membership inference" in (root / "report/index.html").read_text(encoding="utf-8")
     assert len(runs(study)) == 8
     for done in runs(study):
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
@@ -102,7 +102,7 @@ def test_every_hospital_asks_the_models_it_had_a_part_in_who_trained_them(study:
     assert set(told["lesion"]["targets"]["edema"]["runs"]) == {"fedavg", "gp_auxinfo"}
     assert set(told["edema"]["targets"]["edema"]["runs"]) == {"gp_auxinfo"}, "fedavg has never seen the target"
     assert told["edema"]["targets"]["edema"]["runs"]["gp_auxinfo"]["calibrated"]["auc"]
-    assert "Do the models give away who trained them?" in (root / "report/index.html").read_text(encoding="utf-8")
+    assert "Membership inference" in (root / "report/index.html").read_text(encoding="utf-8")
 
 
 def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:

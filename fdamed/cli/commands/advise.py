@@ -55,8 +55,8 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     """Ask the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
     import torch
 
-    from fdamed.report.advice import drawing
-    from fdamed.report.decision_map import alone
+    from fdamed.report.advice import decision_map
+    from fdamed.report.plots.figure import standalone
     from fdamed.theory import advice
     from fdamed.theory.survey import plan, survey
 
@@ -84,7 +84,7 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
         **advice.advise(findings, rules(config)),
     }
     folder = places.root / "advice"
-    write_text(folder / f"{target}.svg", alone(drawing(content)))
+    write_text(folder / f"{target}.svg", standalone(decision_map(content)))
     write_lines(folder / f"{target}.ledger.jsonl", server.ledger.lines())
     write_json(folder / f"{target}.json", content)
     return content

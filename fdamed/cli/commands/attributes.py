@@ -177,8 +177,8 @@ def _told(config: Config, question: Question, place: int, read: Read) -> dict[st
     import numpy as np
 
     from fdamed.core.disclosure import rounded
+    from fdamed.evaluation.ablations import without_heads
     from fdamed.evaluation.attribute_inference import SHUFFLES, area, explained
-    from fdamed.evaluation.auxiliary_gain import without_heads
     from fdamed.evaluation.comparisons import score, told
     from fdamed.evaluation.paired_tests import contrast
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     import torch
 
-    from fdamed.report.decision_map import panels
+    from fdamed.report.plots.decision_map import panels
     from fdamed.theory.bounds import winner
     from fdamed.theory.figure2 import SMALL, Cell, Setting, study, summary
 

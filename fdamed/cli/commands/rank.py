@@ -82,7 +82,7 @@ def ranked(sets: Sets, metric: str, wanted: list[str] | None) -> dict[str, Any]:
 
 
 def _ranking(sets: Sets, metric: str, wanted: list[str] | None) -> Any:
-    from fdamed.evaluation.ranking import ranking
+    from fdamed.evaluation.comparisons import ranking
 
     scores = [audit["scores"][metric] for audit in sets.values()]
     everywhere = [name for name in scores[0] if all(name in s for s in scores)]
@@ -97,15 +97,8 @@ def _ranking(sets: Sets, metric: str, wanted: list[str] | None) -> Any:
     return ranking(common, [[s[name]["value"] for name in common] for s in scores])
 
 
-STYLE = (
-    "<style>:root{--ink:#1b1f24;--muted:#5c6570;--c0:#0072b2}text{font:12px sans-serif;fill:#1b1f24}"
-    ".tick{fill:#5c6570}.zero{stroke:#5c6570}.span{stroke-width:3;stroke-linecap:round}.leader{fill:none;opacity:.45}"
-    "</style>"
-)
-
-
 def _picture(sets: Sets, metric: str, runs: list[str]) -> str:
-    from fdamed.report.comparisons import critical_difference
+    from fdamed.report.plots.figure import standalone
+    from fdamed.report.plots.ranks import critical_difference
 
-    drawn = str(critical_difference(_ranking(sets, metric, runs)))
-    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", ">" + STYLE, 1) + "\n"
+    return standalone(critical_difference(_ranking(sets, metric, runs)))

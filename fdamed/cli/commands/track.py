@@ -93,8 +93,8 @@ def models_of(config: Config, records: list[Record]) -> list[Candidate]:
 def of_runs(config: Config, records: list[Record]) -> list[Entry]:
     """Every finished run with its configuration, its curve and its confusion matrix."""
     from fdamed.core.disclosure import shareable
-    from fdamed.report.confusion import confusion_svg
-    from fdamed.report.svg import run_curve
+    from fdamed.report.plots.confusion import confusion_svg
+    from fdamed.report.plots.lines import run_curve
 
     smallest = config.privacy.smallest_cell
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,157 @@
+"""Ablations: sweeps over the values of an option, and auxiliary heads against the same run without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fdamed.config.runs import Run
+from fdamed.evaluation.intervals import Interval, over_seeds
+from fdamed.evaluation.run_tables import ALL_TARGETS, HEADLINE, at_target, clipped
+
+if TYPE_CHECKING:
+    from fdamed.config.runs import Swept
+
+Value = float | int | str | bool
+LOGARITHMIC = frozenset({"labeled"})
+"""Options whose values are spread over orders of magnitude."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All runs that go over the same options."""
+
+    options: tuple[str, ...]
+    runs: Mapping[str, Mapping[tuple[Value, ...], str]]
+    """Run of the configuration -> values -> the run that was made of it."""
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.options)
+
+    @property
+    def values(self) -> list[tuple[Value, ...]]:
+        """Every value that some run has, ascending where they are numbers."""
+        return sorted(dict.fromkeys(v for cells in self.runs.values() for v in cells), key=_order)
+
+    def axis(self, place: int = 0) -> list[Value]:
+        """The values of one of the options, in order."""
+        return list(dict.fromkeys(v[place] for v in sorted(self.values, key=lambda v: _order(v[place : place + 1]))))
+
+    @property
+    def numeric(self) -> bool:
+        return all(is_number(v) for values in self.values for v in values)
+
+    @property
+    def logarithmic(self) -> bool:
+        return self.numeric and self.options[0] in LOGARITHMIC and all(float(v[0]) > 0 for v in self.values)
+
+
+def is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _order(values: tuple[Value, ...]) -> tuple[tuple[bool, float, str], ...]:
+    return tuple((not is_number(v), float(v) if is_number(v) else 0.0, str(v)) for v in values)
+
+
+def sweeps(swept: Mapping[str, Swept]) -> list[Sweep]:
+    """The sweeps of a study: runs over the same options share one."""
+    out: dict[tuple[str, ...], dict[str, dict[tuple[Value, ...], str]]] = {}
+    for name, entry in swept.items():
+        options = tuple(sorted(entry.values))
+        cells = out.setdefault(options, {}).setdefault(entry.run, {})
+        cells[tuple(entry.values[o] for o in options)] = name
+    return [Sweep(options, runs) for options, runs in out.items()]
+
+
+def sweep_table(
+    found: Sequence[Sweep],
+    summary: Mapping[tuple[str, str, str], Interval],
+    targets: Sequence[str],
+    metrics: Sequence[str] = HEADLINE,
+) -> pd.DataFrame:
+    """One row a target, run, value and metric: mean, low, high, seeds over the runs of every sweep."""
+    none = Interval(None, None, 0)
+    rows = []
+    for sweep in found:
+        for target in targets:
+            for run, cells in sweep.runs.items():
+                for values in sorted(cells, key=_order):
+                    for metric in metrics:
+                        score = summary.get((target, cells[values], metric), none)
+                        value = "; ".join(str(v) for v in values)
+                        head = ("; ".join(sweep.options), target, run, value, metric)
+                        rows.append((*head, score.mean, *clipped(score), score.n))
+    columns = ["option", "target", "run", "value", "metric", "mean", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype({"mean": "float64", "low": "float64", "high": "float64"})
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A run's score minus that of its base, paired within seeds."""
+
+    base: str
+    run: str
+    heads: tuple[str, ...]
+    score: Interval
+    """Of the difference, over the seeds that both have."""
+
+
+def families(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """Base -> the runs that add heads to it and change nothing else; only bases with at least two such runs."""
+    bases = {_rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
+    out: dict[str, dict[float, list[str]]] = {}
+    for name, run in runs.items():
+        if run.auxiliary is not None and _rest(run) in bases:
+            out.setdefault(bases[_rest(run)], {}).setdefault(run.auxiliary.alpha, []).append(name)
+    best = {base: max(alphas.values(), key=len) for base, alphas in out.items()}
+    return {base: members for base, members in best.items() if len(members) > 1}
+
+
+def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
+    """Run with auxiliary heads -> the run that differs from it in nothing else, where there is one."""
+    bases = {_rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
+    return {n: bases[_rest(r)] for n, r in runs.items() if r.auxiliary is not None and _rest(r) in bases}
+
+
+def _rest(run: Run) -> str:
+    return str(sorted(run.model_dump(mode="json", exclude={"auxiliary", "sweep"}).items()))
+
+
+def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, target: str) -> list[Gain]:
+    """The gain of every run with heads at `target` (or over all of them), fewest heads first."""
+    here = at_target(scores)
+    here = here[here["metric"] == metric]
+    if target != ALL_TARGETS:
+        here = here[here["target"] == target]
+    table = here.pivot_table(index=["seed", "target"], columns="run", values="value", dropna=False)
+    out = []
+    for base, members in families(runs).items():
+        for name in members:
+            auxiliary = runs[name].auxiliary
+            heads = auxiliary.heads if auxiliary else ()
+            out.append(Gain(base, name, heads, _difference(table, name, base)))
+    return sorted(out, key=lambda g: (g.base, len(g.heads)))
+
+
+def _difference(table: pd.DataFrame, run: str, base: str) -> Interval:
+    """Within seed and target first, then the mean of the targets that a whole seed has."""
+    if run not in table or base not in table:
+        return Interval(None, None, 0)
+    seeds = (table[run] - table[base]).groupby("seed").agg(["mean", "count"])
+    full = table.index.get_level_values("target").nunique()
+    return over_seeds(seeds["mean"].where(seeds["count"] == full))
+
+
+def gain_table(entries: Sequence[Gain], target: str, metric: str) -> pd.DataFrame:
+    """One row a run: heads, gain, low, high, seeds."""
+    rows = [
+        (target, g.base, g.run, " + ".join(g.heads), metric, g.score.mean, g.score.low, g.score.high, g.score.n)
+        for g in entries
+    ]
+    columns = ["target", "base", "run", "heads", "metric", "gain", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype({"gain": "float64", "low": "float64", "high": "float64"})

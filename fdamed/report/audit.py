@@ -1,0 +1,68 @@
+"""What an audit says about two runs or a group of patients; audits are the files that `fdamed audit` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fdamed.evaluation.intervals import SURE
+from fdamed.report.study import Study, View, is_ceiling
+
+Audit = Mapping[str, Any]
+ENDS = ("value", "low", "high")
+SCORES = {
+    "auc": "AUC",
+    "acc": "Accuracy",
+    "balanced_acc": "Balanced accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "sens_at_spec90": "Sensitivity at specificity 0.9",
+    "f1": "F1",
+    "ap": "Average precision",
+    "brier": "Brier score",
+    "false_alarms": "False positive rate",
+    "bias": "Calibration in the large",
+}
+"""Scores as the page names them, in its order."""
+EFFECTS = {"separation": "d′", "cohens_h": "Cohen’s h", "cliffs_delta": "Cliff’s δ over seeds"}
+
+
+def pairwise(audit: Audit | None, run: str, other: str, metric: str) -> dict[str, Any] | None:
+    """How far `run` is above `other` in points, and whether that is significant; None if they were not compared."""
+    for pair in (audit or {}).get("pairs", []):
+        if pair["metric"] == metric and {pair["first"], pair["second"]} == {run, other} and run != other:
+            return oriented(pair, run)
+    return None
+
+
+def oriented(pair: Audit, run: str) -> dict[str, Any]:
+    """A compared pair as seen from one of its runs."""
+    sign = 1 if pair["first"] == run else -1
+    low, high = sorted((100 * sign * pair["low"], 100 * sign * pair["high"]))
+    effects = [f"{name} {sign * pair[k]:+.2f}" for k, name in EFFECTS.items() if pair.get(k) is not None]
+    return {
+        "other": pair["second"] if sign == 1 else pair["first"],
+        "points": 100 * sign * pair["value"],
+        "low": low,
+        "high": high,
+        "p": pair["p_holm"],
+        "significant": pair["p_holm"] < SURE,
+        "ahead": sign * pair["value"] > 0 and pair["p_holm"] < SURE,
+        "effects": ", ".join(effects),
+    }
+
+
+def group_name(group: Audit) -> str:
+    """`sex: Female`, or for two attributes `Female, under 40`."""
+    return f"{group['by'][0]}: {group['are'][0]}" if len(group["by"]) == 1 else ", ".join(group["are"])
+
+
+def audited(study: Study) -> list[tuple[View, Audit, list[str]]]:
+    """View, audit and compared runs, best first, of each target whose audit may be shown."""
+    found = [(v, study.audits[v.name]) for v in study.views if v.name in study.audits]
+    return [(v, a, [r.run for r in v.ranked if r.run in a["runs"]]) for v, a in found if not a.get("suppressed")]
+
+
+def best_run(runs: Sequence[str], study: Study, without: str = "") -> str | None:
+    """The best run that is no upper bound."""
+    return next((r for r in runs if not is_ceiling(study.methods[r]) and r != without), None)

@@ -1,0 +1,84 @@
+"""The report: one HTML page, its tables and its figures, written from the sections."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from fdamed import __version__
+from fdamed.core.files import write_text
+from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv, to_markdown
+from fdamed.report import sections, summary
+from fdamed.report.formatting import FILTERS
+from fdamed.report.plots.figure import key, spot, standalone, stylesheet
+from fdamed.report.section import Section, always, found
+from fdamed.report.study import METRICS, Study
+
+HERE = Path(__file__).parent
+
+
+def write(study: Study, folder: Path) -> None:
+    """Write index.html, tables/ and figures/ below `folder`."""
+    environment = _environment()
+    shown: list[dict[str, Any]] = []
+    for name, section in found().items():
+        needed = section.needs(study)
+        for file, table in section.tables(study).items() if needed else ():
+            if table.empty and section.needs is not always:
+                continue
+            write_text(folder / "tables" / f"{file}.csv", to_csv(table))
+            write_text(folder / "tables" / f"{file}.md", to_markdown(table))
+        if needed:
+            shown.append(
+                {"name": name, "title": section.title, "body": _body(environment, name, section, study, folder)}
+            )
+    script = (HERE / "script.js").read_text(encoding="utf-8")
+    style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
+    page = environment.get_template("page.html").render(
+        study=study,
+        sections=shown,
+        sentences=summary.sentences(study, study.views[0]),
+        cards=summary.cards(study),
+        version=__version__,
+        script=Markup(script),  # noqa: S704 - our own file
+        style=Markup(style),  # noqa: S704 - our own file
+        policy=Markup(policy(script, style)),  # noqa: S704 - hashes and our own words
+    )
+    write_text(folder / "index.html", page)
+
+
+def _body(environment: Environment, name: str, section: Section, study: Study, folder: Path) -> Markup:
+    """The section's part of the page; its plots become files, too."""
+    plots = {file: plot for file, plot in section.plots(study).items() if plot}
+    for file, plot in plots.items():
+        write_text(folder / "figures" / f"{file}.svg", standalone(plot))
+    html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
+    return Markup(html)  # noqa: S704 - rendered with autoescape
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([HERE, *sections.__path__]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= FILTERS
+    environment.globals |= {"key": key, "spot": spot, "all_targets": ALL_TARGETS, "metric_names": METRICS}
+    return environment
+
+
+def policy(script: str, style: str) -> str:
+    """Content security policy: this script and this style, nothing else; nothing is fetched or sent."""
+    rules = [f"script-src {_hash(script)}", f"style-src {_hash(style)}", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(["default-src 'none'", *rules])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,67 @@
+"""Heat maps: panels of cells whose color tells the sign and whose opacity tells the size of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from fdamed.report.plots.figure import color, figure, room, text
+
+TOP = 24.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Color, opacity, tooltip, and lines of text to write into the cell."""
+
+    index: int
+    opacity: float
+    tip: str
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    name: str
+    cells: Sequence[Sequence[Cell | None]]
+    """Rows of cells; None: no value."""
+    columns: Sequence[str] = ()
+    """Labels below; two of them stand at the ends."""
+
+
+def heat(
+    panels: Sequence[Panel], names: Sequence[str], title: str, cell: tuple[float, float], told: str, axis: str = ""
+) -> Markup:
+    """Panels side by side that share the names of their rows; `cell`: width and height."""
+    wide, high = cell
+    left, gap = room(names), 14.0
+    foot = TOP + len(names) * high
+    body = [text(left - 8, TOP + high * (i + 0.5) + 4, name, anchor="end") for i, name in enumerate(names)]
+    begin = left
+    for panel in panels:
+        count = max(len(row) for row in panel.cells)
+        body.append(text(begin, 14, panel.name, "name", "start"))
+        for i, row in enumerate(panel.cells):
+            for j, one in enumerate(row):
+                if one is not None:
+                    body += _drawn(one, begin + j * wide, TOP + i * high, wide, high)
+        if len(panel.columns) == count:
+            body += [text(begin + (j + 0.5) * wide, foot + 14, label) for j, label in enumerate(panel.columns)]
+        elif panel.columns:
+            body.append(text(begin, foot + 14, panel.columns[0], anchor="start"))
+            body.append(text(begin + count * wide, foot + 14, panel.columns[-1], anchor="end"))
+        begin += count * wide + gap
+    if axis:
+        body.append(text((left + begin - gap) / 2, foot + 32, axis, "axis"))
+    return figure(max(begin, 420.0), foot + (40 if axis else 24), title, body, "chart heat", told)
+
+
+def _drawn(one: Cell, x: float, y: float, wide: float, high: float) -> list[str]:
+    size = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{high - 1:.1f}"'
+    tip = f"<title>{escape(one.tip)}</title>"
+    out = [f'<rect class="fill {color(one.index)}" {size} fill-opacity="{one.opacity:.2f}">{tip}</rect>']
+    first = y + high / 2 + 4 - 8 * (len(one.lines) - 1)
+    out += [text(x + wide / 2, first + 16 * i, line, "value") for i, line in enumerate(one.lines)]
+    return out

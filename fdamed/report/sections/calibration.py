@@ -1,0 +1,61 @@
+"""Calibration: reliability diagrams and the expected calibration error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fdamed.report.audit import audited, best_run, group_name
+from fdamed.report.plots.lines import reliability
+from fdamed.report.section import Section
+from fdamed.report.study import Study
+
+SHOWN = 8
+"""Diagrams of runs at most."""
+
+
+def diagrams(study: Study) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Target -> diagrams of its runs and, for the best run, of its subgroups."""
+    out = {}
+    for view, audit, runs in audited(study):
+        known = [(r, audit["calibration"][r]) for r in runs if audit["calibration"].get(r, {}).get("bins")][:SHOWN]
+        of_runs = [
+            {"name": run, "file": f"calibration_{run}_{view.name}", "bins": found["bins"], "run": run}
+            | {"error": found["error"], "limit": found.get("limit")}
+            for run, found in known
+        ]
+        best = best_run(runs, study)
+        of_groups = [
+            {"name": group_name(g), "file": f"calibration_{best}_{view.name}_{i}", "bins": g["calibration"][best]}
+            | {"error": g["runs"][best]["calibration_error"], "limit": g["runs"][best].get("calibration_limit")}
+            | {"run": best}
+            for i, g in enumerate(audit["groups"])
+            if len(g["by"]) == 1 and (g.get("calibration") or {}).get(best)
+        ]
+        if of_runs or of_groups:
+            out[view.name] = {"runs": of_runs, "groups": of_groups}
+    return out
+
+
+def plots(study: Study) -> dict[str, Markup]:
+    every = [one for found in diagrams(study).values() for one in (*found["runs"], *found["groups"])]
+    titles = {one["file"]: one["run"] if one["run"] == one["name"] else f"{one['run']}, {one['name']}" for one in every}
+    return {one["file"]: reliability(titles[one["file"]], one["bins"], study.index[one["run"]]) for one in every}
+
+
+def tables(study: Study) -> dict[str, pd.DataFrame]:
+    rows = [
+        (t, run, c["error"], c.get("limit"))
+        for t, audit in study.audits.items()
+        for run, c in audit["calibration"].items()
+    ]
+    return {"calibration": pd.DataFrame(rows, columns=["target", "run", "error", "by_chance"])}
+
+
+def context(study: Study) -> dict[str, Any]:
+    return {"shown": diagrams(study), "binary": {v.name: "auc" in audit["scores"] for v, audit, _ in audited(study)}}
+
+
+SECTION = Section(34, "Calibration", diagrams, plots, tables, context)

@@ -1,0 +1,67 @@
+"""Cohort: sizes and label rates of the hospitals, the leakage check, and rejected files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from fdamed.core.disclosure import vague
+from fdamed.evaluation.protocol import SPLITS, TOTAL, rejects, sizes
+from fdamed.report.section import Section
+from fdamed.report.sections.communication import MANY, smallest_median_largest
+from fdamed.report.study import Study
+
+LEAKAGE = {
+    "patients_in_two_splits": "patients in two splits",
+    "patients_in_two_clients": "patients at two hospitals",
+    "near_duplicates": "near-duplicate images across splits",
+}
+
+
+def frame(study: Study) -> pd.DataFrame:
+    return sizes(study.cohort, study.smallest)
+
+
+def rows(study: Study) -> list[dict[str, Any]]:
+    """One row per hospital: images and label rate by split, patients in all."""
+    config, out = study.config, {}
+    for client, group in frame(study).groupby("hospital", sort=False):
+        cells = [
+            (i, f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "")
+            for i, r in zip(group["images"], group["rate"], strict=True)
+        ]
+        meaning = config.split.clients.get(str(client), "")
+        patients = list(group["patients"])[-1]
+        out[str(client)] = {"hospital": client, "meaning": meaning, "cells": cells, "patients": patients}
+    sources = [client for client in out if client not in config.split.targets]
+    if len(sources) <= MANY:
+        return list(out.values())
+
+    def images(client: str) -> float:
+        total = out[client]["cells"][-1][0]
+        return float(total) if isinstance(total, int | float) else 0.0
+
+    few = smallest_median_largest(sources, images)
+    return [out[c] for c in out if c not in sources] + [out[c] | {"meaning": what} for c, what in few.items()]
+
+
+def leakage(study: Study) -> list[tuple[bool, str]]:
+    """The findings of the leakage check, and whether each is good."""
+    found = {words: study.leakage.get(key) for key, words in LEAKAGE.items()}
+    return [
+        (False, f"not checked: {words}") if n is None else (n == 0, f"{vague(int(n), study.smallest)} {words}")
+        for words, n in found.items()
+    ]
+
+
+def context(study: Study) -> dict[str, Any]:
+    return {
+        "splits": [*SPLITS, TOTAL],
+        "rows": rows(study),
+        "leakage": leakage(study),
+        "rejects": rejects(study.ingest.get("rejected") or {}, study.smallest),
+    }
+
+
+SECTION = Section(90, "Cohort", tables=lambda study: {"cohort": frame(study)}, context=context)

@@ -1,0 +1,88 @@
+"""Communication: what each hospital sent, by run and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fdamed.core.run_record import SERVER
+from fdamed.report.plots.bars import bars
+from fdamed.report.section import Section
+from fdamed.report.study import Study
+
+MANY = 20
+"""Sources that a table has room for; of more it shows the smallest, the median and the largest."""
+KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
+
+
+def _targets(study: Study) -> pd.Series[int]:
+    """Run -> targets for which it has a finished run: what its bytes are a mean over."""
+    return study.traffic.groupby("run")["target"].nunique()
+
+
+def by_kind(study: Study) -> pd.DataFrame:
+    """Runs x kinds: MB per round sent by the hospitals; runs of a sweep as one, their mean."""
+    sent, runs = study.sent[study.sent["hospital"] != SERVER], list(study.runs)
+    table = sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
+    table = table.reindex(runs, fill_value=0.0).astype("float64")
+    table = table.div(_targets(study).reindex(runs, fill_value=1), axis=0)
+    order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
+    return table[order].groupby(lambda run: study.fold.get(run, run), sort=False).mean()
+
+
+def rows(study: Study, clients: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per run and kind: bytes of each hospital in a run, bytes that the server forwarded, MB per round."""
+    sent, targets, runs = study.sent, _targets(study), list(study.runs)
+    sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
+    per_round = sent.groupby(["run", "kind"])["mb_per_round"].sum()
+    order = sorted(per_round.index, key=lambda pair: (runs.index(pair[0]), pair[1]))
+    return [
+        {
+            "run": run,
+            "kind": kind,
+            "bytes": [round(float(sums.get((run, kind, client), 0.0)) / int(targets[run])) for client in clients],
+            "forwarded": round(float(sums.get((run, kind, SERVER), 0.0)) / int(targets[run])),
+            "mb": float(per_round[run, kind]) / int(targets[run]),
+        }
+        for run, kind in order
+    ]
+
+
+def columns(study: Study) -> dict[str, str]:
+    """Hospitals that the table shows -> the headings of their columns."""
+    split = study.config.split
+    sources = [p for p in split.clients if p not in split.targets]
+    if len(sources) <= MANY:
+        return {p: p for p in split.clients}
+    spent = study.sent.groupby("hospital")["bytes"].sum()
+    few = smallest_median_largest(sources, lambda client: float(spent.get(client, 0.0)))
+    return {t: t for t in split.targets} | {p: f"{p}: {what}" for p, what in few.items()}
+
+
+def smallest_median_largest(sources: Sequence[str], size: Callable[[str], float]) -> dict[str, str]:
+    """Three sources -> which they are among how many."""
+    ordered = sorted(sources, key=lambda client: (size(client), client))
+    places = {"smallest": 0, "median": len(ordered) // 2, "largest": len(ordered) - 1}
+    return {ordered[i]: f"{what} of {len(ordered)} sources" for what, i in places.items()}
+
+
+def plots(study: Study) -> dict[str, Markup]:
+    return {"sent": bars(by_kind(study), "MB per round sent by the hospitals, by run and kind", "MB per round")}
+
+
+def context(study: Study) -> dict[str, Any]:
+    shown = columns(study)
+    sent = rows(study, list(shown))
+    return {
+        "kinds": [str(kind) for kind in by_kind(study).columns],
+        "clients": list(shown.values()),
+        "sent": sent,
+        "forwarded": any(row["forwarded"] for row in sent),
+        "features": any(row["kind"] == "features" for row in sent),
+    }
+
+
+SECTION = Section(70, "Communication", plots=plots, tables=lambda study: {"bytes": study.traffic}, context=context)

@@ -1,0 +1,70 @@
+"""Pairwise comparison of runs on the same patients, and their ranks over the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fdamed.evaluation.comparisons import Ranking, ranking
+from fdamed.report.audit import ENDS, SCORES, Audit, audited, oriented
+from fdamed.report.plots.ranks import critical_difference
+from fdamed.report.section import Section
+from fdamed.report.study import Study
+
+EFFECTS = ("p", "p_holm", "mcnemar", "cohens_h", "separation", "cliffs_delta")
+
+
+def context(study: Study) -> dict[str, Any]:
+    shown = {}
+    for view, audit, runs in audited(study):
+        metrics = [m for m in SCORES if m in audit["scores"]]
+        shown[view.name] = {
+            "metric": "AUC" if "auc" in metrics else "accuracy",
+            "metrics": [SCORES[m] for m in metrics],
+            "scores": [(run, [audit["scores"][m].get(run) for m in metrics]) for run in runs],
+            "matrix": matrix(audit, runs, "auc" if "auc" in metrics else "acc"),
+        }
+    return {"shown": shown, "ranks": ranked(study.audits, list(study.plain))}
+
+
+def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any]]:
+    """One row per run: its difference to each other run in points, and how many it beats, ties with and loses to."""
+    found = {(p["first"], p["second"]): p for p in audit["pairs"] if p["metric"] == metric}
+    rows = []
+    for run in runs:
+        pairs = [found.get((run, other)) or found.get((other, run)) for other in runs]
+        cells = [None if pair is None else oriented(pair, run) for pair in pairs]
+        sure = [cell["points"] for cell in cells if cell and cell["significant"]]
+        won, lost = sum(p > 0 for p in sure), sum(p < 0 for p in sure)
+        tied = sum(cell is not None for cell in cells) - won - lost
+        rows.append({"run": run, "cells": cells, "won": won, "lost": lost, "tied": tied})
+    return rows
+
+
+def ranked(audits: Mapping[str, Audit], runs: Sequence[str]) -> Ranking | None:
+    """Mean ranks, over the targets, of the runs that all of them have."""
+    told = [a for a in audits.values() if a["scores"]]
+    metric = "auc" if all("auc" in a["scores"] for a in told) else "acc"
+    if not told or not all(metric in a["scores"] for a in told):
+        return None
+    common = [r for r in runs if all(r in a["scores"][metric] for a in told)]
+    return ranking(common, [[a["scores"][metric][r]["value"] for r in common] for a in told])
+
+
+def plots(study: Study) -> dict[str, Markup]:
+    found = ranked(study.audits, list(study.plain))
+    return {"ranks": critical_difference(found)} if found else {}
+
+
+def tables(study: Study) -> dict[str, pd.DataFrame]:
+    columns = ["target", "metric", "first", "second", "seeds", *ENDS, *EFFECTS]
+    rows = [
+        (target, *(p.get(k) for k in columns[1:])) for target, audit in study.audits.items() for p in audit["pairs"]
+    ]
+    return {"pairs": pd.DataFrame(rows, columns=columns)}
+
+
+SECTION = Section(30, "Pairwise comparison", lambda study: study.audits, plots, tables, context)

@@ -1,0 +1,63 @@
+"""Learning curves: scores on the target's test split by round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fdamed.report.plots.lines import Line, by_round
+from fdamed.report.section import Section
+from fdamed.report.study import METRICS, Study, View
+
+POINTS = 120
+"""Rounds drawn in a curve at most."""
+SHOWN = 8
+"""Runs that are switched on at first; of more, the best."""
+
+
+def name(metric: str, study: Study, view: View) -> str:
+    """The plot's file; the first view has the plain name."""
+    return f"rounds_{metric}" + ("" if view is study.views[0] else f"_{view.name}")
+
+
+def plots(study: Study) -> dict[str, Markup]:
+    return {
+        name(m, study, v): by_round(lines(study, v.name, f"test/{m}"), f"{words} at {v.name} by round", words)
+        for v in study.views
+        for m, words in METRICS.items()
+    }
+
+
+def lines(study: Study, target: str, metric: str) -> list[Line]:
+    """The curves of one metric, thinned to what a screen can show."""
+    frame = study.rounds[(study.rounds["target"] == target) & (study.rounds["metric"] == metric)]
+    out = []
+    for run, group in frame.groupby("run", sort=False):
+        part = thin(group)
+        values = ([None if v != v else float(v) for v in part[c]] for c in ("mean", "low", "high"))
+        out.append(Line(study.index[str(run)], str(run), [int(r) for r in part["round"]], *values))
+    return out
+
+
+def thin(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every k-th round; the last one is always kept."""
+    ordered = frame.sort_values("round")
+    return ordered.iloc[::-1].iloc[:: -(-len(ordered) // POINTS)].iloc[::-1]
+
+
+def legend(study: Study) -> list[dict[str, Any]]:
+    """Every run, best first; runs of sweeps last, in the order of the configuration."""
+    view = study.views[0]
+    best = {row.index for row in view.ranked[:SHOWN]}
+    folded = sorted(view.swept, key=lambda row: row.index) if view.plain else []
+    rows = [*view.ranked, *folded]
+    return [{"index": r.index, "run": r.run, "on": r.index in best, "folded": r in folded} for r in rows]
+
+
+def context(study: Study) -> dict[str, Any]:
+    return {"legend": legend(study), "names": {v.name: [name(m, study, v) for m in METRICS] for v in study.views}}
+
+
+SECTION = Section(20, "Learning curves", plots=plots, tables=lambda study: {"rounds": study.rounds}, context=context)

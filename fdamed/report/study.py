@@ -1,0 +1,252 @@
+"""A finished study as the report sees it: its files, and what several sections need of them, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fdamed.config.runs import Run
+from fdamed.config.study import Config
+from fdamed.core import run_record
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
+from fdamed.core.run_record import Key, Record
+from fdamed.evaluation import costs, protocol, run_tables
+from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.run_tables import ALL_TARGETS, at_target
+from fdamed.report.absences import absences, remarks
+
+NONE = Interval(None, None, 0)
+METRICS = {"auc": "AUC", "acc": "accuracy"}
+CEILING = "oracle"
+"""Trains on all of the target's labels: an upper bound, not a competitor."""
+ALONE = "target_only"
+Json = dict[str, Any]
+Summary = Mapping[tuple[str, str, str], Interval]
+"""(target, run, metric) -> mean and interval over seeds."""
+
+
+def is_ceiling(method: str) -> bool:
+    """Whether any phase of the run is the upper bound."""
+    return CEILING in method.split(", then ")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run at one target."""
+
+    index: int
+    run: str
+    method: str
+    scores: Mapping[str, Interval]
+    why: Mapping[str, str]
+    """Metric -> why it is undefined."""
+    chosen: Interval
+    """Main score at the round that validation chooses."""
+    chosen_round: float | None
+    mb: float | None
+    """MB sent by all hospitals."""
+    remark: str
+    """Excluded updates and lost rounds."""
+
+    @property
+    def ceiling(self) -> bool:
+        return is_ceiling(self.method)
+
+    def height(self, metric: str) -> float:
+        """What rows are ordered by; a run without a score comes last."""
+        mean = self.scores[metric].mean
+        return -1.0 if mean is None else mean
+
+
+@dataclass(frozen=True)
+class View:
+    """The runs at one target (or their mean over all targets), best first; runs of sweeps apart."""
+
+    name: str
+    plain: Sequence[Row]
+    swept: Sequence[Row]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.plain, *self.swept]
+
+    @property
+    def ranked(self) -> Sequence[Row]:
+        """The runs that are compared: those of sweeps only where there are no others."""
+        return self.plain or self.swept
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Files of a study; everything else is derived from them when a section asks for it."""
+
+    config: Config
+    folder: Path
+    records: Sequence[Record]
+    missing: Sequence[Key]
+    cohort: Json
+    ingest: Json
+    leakage: Json
+    advice: Mapping[str, Json | None]
+    """Target -> recommendation before training, None where it is missing; empty if the study asks for none."""
+    audits: Mapping[str, Json]
+    """Target -> its audit, with the attribute inference in it."""
+    membership: Sequence[Json]
+    """The membership inference of each client."""
+
+    @property
+    def smallest(self) -> int:
+        return self.config.privacy.smallest_cell
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """All runs with every sweep expanded, runs of sweeps last."""
+        every, places = self.config.expanded_runs(), self.config.sweeps()
+        return dict(sorted(every.items(), key=lambda item: item[0] in places))
+
+    @cached_property
+    def plain(self) -> dict[str, Run]:
+        """The runs that are not swept; where all are swept, all."""
+        places = self.config.sweeps()
+        return {name: run for name, run in self.runs.items() if name not in places} or self.runs
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """Run -> its method, or the methods of its phases."""
+        return {n: ", then ".join(p.method for p in self.config.phases(r)) for n, r in self.runs.items()}
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {run: i for i, run in enumerate(self.runs)}
+
+    @cached_property
+    def fold(self) -> dict[str, str]:
+        """Swept run -> the name that all values of its sweep share."""
+        return {name: f"{place.run} (swept)" for name, place in self.config.sweeps().items()}
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """The targets of the study, their mean first where there are several."""
+        names = list(self.config.split.targets)
+        return [ALL_TARGETS, *names] if len(names) > 1 else names
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        return run_tables.tidy(self.records, self.smallest)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        return run_tables.rounds(self.records, self.smallest)
+
+    @cached_property
+    def sent(self) -> pd.DataFrame:
+        return costs.sent(self.records)
+
+    @cached_property
+    def traffic(self) -> pd.DataFrame:
+        return costs.by_run(self.records)
+
+    @cached_property
+    def absences(self) -> pd.DataFrame:
+        return absences(self.folder / "runs", self.records)
+
+    @cached_property
+    def main(self) -> str:
+        """The score that runs are ranked by."""
+        return run_tables.main_score(self.scores)
+
+    @property
+    def name(self) -> str:
+        """The main score in words."""
+        return METRICS[self.main]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The main score first."""
+        return ("auc", "acc") if self.main == "auc" else ("acc",)
+
+    @property
+    def chance(self) -> float | None:
+        """The main score of guessing, where it is known."""
+        return 0.5 if self.main == "auc" or self.config.model.classes == 2 else None
+
+    @cached_property
+    def summary(self) -> Summary:
+        return run_tables.summary(self.scores)
+
+    @cached_property
+    def chosen(self) -> Summary:
+        """The same at the round that validation chooses, with that round."""
+        return protocol.at_chosen_round(self.records, self.smallest)
+
+    @property
+    def suppressed(self) -> bool:
+        return bool(self.scores["why"].str.startswith(run_tables.SUPPRESSED).any())
+
+    @cached_property
+    def views(self) -> list[View]:
+        here = at_target(self.scores)
+        undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
+        sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
+        sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
+        said = remarks(self.absences, self.records)
+        out = []
+        for target in self.targets:
+            rows = [
+                Row(
+                    index=self.index[run],
+                    run=run,
+                    method=method,
+                    scores={m: self.summary.get((target, run, m), NONE) for m in METRICS},
+                    why={m: str(undefined.get((target, run, m), "not run")) for m in METRICS},
+                    chosen=self.chosen.get((target, run, self.main), NONE),
+                    chosen_round=self.chosen.get((target, run, "round"), NONE).mean,
+                    mb=sent.get((target, run)),
+                    remark=said.get((target, run), ""),
+                )
+                for run, method in self.methods.items()
+            ]
+            rows.sort(key=lambda row: row.height(self.main), reverse=True)
+            plain = [r for r in rows if r.run not in self.fold]
+            out.append(View(target, plain, [r for r in rows if r.run in self.fold]))
+        return out
+
+    def at(self, frame: pd.DataFrame, target: str) -> pd.DataFrame:
+        return frame[frame["target"] == target]
+
+
+def read_study(config: Config) -> Study:
+    """The study's files; an error names what is missing and how to make it."""
+    folder = Path(config.results) / config.study
+    keys = [(r, t, s) for r in config.expanded_runs() for t in config.split.targets for s in config.seeds]
+    records, missing = run_record.study(folder / "runs", keys)
+    if not records:
+        raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
+    for name in ("cohort.json", "ingest.json", "leakage.json"):
+        if not (folder / name).is_file():
+            raise FdamedError(f"{name} is missing", str(folder), "Run `snakemake --cores 2`: it makes what is missing.")
+    targets = config.split.targets
+    audits = {t: found for t in targets if (found := _optional(folder / "audit" / f"{t}.json"))}
+    members = [_optional(folder / "membership" / f"{c}.json") for c in config.split.clients]
+    return Study(
+        config=config,
+        folder=folder,
+        records=records,
+        missing=missing,
+        cohort=read_json(folder / "cohort.json"),
+        ingest=read_json(folder / "ingest.json"),
+        leakage=read_json(folder / "leakage.json"),
+        advice={t: _optional(folder / "advice" / f"{t}.json") for t in targets} if config.advise else {},
+        audits={t: audit | {"probe": _optional(folder / "probe" / f"{t}.json")} for t, audit in audits.items()},
+        membership=[found for found in members if found] if config.audit.membership else [],
+    )
+
+
+def _optional(path: Path) -> Json | None:
+    return read_json(path) if path.is_file() else None
