@@ -99,10 +99,46 @@ def commands_table() -> str:
     return "\n".join(out)
 
 
+def configuration_table() -> str:
+    """The keys of a configuration by section, from its schema."""
+    schema = json.loads((ROOT / "config/schema.json").read_text())
+    known = schema["$defs"]
+    plain = {name: entry for name, entry in schema["properties"].items() if not sections_of(entry)}
+    out = ["## Top level", "", keys_table(plain)]
+    for name, entry in schema["properties"].items():
+        for section in sections_of(entry):
+            found = known[section]
+            which = f" ({section})" if len(sections_of(entry)) > 1 else ""
+            out += ["", f"## `{name}`{which}", "", found.get("description", ""), "", keys_table(found["properties"])]
+            for key, inner in found["properties"].items():
+                for part in sections_of(inner):
+                    text = known[part].get("description", "")
+                    out += ["", f"### `{name}.{key}`{which}", "", text, "", keys_table(known[part]["properties"])]
+    return "\n".join(out)
+
+
+def sections_of(entry: dict[str, Any]) -> list[str]:
+    """The names of the sections that a key may hold."""
+    options = [entry, *entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
+    return [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+
+
+def keys_table(keys: dict[str, Any]) -> str:
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for name, entry in keys.items():
+        value = entry.get("const", entry.get("default", {}))
+        default = "" if isinstance(value, dict) else f"`{json.dumps(value)}`"
+        choices = ", ".join(f"`{choice}`" for choice in entry.get("enum", ()))
+        text = " ".join(entry.get("description", "").split()).replace("|", "\\|")
+        lines.append(f"| `{name}` | {default} | {text}{f' ({choices})' if choices else ''} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods_table,
     "privacy": privacy_table,
     "commands": commands_table,
+    "configuration": configuration_table,
 }
 """Name in `<!-- table of NAME -->` -> the table."""
 

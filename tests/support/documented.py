@@ -24,9 +24,12 @@ REFUSED = {"fdamed predict --modle edema_model image.dcm": 2}
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page, line) of every command, in the order of the page; the examples of the help texts come last."""
+    """(page, line) of every command, in the order of the page; the examples of the help texts come last.
+
+    Decision records are history: their commands may be gone.
+    """
     out = []
-    for page in PAGES:
+    for page in (page for page in PAGES if page.parent.name != "decisions"):
         out += [(str(page.relative_to(ROOT)), line) for line in of_text(page.read_text(encoding="utf-8"))]
     return out + [(HELP, line) for command in fdamed_commands().values() for line in command.examples]
 
