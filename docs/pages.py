@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import textwrap
 from collections.abc import Callable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
+MANY = 10
+"""Choices from which on a table does not list them."""
 
 
 def catalog() -> dict[str, Any]:
@@ -109,12 +112,21 @@ def configuration_table() -> str:
         for section in sections_of(entry):
             found = known[section]
             which = f" ({section})" if len(sections_of(entry)) > 1 else ""
-            out += ["", f"## `{name}`{which}", "", found.get("description", ""), "", keys_table(found["properties"])]
-            for key, inner in found["properties"].items():
+            own = own_keys(found["properties"])
+            out += ["", f"## `{name}`{which}", "", found.get("description", ""), "", keys_table(own)]
+            for key, inner in own.items():
                 for part in sections_of(inner):
-                    text = known[part].get("description", "")
-                    out += ["", f"### `{name}.{key}`{which}", "", text, "", keys_table(known[part]["properties"])]
+                    text, keys = known[part].get("description", ""), own_keys(known[part]["properties"])
+                    out += ["", f"### `{name}.{key}`{which}", "", text, "", keys_table(keys)]
     return "\n".join(out)
+
+
+def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a section; a run's also include all options of all methods, which have their own pages."""
+    if "method" not in keys:
+        return keys
+    options = {name for method in catalog().values() for name in method["options"]} - {"noise"}
+    return {name: keys[name] for name in itertools.takewhile(lambda name: name not in options, keys)}
 
 
 def sections_of(entry: dict[str, Any]) -> list[str]:
@@ -128,7 +140,7 @@ def keys_table(keys: dict[str, Any]) -> str:
     for name, entry in keys.items():
         value = entry.get("const", entry.get("default", {}))
         default = "" if isinstance(value, dict) else f"`{json.dumps(value)}`"
-        choices = ", ".join(f"`{choice}`" for choice in entry.get("enum", ()))
+        choices = ", ".join(f"`{choice}`" for choice in entry.get("enum", ()) if len(entry["enum"]) < MANY)
         text = " ".join(entry.get("description", "").split()).replace("|", "\\|")
         lines.append(f"| `{name}` | {default} | {text}{f' ({choices})' if choices else ''} |")
     return "\n".join(lines)

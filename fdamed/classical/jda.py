@@ -5,7 +5,7 @@ both have, at Frobenius norm 1; a classifier on the source's features gives new 
 The first pass has no pseudo-labels: it is TCA with gamma |l|^2.
 The defaults are those of the published figures on SURF features, which they repeat to two decimals: linear kernel,
 m = 100, gamma = 1, columns of A at length 1. At the paper's own constraint A' K H K A = I they are 10 points lower
-(docs/classical.md).
+(docs/reference/classical_methods.md).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class _Spectral(Row):
     gamma: float = option(1.0, "weight of the penalty", 1e-9)
     kernel: Literal["gaussian", "laplacian", "cauchy"] = option("gaussian", "kernel")
     sigma: float = option(0.0, "length of the kernel; 0: the median distance", 0.0)
-    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/classical.md)")
+    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/reference/classical_methods.md)")
 
     def settings(self) -> dict[str, Any]:
         """What the estimators of the family share."""

@@ -1,4 +1,4 @@
-"""One finished run as its folder tells it: the files of `docs/artifacts.md`, read and checked."""
+"""One finished run as its folder tells it: the files of `docs/reference/files.md`, read and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything lies below results/{cohort}/ (docs/artifacts.md)."""
+"""Where everything lies below results/{cohort}/ (docs/reference/files.md)."""
 
 from __future__ import annotations
 
