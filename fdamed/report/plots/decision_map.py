@@ -55,13 +55,11 @@ def landscape(win: Callable[[float, float], str], spots: Sequence[Spot], title: 
     ]
     there = {name for row in winners for name in row}
     for i, name in enumerate(known for known in RULES if known in there):
-        at = LEFT + 96 * i
-        body.append(
-            f'<rect class="half {color(RULES[name])}" x="{at:g}" y="{TOP + SIDE + 54}" width="12" height="12"/>'
-        )
-        body.append(text(at + 18, TOP + SIDE + 64, TITLE[name], "name", "start"))
+        at, y = LEFT + 180 * (i % 2), TOP + SIDE + 54 + 22 * (i // 2)
+        body.append(f'<rect class="half {color(RULES[name])}" x="{at:g}" y="{y:g}" width="12" height="12"/>')
+        body.append(text(at + 18, y + 10, TITLE[name], "name", "start"))
     told = "; ".join(f"{s.name}: d = {s.y[0]:.3g}, {TITLE[win(s.x[0], s.y[0])]}" for s in spots) + "."
-    return figure(LEFT + SIDE + 24, TOP + SIDE + 74, title, body, "chart map", told)
+    return figure(LEFT + SIDE + 24, TOP + SIDE + 96, title, body, "chart map", told)
 
 
 def _span(spots: Sequence[Spot]) -> tuple[float, float]:
