@@ -1,4 +1,4 @@
-"""The `data` section: which data set, and the phantom that may stand in for it."""
+"""The `data` section: the data set, and the phantom that can replace it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How data sets become hospitals: radiographs by a `Split`, public sets by a `Partition`."""
+"""The `split` section: how data become clients; radiographs by a `Split`, public sets by a `Partition`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fdamed.config.base import Name, Share, Strict
 
 
 class Split(Strict):
-    """How the index becomes hospitals."""
+    """How the index is split into clients."""
 
     by: str
     """`condition`, or a column of the row contract such as race, site, view, projection, scanner."""
     clients: dict[Name, str]
-    """Hospital -> the condition or the column's value it gets; with `by: expression`, an expression such as
+    """Client -> its condition or value of the column; with `by: expression`, an expression such as
     "race == 'Asian' and age >= 40"."""
     target: str
-    """Which hospital is adapted to; `each`: every one in turn."""
+    """The client to adapt to; `each`: every client in turn."""
     label: str | None = None
-    """The label to predict; with `by: condition` it is each hospital's own condition."""
+    """The label to predict; with `by: condition` it is each client's own condition."""
     positive_is: Literal[1, 0] = 1
-    """0 turns the label round: with label `No Finding`, 0 makes `finding` the positive class."""
+    """0 inverts the label: with label `No Finding`, 0 makes `finding` the positive class."""
     negatives: Literal["zero", "blank", "no_finding"] = "zero"
     """Which rows are negatives: label 0; label blank (the published reference code); No Finding = 1."""
     uncertain: Literal["ones", "zeros", "ignore"] = "ignore"
@@ -31,19 +31,19 @@ class Split(Strict):
     where: str | None = None
     """Keep only the rows for which this expression holds, e.g. "view == 'frontal'"."""
     per_class: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
-    """Images a class and hospital, drawn by patient; `all` keeps everything (balanced or not, see `balanced`)."""
+    """Images per class and client, drawn by patient; `all` keeps everything (see `balanced`)."""
     balanced: bool = True
-    """With `per_class: all`: cut the larger class down to the smaller one."""
+    """With `per_class: all`: reduce the larger class to the size of the smaller one."""
     labeled: Annotated[int, Field(ge=2)] = 100
-    """Labeled images that a hospital has when it is the target."""
+    """Labeled images of a client when it is the target."""
     val: Share = 0.1
     test: Share = 0.2
     rule: Literal["disjoint", "reference"] = "disjoint"
-    """disjoint: a patient is in one hospital and one split; reference: the published rule, which leaks and says so."""
+    """disjoint: a patient is at one client and in one part; reference: the published rule, which leaks."""
     shares: dict[Name, float] = Field(default={})
-    """With patients who fit several hospitals: the relative chance of each; empty: equal."""
+    """For patients who fit several clients: the relative probability of each; empty: equal."""
     noise: Annotated[float, Field(ge=0)] = 0.0
-    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
+    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn again at each access."""
     seed: int = 0
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class Split(Strict):
         if len(self.clients) < 2:
             raise ValueError("at least two clients are needed: one source and the target")
         if self.by != "condition" and self.label is None:
-            raise ValueError("with a cut by anything but condition, `label` must say what is to be predicted")
+            raise ValueError("unless `by` is condition, `label` is required: the label to predict")
         stray = [p for p in self.shares if p not in self.clients]
         if stray:
             raise ValueError(f"shares names {', '.join(stray)}, which is not a client")
@@ -70,13 +70,13 @@ PARTITIONS = ("iid", "classes", "dirichlet", "label_shift", "domain")
 
 
 class Partition(Strict):
-    """How the samples of public sets become hospitals."""
+    """How the samples of public sets are split into clients."""
 
     by: Literal["iid", "classes", "dirichlet", "label_shift", "domain"]
-    """iid: equal parts; classes: `classes_each` classes a source, all at the target; dirichlet: class shares drawn
-    with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a hospital."""
+    """iid: equal parts; classes: `classes_each` classes per source, all at the target; dirichlet: class shares drawn
+    with `concentration`; label_shift: two groups of classes mixed by `eta`; domain: each set is a client."""
     n_clients: Annotated[int, Field(ge=2)] = 10
-    """Hospitals C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
+    """Clients C0, C1, ... of which the last is the target; with `sources` all are sources; not with `by: domain`."""
     domains: tuple[Name, ...] = ()
     """With `by: domain`: the sets that take part."""
     sources: Name | None = None
@@ -102,7 +102,7 @@ class Partition(Strict):
     test: Literal["release"] | Share = "release"
     """The test part that the set ships, or a share of the target's own samples."""
     noise: Annotated[float, Field(ge=0)] = 0.0
-    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn anew at each access."""
+    """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn again at each access."""
     seed: int = 0
 
     @model_validator(mode="after")
@@ -135,7 +135,7 @@ class Partition(Strict):
 
     @property
     def clients(self) -> dict[str, str]:
-        """Hospital -> the set that it comes from, or "" for a part of the one set."""
+        """Client -> the set that it comes from, or "" for a part of the one set."""
         if self.by == "domain":
             return {d: d for d in self.domains}
         if self.sources:
@@ -149,7 +149,7 @@ class Partition(Strict):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The sets that it names; empty: the one that there is."""
+        """The sets it names; empty: the only set."""
         return (self.sources, self.target) if self.sources else self.domains
 
     @property

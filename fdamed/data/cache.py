@@ -1,6 +1,6 @@
-"""A hospital's images as one memory-mapped uint8 array, decoded once, in parallel, file by file into its place.
+"""A client's images as one memory-mapped uint8 array, decoded once and in parallel.
 
-Memory does not depend on the number of files: workers write straight into the file, this process only keeps the books.
+Memory does not depend on the number of files: workers write into the file, this process only keeps the journal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Report:
-    """What a build did: images in the cache, how many of them were decoded now, and the refused by reason."""
+    """What a build did: images in the cache, how many of them were decoded now, and rejects by reason."""
 
     images: int
     decoded: int
@@ -124,7 +124,7 @@ def in_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _look(image: str, roots: Roots) -> Entry:
-    """The file as it is now, not yet decoded (row -1), or its refusal."""
+    """The file as it is now, not yet decoded (row -1), or its reason of rejection."""
     try:
         try:
             found = roots.locate(image).stat()
@@ -139,7 +139,7 @@ def _look(image: str, roots: Roots) -> Entry:
 
 
 def _reuse(entries: list[Entry], earlier: list[Earlier], draft: Path, size: int, journal: TextIO) -> None:
-    """Copy what an earlier run made of unchanged files, if its checksum holds, and repeat its lasting refusals."""
+    """Copy an earlier run's rows of unchanged files if their checksums match, and repeat its lasting rejections."""
     with open(draft, "rb+", buffering=0) as out:
         for source in earlier:
             with source.rows(size * size) as rows:
@@ -172,7 +172,7 @@ def _decode(
     journal: TextIO,
     what: str,
 ) -> None:
-    """Decode the rows `fresh` into the draft and note each in the journal, so that a killed run loses little."""
+    """Decode the rows `fresh` into the draft and write each to the journal, so that a killed run loses little."""
     tasks = (Task(row, str(roots.locate(entries[row].image))) for row in fresh)
     work = partial(place, draft=str(draft), size=size, equalize=equalize)
     results = run_isolated(tasks, work, workers, seconds, preload=PRELOAD)
@@ -210,24 +210,24 @@ def _write_rejects(path: Path, rows: pd.DataFrame, entries: list[Entry]) -> None
 
 
 def _check(rows: pd.DataFrame, entries: list[Entry], reject_share: float, listed: Path) -> None:
-    """Stop where too much was refused, or where nothing is left of a class in a split."""
+    """Raise if too many images were rejected, or if a class of a part is empty."""
     refused = np.array([bool(e.reason) for e in entries])
     counts = Counter(e.reason for e in entries if e.reason)
     reasons = ", ".join(f"{r} {n}" for r, n in counts.most_common())
     if not len(entries):
         raise FdamedError(
-            "the manifest has no rows", str(listed.parent.parent), "Look at the cut in the configuration."
+            "the manifest has no rows", str(listed.parent.parent), "Check the `split` section of the configuration."
         )
     if refused.mean() > reject_share or refused.all():
         raise FdamedError(
-            f"{int(refused.sum())} of {len(entries)} images were refused ({reasons})",
+            f"{int(refused.sum())} of {len(entries)} images were rejected ({reasons})",
             str(listed),
-            f"Mend or remove these files, or raise data.reject_share (now {reject_share:g}).",
+            f"Fix or remove these files, or raise data.reject_share (now {reject_share:g}).",
         )
     for (split, y), group in rows.groupby(["split", "y"], observed=True):
         if refused[group.index.to_numpy()].all():
             raise FdamedError(
-                f"all {len(group)} images with y = {y} in split {split} were refused ({reasons})",
+                f"all {len(group)} images with y = {y} in split {split} were rejected ({reasons})",
                 str(listed),
-                "Mend these files, or choose other cut settings.",
+                "Fix these files, or change the `split` settings.",
             )

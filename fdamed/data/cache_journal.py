@@ -1,8 +1,8 @@
-"""What an earlier run decoded, for the next one to use: an .npy file and a journal of what stands in its rows.
+"""Decoded images of earlier runs, for reuse: an .npy file and a journal of its rows.
 
-The store lies in a hidden folder beside the outputs because a workflow deletes declared outputs before it makes them
-anew. `store.*` is the last finished cache (the same bytes on disk as images.npy, by a hard link), `draft.*` the one
-being made; a killed run leaves its draft, and the next one takes over what the checksums confirm.
+The store is a hidden folder beside the outputs because a workflow deletes declared outputs before it writes them
+again. `store.*` is the last finished cache (the same bytes on disk as images.npy, by a hard link), `draft.*` the one
+being written; the next run reuses the rows of a killed run's draft whose checksums match.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fdamed.core.files import write_text
 
 HEADER = 128
 TRANSIENT = ("CRASHED", "TIMEOUT", "MEMORY", "MISSING", "UNREADABLE", "PATH_OUTSIDE_ROOT")
-"""Refusals that may have passed by the next run: such files are tried again."""
+"""Reasons that may no longer hold in the next run: such files are tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file as it was when it was decoded; row -1 and a reason: it was refused."""
+    """One file as it was when it was decoded; row -1 and a reason: it was rejected."""
 
     image: str
     bytes: int
@@ -88,7 +88,7 @@ class Rows:
 
 
 def read_earlier(folder: Path, name: str, settings: str) -> Earlier:
-    """The journal `name` if it was made with the same settings; a torn last line of a killed run is left out."""
+    """The journal `name` if it was made with the same settings; an incomplete last line of a killed run is skipped."""
     entries: dict[str, Entry] = {}
     journal = folder / f"{name}.jsonl"
     if journal.is_file():
@@ -110,7 +110,7 @@ def _entry(line: str) -> Entry | None:
 
 
 def reserve(path: Path, count: int, size: int) -> None:
-    """Make the draft at its full length, so that a full disk is known before the first image is decoded."""
+    """Make the draft at its full length, so that a full disk is noticed before the first image is decoded."""
     total = HEADER + count * size * size
     try:
         with open(path, "wb") as file:
@@ -121,14 +121,14 @@ def reserve(path: Path, count: int, size: int) -> None:
             raise
         path.unlink(missing_ok=True)
         raise FdamedError(
-            f"the disk has no room for the image cache ({total / 1e6:.0f} MB)",
+            f"the disk has no space for the image cache ({total / 1e6:.0f} MB)",
             str(path.parent.parent),
-            "Make room, or choose a smaller image.size.",
+            "Free some space, or choose a smaller image.size.",
         ) from None
 
 
 def close_gaps(path: Path, kept: list[int], size: int) -> None:
-    """Move the rows `kept` (ascending) to the front, cut the rest off and state the new count."""
+    """Move the rows `kept` (ascending) to the front, truncate the rest and write the new count."""
     row_bytes = size * size
     with open(path, "rb+") as file:
         handle = file.fileno()

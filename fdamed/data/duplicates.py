@@ -1,9 +1,9 @@
 """Near-duplicates: the same exposure twice, as another file, another compression, another window or moved by a pixel.
 
-Three sieves, each finer and dearer: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of
+Three sieves, each finer and more expensive: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of
 structure without the slow changes of gray, either at rest (32 x 32; blind to noise and compression) or at the best
-small shift (128 x 128; blind to movement). The last tells a copy from another image of the same patient: the outline
-of a thorax is much the same every day, its ribs and vessels do not fall into the same places twice.
+small shift (128 x 128; blind to movement). The last one separates a copy from another image of
+the same patient: the outline of a thorax hardly changes, its ribs and vessels never lie in the same places twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHIFT = 4
 """Largest shift looked at, in pixels of the 128 x 128 image."""
 SIDE = 128
 SMALLEST = 32
-"""Pixels below which two radiographs cannot be told from two copies."""
+"""Below this size two radiographs cannot be distinguished from two copies."""
 BLOCK = 1024
 PAIRS = 256
 """Pairs compared at a time: bounds the memory."""

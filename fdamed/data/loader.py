@@ -1,4 +1,4 @@
-"""Views of a hospital's cache: `Labeled` with labels, `Unlabeled` without so much as a place for them."""
+"""Views of a client's cache: `Labeled` with labels, `Unlabeled` without a field for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MISSING = -1
 """Class of a missing auxiliary label: masked in the loss, never imputed."""
 DECADES = 10
 COLUMNS = ("y", "split", "crc32", "sex", "age", "view", "race")
-"""What training reads of a hospital's rows; who the patients are is not among it."""
+"""What training reads of a client's rows; the patients' pseudonyms are not among them."""
 PATIENT = "patient"
-"""The column that only a private training reads (`patients`), and only to count by it."""
+"""Read only by differentially private training (`patients`), and only to group images."""
 
 
 Images = NDArray[Any]
@@ -85,7 +85,7 @@ def load(
 
 
 def patients(folder: Path, splits: tuple[str, ...]) -> NDArray[np.int64]:
-    """Whose each image of `load(folder, splits)` is, as numbers from 0; a public sample is its own patient."""
+    """The patient of each image of `load(folder, splits)`, as numbers from 0; a public sample is its own patient."""
     import pyarrow.parquet as pq
 
     _stamp(folder)
@@ -164,7 +164,7 @@ def _stamp(folder: Path) -> Stamp:
 
 
 def _open(folder: Path) -> tuple[Images, dict[str, NDArray[Any]]]:
-    """The memory map and the columns of its rows, if they belong together."""
+    """The memory map and the columns of its rows, checked to belong together."""
     import pyarrow.parquet as pq  # read_table and to_numpy import pandas: a third of a second for every training job
 
     try:
@@ -191,7 +191,7 @@ def _verify(images: Images, checksums: NDArray[np.int64], folder: Path) -> None:
 
 
 def _damaged(folder: Path, what: str, error: Exception | None = None) -> FdamedError | MemoryError:
-    """What is wrong with the cache; a file for which there was no memory is not."""
+    """The error for a damaged cache; running out of memory is another error."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return MemoryError(str(error))
     return FdamedError(what, str(folder), "Run `fdamed cache` for this hospital again; good rows are used again.")

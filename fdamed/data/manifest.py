@@ -29,10 +29,10 @@ COLUMNS: dict[str, str] = {
     "sex": "F, M or missing",
     "age": "years at the study, 90 = 90 and over, NaN = unknown",
     "race": "as the adapter maps it, or missing",
-    "site": "hospital, state or whatever the set calls a place, or missing",
+    "site": "hospital, state or another place, or missing",
     "scanner": "manufacturer and model, or missing",
     "release_split": "the split that the data set ships (train, valid, ...), or missing",
-    "burned_in": "whether the header says that text is burned into the pixels; missing: it says nothing",
+    "burned_in": "whether text is burned into the pixels, by the header; missing: not in the header",
 }
 """Columns of index.parquet besides the labels, in this order."""
 

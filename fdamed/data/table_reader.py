@@ -158,7 +158,7 @@ def _find_open_quote(data: bytes, separator: str, path: Path) -> None:
             pass
     except csv.Error:
         raise FdamedError(
-            f"a quotation mark after row {row} is never closed or stands inside a value",
+            f"a quotation mark after row {row} is never closed or is inside a value",
             str(path),
             'Write a quotation mark inside a value twice: "".',
         ) from None

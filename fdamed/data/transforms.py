@@ -1,6 +1,6 @@
 """One image to its place in the cache: deterministic MONAI transforms, float32 in [0, 1] to uint8.
 
-The whole picture is kept: it is shrunk until its longer side fits (area average; bilinear where it must grow) and
+The whole image is kept: it is shrunk until its longer side fits (area average; bilinear where it must grow) and
 padded with black, centered. Cropping would cut costophrenic angles and apices, which findings are read from; stretching
 would change the heart's proportions. Equalization comes before the padding: the border must not enter the histogram.
 """
@@ -38,11 +38,11 @@ def transform(image: Gray, size: int, equalize: bool) -> NDArray[np.uint8]:
     if min(rows, columns) < NARROWEST or max(rows, columns) > NARROWEST * min(rows, columns):
         raise Unreadable("UNSUPPORTED", "too narrow to be a radiograph")
     shrink, grow, pad, even = _steps(size, equalize)
-    picture = (grow if max(rows, columns) < size else shrink)(torch.from_numpy(image.values)[None])
-    picture = (picture * image.scale + image.offset).clamp_(0, 1)
+    shown = (grow if max(rows, columns) < size else shrink)(torch.from_numpy(image.values)[None])
+    shown = (shown * image.scale + image.offset).clamp_(0, 1)
     if even is not None:
-        picture = torch.as_tensor(even(picture))
-    out = pad(picture)[0].mul(255).round_().to(torch.uint8).numpy()
+        shown = torch.as_tensor(even(shown))
+    out = pad(shown)[0].mul(255).round_().to(torch.uint8).numpy()
     if out.min() == out.max():
         raise Unreadable("CONSTANT")
     return np.ascontiguousarray(out)

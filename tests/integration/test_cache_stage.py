@@ -84,7 +84,7 @@ def test_refusals_are_counted_on_screen_and_named_only_in_the_hospital(
     (study / "data" / "CANARY-06").write_bytes(b"")
     assert command(study) == 2
     said = capfd.readouterr()
-    assert "2 of 16 images were refused" in said.err
+    assert "2 of 16 images were rejected" in said.err
     assert "data.reject_share" in said.err
     assert "CANARY" not in said.out + said.err
 

@@ -192,7 +192,7 @@ def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) ->
 def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: Path) -> None:
     for number in range(3):
         (root / "deep" / f"{number:02}.png").write_text("no image")
-    with pytest.raises(FdamedError, match=r"3 of 24 images were refused \(NOT_AN_IMAGE 3\)") as caught:
+    with pytest.raises(FdamedError, match=r"3 of 24 images were rejected \(NOT_AN_IMAGE 3\)") as caught:
         make(manifest(), root, share=0.05)
     assert not (root.parent / "client" / "images.npy").exists()
     assert Path(caught.value.where).read_text().count("NOT_AN_IMAGE") == 3

@@ -58,7 +58,7 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
         (changed(split__target="c"), "is not one of the clients: a, b, each"),
         (changed(split__clients={"a": "Edema"}), "at least two clients"),
-        (changed(split__by="race"), "`label` must say what is to be predicted"),
+        (changed(split__by="race"), "`label` is required: the label to predict"),
         (changed(runs={}), "`runs` is empty"),
         (changed(seeds=[1, 1]), "lists a seed twice"),
         (changed(runs__gp__beta=1.5), "`runs.gp.beta`: should be between 0.0 and 1.0"),

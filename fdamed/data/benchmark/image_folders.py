@@ -1,4 +1,4 @@
-"""Public sets that come as picture files."""
+"""Public sets that come as image files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_folders(domain: Domain, side: int) -> Samples:
         raise FdamedError("there are no image files in class folders", str(root), "Unpack the set there.")
     x = np.empty((len(files), side, side, 3), dtype=np.uint8)
     for row, (file, _) in enumerate(files):
-        x[row] = _picture(file, side)
+        x[row] = _read_image(file, side)
     names = np.array([str(f.relative_to(root)) for f, _ in files], dtype=object)
     return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2, tuple(classes))
 
@@ -37,8 +37,8 @@ def in_folders(domain: Domain, side: int) -> Samples:
 def mnist_m(domain: Domain) -> Samples:
     """MNIST-M as released: mnist_m_train/ and mnist_m_test/ with mnist_m_train_labels.txt and ..._test_labels.txt.
 
-    Its test part is made from MNIST's, its training part from MNIST's training part: who trains on MNIST must not
-    divide it anew, or the target is tested on digits that the sources have seen.
+    Its test part is made from MNIST's, its training part from MNIST's training part: do not split MNIST again
+    for training, or the target is tested on digits that the sources have seen.
     """
     root, files, labels, counts = Path(domain.root), [], [], []
     for part in ("train", "test"):
@@ -59,19 +59,19 @@ def mnist_m(domain: Domain) -> Samples:
         counts.append(len(rows))
     x = np.empty((len(files), MNIST_M_SIDE, MNIST_M_SIDE, 3), dtype=np.uint8)
     for row, file in enumerate(files):
-        x[row] = _picture(file, MNIST_M_SIDE)
+        x[row] = _read_image(file, MNIST_M_SIDE)
     return Samples(x, np.array(labels, dtype=np.int64), np.repeat([False, True], counts))
 
 
-def _picture(file: Path, side: int) -> NDArray[np.uint8]:
-    from PIL import Image as Pictures
+def _read_image(file: Path, side: int) -> NDArray[np.uint8]:
+    from PIL import Image as Images
 
     try:
         if not file.is_file():  # a pipe would be waited for
             raise FileNotFoundError
-        with Pictures.open(file, formats=("JPEG", "PNG")) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise FdamedError("a picture with more pixels than any camera's", str(file), "Remove it.")
-            return np.asarray(picture.convert("RGB").resize((side, side), Pictures.Resampling.BILINEAR))
-    except (OSError, SyntaxError, ValueError, Pictures.DecompressionBombError):
-        raise FdamedError("not a picture that can be read", str(file), "Copy it again, or remove it.") from None
+        with Images.open(file, formats=("JPEG", "PNG")) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise FdamedError("an image with more pixels than any camera has", str(file), "Remove it.")
+            return np.asarray(image.convert("RGB").resize((side, side), Images.Resampling.BILINEAR))
+    except (OSError, SyntaxError, ValueError, Images.DecompressionBombError):
+        raise FdamedError("not a readable image", str(file), "Copy it again, or remove it.") from None

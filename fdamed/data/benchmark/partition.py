@@ -1,4 +1,4 @@
-"""Samples of public sets -> hospitals: equal parts, few classes each, Dirichlet shares, label shift, one set each."""
+"""Samples of public sets -> clients: equal parts, few classes each, Dirichlet shares, label shift, one set each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One hospital: its samples in the order train, adapt, val, test, and its rows for order.parquet."""
+    """One client: its samples in the order train, adapt, val, test, and its rows for order.parquet."""
 
     x: NDArray[Any]
     order: pd.DataFrame
 
 
 def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
-    """Every hospital of the partition."""
+    """Every client of the partition."""
     out, targets = {}, frozenset(split.targets)
     sets = numbered_alike(sets)
     for client, name, chosen, test in _chosen(sets, split):
@@ -50,7 +50,7 @@ def _same_files(sets: dict[str, Samples], split: Partition) -> bool:
 
 
 def _chosen(sets: dict[str, Samples], split: Partition) -> list[tuple[str, str, Ints, Ints]]:
-    """(hospital, its set, its rows outside the released test, the rows of the released test)."""
+    """(client, its set, its rows outside the released test, the rows of the released test)."""
     if split.by == "domain":
         return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in split.domains]
     if split.sources:
@@ -200,14 +200,14 @@ def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
 
 
 def shared(parts: dict[str, Part]) -> dict[str, int]:
-    """Samples that stand in two hospitals, and in two splits of any hospitals."""
+    """Number of samples at two clients, and in two parts of any clients."""
     everything = pd.concat([p.order[["image", "split"]].assign(client=name) for name, p in parts.items()])
     counts = everything.groupby("image").agg(clients=("client", "nunique"), splits=("split", "nunique"))
     return {"clients": int((counts["clients"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
 
 
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
-    """How many test samples also stand, bit for bit, among the samples that are trained on, by where."""
+    """Number of test samples that are also, bit for bit, among the training samples, by client."""
     tests = {p: set(part.order.loc[part.order["split"] == "test", "crc32"]) for p, part in parts.items()}
     learned = {
         p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()

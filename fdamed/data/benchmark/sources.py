@@ -1,4 +1,4 @@
-"""Public sets without patients, read from the files that everybody has: samples, classes, the released test part."""
+"""Readers of public sets without patients: samples, classes, the released test part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IDX: dict[int, np.dtype[Any]] = {
 
 
 def read(domain: Domain, where: str, side: int = 224) -> Samples:
-    """The samples of a set, pictures in folders at `side` pixels; one error where it cannot be read."""
+    """The samples of a set, image folders at `side` pixels; raises FdamedError if it cannot be read."""
     samples = in_folders(domain, side) if domain.kind == "folder" else READERS[domain.kind](domain)
     if len(samples.x) != len(samples.y) or len(samples.y) != len(samples.test) or not len(samples.y):
         raise FdamedError(
@@ -215,7 +215,7 @@ def fitted(samples: Samples, side: int, channels: int) -> Samples:
 
 
 def numbered_alike(sets: dict[str, Samples]) -> dict[str, Samples]:
-    """The sets with one numbering of their class names: a set without pictures of a class does not shift the others."""
+    """The sets with one numbering of their class names: a set that lacks a class does not shift the others."""
     everybody = sorted({name for s in sets.values() for name in s.names})
     place = {name: i for i, name in enumerate(everybody)}
     return {

@@ -1,4 +1,4 @@
-"""A phantom's folder: either whole, with a note that says what made it, or absent; nobody else's folder is touched."""
+"""A phantom's folder: complete with a note of its settings, or absent; other folders are never touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fdamed.data.phantom.profiles import domains
 
 NOTE = ".phantom.json"
 VERSION = 1
-"""To be raised with every change that changes the images or tables of a given configuration."""
+"""Raise it when the images or tables of a given configuration change."""
 
 README = """SYNTHETIC DATA - NOT REAL PATIENTS
 
@@ -34,7 +34,7 @@ def fingerprint(phantom: Phantom, layout: str) -> str:
 
 
 def is_current(root: Path, mark: str) -> bool:
-    """Whether a complete phantom with this fingerprint stands there."""
+    """Whether the folder holds a complete phantom with this fingerprint."""
     note = root / NOTE
     if not note.is_file():
         return False
@@ -45,7 +45,7 @@ def is_current(root: Path, mark: str) -> bool:
 def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write the tree into a folder beside `root`, then move it there; keep what is already right."""
     mark = fingerprint(phantom, layout)
-    _guard(root)
+    _check_ours(root)
     if is_current(root, mark):
         return root
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
         # The note itself and the lock are the two files that are not counted.
         write_json(draft / NOTE, {"digest": mark, "layout": layout, "files": _count(draft), "synthetic": True})
         (draft / ".lock").unlink()
-        _guard(root)
+        _check_ours(root)
         if root.exists():
             shutil.rmtree(root)
         draft.rename(root)
@@ -74,7 +74,7 @@ def _is_ours(root: Path) -> bool:
     return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(README.splitlines()[0])
 
 
-def _guard(root: Path) -> None:
+def _check_ours(root: Path) -> None:
     if root.exists() and not _is_ours(root) and not (root.is_dir() and not any(root.iterdir())):
         raise FdamedError(
             "this folder is there already and was not written by `fdamed phantom`; it was not touched",

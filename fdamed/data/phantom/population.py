@@ -1,4 +1,4 @@
-"""Patients, their studies and images, who is ill, and what each image shows. Drawn before any pixel."""
+"""Patients, their studies, images and findings, drawn before any pixel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cohort:
 
 
 def draw_cohort(phantom: Phantom, layout: str, shows: Shows, change: float = 0.12) -> Cohort:
-    """Draw a whole cohort; `change` is the chance that a later study says otherwise than the first.
+    """Draw a whole cohort; `change` is the probability that a later study's label differs from the first.
 
     Every group of numbers has its own stream, so that one knob does not move the others.
     """
@@ -132,7 +132,7 @@ def _shares(total: int, weights: Reals) -> Numbers:
 
 
 def _ill(rng: np.random.Generator, domain: Numbers, looks: tuple[Shift, ...], male: Flags, age: Numbers) -> Flags:
-    """Who is ill: in each domain the asked share, more likely the sex and age that the domain's correlations say."""
+    """Who is ill: each domain's prevalence, correlated with sex and age as configured."""
     ill = np.zeros(len(domain), dtype=bool)
     chance = rng.standard_normal(len(domain))
     for d, look in enumerate(looks):

@@ -1,4 +1,4 @@
-"""The built-in domains of each layout: what each hospital's scanner and patients are like."""
+"""The built-in domains of each layout: scanner and patients of each."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _letter(text: str, height: int) -> NDArray[np.bool_]:
 
 
 def _stamp(pixels: NDArray[np.uint16], marker: int, rng: np.random.Generator) -> None:
-    """The lead letter on the film; `marker` 1: L at the right, 2: R at the left."""
+    """The lead marker; `marker` 1: L at the right, 2: R at the left."""
     size = pixels.shape[0]
     letter = _letter("L" if marker == 1 else "R", max(6, size // 14))
     height = letter.shape[0]

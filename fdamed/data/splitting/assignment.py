@@ -1,4 +1,4 @@
-"""Which images a hospital gets, and in which part each patient stands: by hash, never by position in a file."""
+"""Which images a client gets, and which part each patient is in: by hash, never by position in a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Keys:
-    """A number for every patient and image that no salt, machine or order of rows changes."""
+    """A number for every patient and image that does not depend on salt, machine or order of rows."""
 
     seed: int
     codes: Ints
@@ -63,7 +63,7 @@ def uniform_of(texts: np.ndarray[Any, Any], *names: str) -> np.ndarray[Any, np.d
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows of the index for one hospital, with class and part."""
+    """Rows of the index for one client, with class and part."""
 
     rows: Ints
     y: np.ndarray[Any, np.dtype[np.int8]]
@@ -76,10 +76,10 @@ def draw(truth: np.ndarray[Any, Any], keys: Keys, split: Split, client: str) -> 
     rows = np.flatnonzero(~np.isnan(truth))
     y = truth[rows].astype("int8")
     rows, y, notes = _classes(rows, y, keys, split, client)
-    chance = keys.uniform("split")[keys.codes[rows]]
+    position = keys.uniform("split")[keys.codes[rows]]
     part = np.full(len(rows), "train", dtype=object)
-    part[chance < split.val + split.test] = "val"
-    part[chance < split.test] = "test"
+    part[position < split.val + split.test] = "val"
+    part[position < split.test] = "test"
     rows, y, part, more = _adapt(rows, y, part, keys, split, client)
     return Drawn(rows, y, part, notes + more)
 
@@ -109,8 +109,8 @@ def _patient_order(rows: Ints, keys: Keys, *names: str) -> Ints:
     """Positions in `rows`, patient after patient by hash, each patient's images by path."""
     paths = pd.Series(keys.images[rows], dtype="str")
     by_path = np.asarray(paths.argsort(), dtype="int64")
-    chance = keys.uniform(*names)[keys.codes[rows]]
-    return by_path[np.lexsort((keys.codes[rows][by_path], chance[by_path]))]
+    position = keys.uniform(*names)[keys.codes[rows]]
+    return by_path[np.lexsort((keys.codes[rows][by_path], position[by_path]))]
 
 
 def _adapt(
@@ -141,7 +141,7 @@ def _adapt(
 def _whole_patients(
     order: Ints, rows: Ints, y: np.ndarray[Any, Any], keys: Keys, wanted: int
 ) -> tuple[list[int], list[int]]:
-    """(positions for adapt, positions to leave out): patients who fit the quotas of the classes, whole ones first."""
+    """(positions for adapt, positions to leave out): patients within the class quotas, whole patients first."""
     positives = int((y[order] == 1).sum())
     negatives = len(order) - positives
     quota = min(wanted - wanted // 2, positives)
@@ -159,7 +159,7 @@ def _whole_patients(
             left = {side: left[side] - counts[side] for side in (0, 1)}
         else:
             waiting.append(group)
-    # The last places go to a part of a patient's images; the others leave the cohort, for he cannot be in two splits.
+    # The last places go to some of a patient's images; the rest is dropped, since a patient cannot be in two parts.
     left_out: list[int] = []
     for group in waiting:
         taken = [p for side in (0, 1) for p in [q for q in group if y[q] == side][: left[side]]]
@@ -171,11 +171,11 @@ def _whole_patients(
 
 
 def draw_reference(yes: Ints, no: Ints, keys: Keys, split: Split, client: str) -> Drawn:
-    """The published rule: shuffle all images, the first 80 % train, whoever they show; caps as in its runs."""
+    """The published rule: shuffle all images, the first 80 % train, regardless of patients; limits as in its runs."""
     rows = np.concatenate([yes, no])
     y = np.repeat(np.array([1, 0], dtype="int8"), [len(yes), len(no)])
-    chance = _uniform(_hashed(keys.images[rows]), stream(keys.seed, "cohort", "reference", client).key)
-    order = np.argsort(chance, kind="stable")
+    position = _uniform(_hashed(keys.images[rows]), stream(keys.seed, "cohort", "reference", client).key)
+    order = np.argsort(position, kind="stable")
     trained = len(rows) * 4 // 5
     train, test = order[:trained], order[trained:]
     if split.per_class != "all":

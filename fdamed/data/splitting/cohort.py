@@ -1,7 +1,7 @@
-"""The index split into hospitals: who may stand where, what is positive, and one place for every patient.
+"""Splits the index into clients: which rows are eligible, which are positive, and one client for every patient.
 
-Nothing here depends on the order of rows, on the machine or on the salt of the pseudonyms: a patient's fate is a hash
-of the seed and of the first of his image paths.
+Nothing here depends on the order of rows, on the machine or on the salt of the pseudonyms: a patient's place is a hash
+of the seed and of the patient's first image path.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ NOT_A_FINDING = (NO_FINDING, "Support Devices")
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 ASSIGNMENT = (
-    "A patient who fits several hospitals goes to one of them, drawn by a hash of seed and patient with the chances of "
-    "`shares`, in balanced cohorts ten times higher where he has images of the class that the hospital is shorter of; "
-    "his images count there and nowhere else. His split is drawn by another hash of seed and patient."
+    "A patient who fits several hospitals is assigned to one by a hash of seed and patient with the probabilities "
+    "`shares`, in balanced cohorts ten times higher where the patient has images of the hospital's smaller class; "
+    "the patient's images are used there only. The split is drawn by another hash of seed and patient."
 )
 SCARCE = 10.0
-"""Factor on the chance of a hospital that needs a patient's images for its smaller class."""
+"""Factor on the probability of a client that needs the patient's images for its smaller class."""
 LEAKING = (
-    "rule: reference reproduces the published split, which LEAKS: patients stand at several hospitals and in training "
+    "rule: reference reproduces the published split, which LEAKS: patients are at several hospitals and in training "
     "and test at once. Its scores are too good; use rule: disjoint for anything but a comparison."
 )
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """One manifest a hospital, and what must be said about how they came about."""
+    """One manifest per client, with notes for the user."""
 
     manifests: dict[str, pd.DataFrame]
     notes: list[str] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=dict)
-    """Number of hospitals that a patient fits -> patients, before the assignment."""
+    """Number of clients that a patient fits -> patients, before the assignment."""
 
 
 def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
-    """Split the index into the hospitals of the configuration."""
+    """Split the index into the clients of the configuration."""
     keys = Keys.of(index, split.seed)
     if split.rule == "reference":
         drawn, notes = _reference(index, split, keys), [LEAKING]
-        standing = {client: _standing(index, chosen) for client, chosen in drawn.items()}
+        eligible = {client: _eligible(index, chosen) for client, chosen in drawn.items()}
     else:
-        standing = truths(index, split, smallest_cell)
-        placed = one_place(standing, keys, split)
+        eligible = truths(index, split, smallest_cell)
+        placed = one_place(eligible, keys, split)
         drawn, notes = {client: draw(y, keys, split, client) for client, y in placed.items()}, [ASSIGNMENT]
     manifests = {}
     for client in split.clients:
@@ -62,16 +62,16 @@ def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
         notes += [f"{client}: {note}" for note in chosen.notes]
         manifests[client] = _manifest(index, chosen)
         check_client(manifests[client], client, split)
-    return Cohort(manifests, notes, fits(truths_per_patient(standing, keys)))
+    return Cohort(manifests, notes, fits(truths_per_patient(eligible, keys)))
 
 
 def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, Floats]:
-    """Hospital -> for each row of the index 1, 0, or NaN where the row is not for it."""
+    """Client -> for each row of the index 1, 0, or NaN where the row is not eligible."""
     kept = np.ones(len(index), dtype=bool)
     if split.where:
         kept = holds(split.where, index, "split.where")
         if not kept.any():
-            raise FdamedError(f"no row fulfils `{split.where}`", "split.where", "Loosen the condition.")
+            raise FdamedError(f"no row matches `{split.where}`", "split.where", "Loosen the condition.")
     out: dict[str, Floats] = {}
     for client, value in split.clients.items():
         if split.by == "condition":
@@ -152,7 +152,7 @@ def _uncertainty(raw: Floats, label: str, split: Split) -> Floats:
 
 
 def _some_finding(index: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The labellers leave No Finding blank, not 0, where they found something."""
+    """Labelers leave No Finding blank, not 0, where they found something."""
     columns = [c for c in label_columns(index) if c.removeprefix(LABEL) not in NOT_A_FINDING]
     found: np.ndarray[Any, np.dtype[np.bool_]] = (index[columns].to_numpy(dtype="float32") == 1).any(axis=1)
     return found
@@ -188,7 +188,7 @@ def _belongs(
 
 
 def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(patients, hospitals in alphabetical order): whether the patient has a usable row there."""
+    """(patients, clients in alphabetical order): whether the patient has a usable row there."""
     out = np.zeros((len(keys.patients), len(truth)), dtype=bool)
     for j, client in enumerate(sorted(truth)):
         out[keys.codes[~np.isnan(truth[client])], j] = True
@@ -201,14 +201,14 @@ def fits(eligible: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
 
 
 def one_place(truth: dict[str, Floats], keys: Keys, split: Split) -> dict[str, Floats]:
-    """Every patient at one of the hospitals that he fits, by a hash with the chances of `shares`."""
+    """Every patient at one of the clients that the patient fits, by a hash with the probabilities `shares`."""
     clients = sorted(truth)
-    chances = np.array([split.shares.get(p, 1.0) for p in clients], dtype="float64")
-    if not (np.isfinite(chances).all() and (chances > 0).all()):
+    shares = np.array([split.shares.get(p, 1.0) for p in clients], dtype="float64")
+    if not (np.isfinite(shares).all() and (shares > 0).all()):
         raise FdamedError(
             "a share is not above 0", "split.shares", "Give every hospital a positive share, or none at all."
         )
-    weight = truths_per_patient(truth, keys) * chances
+    weight = truths_per_patient(truth, keys) * shares
     if split.balanced:
         for j, client in enumerate(clients):
             weight[_needed_patients(truth[client], keys), j] *= SCARCE
@@ -221,7 +221,7 @@ def one_place(truth: dict[str, Floats], keys: Keys, split: Split) -> dict[str, F
 
 
 def _needed_patients(y: Floats, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(patients,): who has images of the class of which the hospital has fewer."""
+    """(patients,): whether the patient has images of the client's smaller class."""
     smaller = 0 if (y == 0).sum() < (y == 1).sum() else 1
     out = np.zeros(len(keys.patients), dtype=bool)
     out[keys.codes[y == smaller]] = True
@@ -243,7 +243,7 @@ def _reference(index: pd.DataFrame, split: Split, keys: Keys) -> dict[str, Drawn
     return out
 
 
-def _standing(index: pd.DataFrame, chosen: Drawn) -> Floats:
+def _eligible(index: pd.DataFrame, chosen: Drawn) -> Floats:
     out = np.full(len(index), np.nan, dtype="float32")
     out[chosen.rows] = chosen.y
     return out
@@ -257,7 +257,7 @@ def _manifest(index: pd.DataFrame, chosen: Drawn) -> pd.DataFrame:
 
 
 def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
-    """Both classes where they are needed: to train anywhere, to test and to adapt at a target."""
+    """Raise if a class is missing where it is needed: to train anywhere, to test and to adapt at a target."""
     if not len(frame):
         raise FdamedError(
             f"{client} is empty", f"split.clients.{client}", "Check split.where, split.shares and the tables."

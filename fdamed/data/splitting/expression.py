@@ -1,4 +1,4 @@
-"""Conditions on the rows of the index, such as `race == 'Asian' and age >= 40`: read by a whitelist, never executed.
+"""Conditions on the rows of the index, such as `race == 'Asian' and age >= 40`: an allow-list, never executed.
 
 Known: columns of the row contract by name, `label['Lung Lesion']`, numbers, texts, lists of them, the comparisons
 `== != < <= > >= in not in`, `and or not`, `isna(column)`, `any_label(value)` (some label of the row has this value).
@@ -20,7 +20,7 @@ from fdamed.data.manifest import COLUMNS, LABEL, label_columns
 
 LONGEST = 2000
 HIDDEN = ("image", "patient", "study")
-"""Identifiers: no cut may name a single person."""
+"""Identifiers: no expression may single out a person."""
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -72,17 +72,17 @@ def _mask(node: ast.expr, frame: pd.DataFrame, where: str) -> Mask:
         return np.full(len(frame), node.value)
     if isinstance(node, ast.Name) and node.id == "burned_in":
         return frame["burned_in"].fillna(False).to_numpy(dtype=bool)
-    raise _refused(node, where)
+    raise _not_allowed(node, where)
 
 
 def _called(node: ast.Call, frame: pd.DataFrame, where: str) -> Mask:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if node.keywords or len(node.args) != 1 or name not in ("isna", "any_label"):
-        raise _refused(node, where)
+        raise _not_allowed(node, where)
     if name == "isna":
         column = _column(node.args[0], frame, where)
         if column is None:
-            raise _refused(node, where)
+            raise _not_allowed(node, where)
         return column.isna().to_numpy(dtype=bool)
     value = _constant(node.args[0], where)
     return (frame[label_columns(frame)] == value).any(axis=1).to_numpy(dtype=bool)
@@ -92,14 +92,14 @@ def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr, frame: pd.DataFram
     column, other = _column(left, frame, where), _column(right, frame, where)
     if isinstance(op, ast.In | ast.NotIn):
         if column is None or not isinstance(right, ast.List | ast.Tuple | ast.Set):
-            raise _refused(left, where)
+            raise _not_allowed(left, where)
         values = [_constant(v, where) for v in right.elts]
         for value in values:
             _check_types(column, value, where)
         inside = column.isin(values).to_numpy(dtype=bool)
         return inside if isinstance(op, ast.In) else ~inside & column.notna().to_numpy(dtype=bool)
     if type(op) not in ORDER or (column is None and other is None):
-        raise _refused(left, where)
+        raise _not_allowed(left, where)
     a = column if column is not None else _constant(left, where)
     b = other if other is not None else _constant(right, where)
     for one, two in ((column, b), (other, a)):
@@ -147,8 +147,8 @@ def _constant(node: ast.expr, where: str) -> str | float | int:
             return -value
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
         return node.value
-    raise _refused(node, where)
+    raise _not_allowed(node, where)
 
 
-def _refused(node: ast.AST, where: str) -> FdamedError:
+def _not_allowed(node: ast.AST, where: str) -> FdamedError:
     return FdamedError(f"the expression uses {type(node).__name__} in a way that is not allowed", where, _FIX)

@@ -1,4 +1,4 @@
-"""The guard: a patient stands in one split and, unless the published rule is asked for, at one hospital."""
+"""Leakage check: a patient is in one part and, except under the published rule, at one client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIX = "Make the manifests with `fdamed split`; it keeps patients apart. Results 
 
 @dataclass(frozen=True)
 class Leakage:
-    """How many patients and images stand where they may not."""
+    """Patients and images that are in two parts or at two clients."""
 
     patients_in_two_splits: int
     patients_in_two_clients: int
@@ -23,7 +23,7 @@ class Leakage:
 
 
 def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint") -> Leakage:
-    """Count the leaks between splits and hospitals; raise on any, except under the rule `reference`."""
+    """Count leaks between parts and clients; raise on any, except under `rule: reference`."""
     for client, frame in manifests.items():
         _check_columns(client, frame)
     columns = ["image", "patient", "split"]
@@ -37,13 +37,13 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
         return leakage
     where = "manifests of " + ", ".join(manifests)
     if leakage.patients_in_two_splits:
-        n, guilty = leakage.patients_in_two_splits, _guilty(everything)
-        raise FdamedError(f"{n} patients stand in more than one split (at {guilty})", where, FIX)
+        n, leaking_at = leakage.patients_in_two_splits, _leaking_at(everything)
+        raise FdamedError(f"{n} patients are in more than one split (at {leaking_at})", where, FIX)
     if leakage.patients_in_two_clients:
-        raise FdamedError(f"{leakage.patients_in_two_clients} patients stand at more than one hospital", where, FIX)
+        raise FdamedError(f"{leakage.patients_in_two_clients} patients are at more than one hospital", where, FIX)
     if leakage.images_in_two_splits:
         n = leakage.images_in_two_splits
-        raise FdamedError(f"{n} images stand in more than one split, under different patients", where, FIX)
+        raise FdamedError(f"{n} images are in more than one split, under different patients", where, FIX)
     return leakage
 
 
@@ -54,7 +54,7 @@ def _check_columns(client: str, frame: pd.DataFrame) -> None:
         raise FdamedError(f"missing column {', '.join(absent)}", where, FIX)
     for column in ("image", "patient", "split"):
         if frame[column].isna().any() or (frame[column] == "").any():
-            raise FdamedError(f"rows without {column}: whom they leak to cannot be told", where, FIX)
+            raise FdamedError(f"rows without {column}: leakage cannot be checked", where, FIX)
     if not frame["split"].isin(SPLITS).all():
         raise FdamedError(f"split holds values outside {', '.join(SPLITS)}", where, FIX)
     if not frame["y"].isin((0, 1)).all():
@@ -64,12 +64,12 @@ def _check_columns(client: str, frame: pd.DataFrame) -> None:
 
 
 def _several(frame: pd.DataFrame, key: str, other: str) -> int:
-    """How many values of `key` go with more than one value of `other`."""
+    """Number of values of `key` that occur with more than one value of `other`."""
     pairs = frame[[key, other]].drop_duplicates()
     return int(pairs.loc[pairs[key].duplicated(), key].nunique())
 
 
-def _guilty(frame: pd.DataFrame) -> str:
+def _leaking_at(frame: pd.DataFrame) -> str:
     pairs = frame[["patient", "split"]].drop_duplicates()
     leaking = pairs.loc[pairs["patient"].duplicated(), "patient"]
     return ", ".join(sorted(frame.loc[frame["patient"].isin(leaking), "client"].unique()))

@@ -24,7 +24,7 @@ VALID = 0.03
 """Share of the patients in valid.csv, where every label is read."""
 FIRST_VALID = 64541
 READ_FULLY = 0.12
-"""Share of the patients whose report speaks of all five conditions: they fit several hospitals."""
+"""Share of patients whose reports mention all five conditions: they fit several clients."""
 RACES = (
     ("White, non-Hispanic", 0.5),
     ("Asian, non-Hispanic", 0.14),
@@ -98,7 +98,7 @@ def table_of(cohort: Cohort, paths: NDArray[np.object_], valid: Flags) -> pd.Dat
 
 
 def _labels(cohort: Cohort, valid: Flags) -> NDArray[np.object_]:
-    """(studies, 14) of "1.0", "0.0", "-1.0" and "": what the report of each study says."""
+    """(studies, 14) of "1.0", "0.0", "-1.0" and "": the labels of each study's report."""
     first = np.flatnonzero(np.r_[True, np.diff(cohort.study_index) > 0])
     rng = stream(cohort.seed, "reports").numpy
     people = int(cohort.patient.max()) + 1

@@ -31,7 +31,7 @@ def uid(*names: object) -> str:
 def save(
     path: Path, pixels: NDArray[np.uint16], header: Mapping[str, str], inverted: float, rng: np.random.Generator
 ) -> None:
-    """Write 12-bit pixels (white = dense); `inverted` is the chance of MONOCHROME1."""
+    """Write 12-bit pixels (white = dense); `inverted` is the probability of MONOCHROME1."""
     modality = header["Modality"]
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = (

@@ -74,7 +74,7 @@ def _computed(cohort: Cohort) -> Flags:
 
 
 def _view(cohort: Cohort, row: int) -> str:
-    """What the header says of the view; three in ten say nothing."""
+    """The header's view; missing in three of ten."""
     if row * 7919 % 10 < 3:
         return ""
     return "LATERAL" if cohort.lateral[row] else "AP" if cohort.supine[row] else "PA"

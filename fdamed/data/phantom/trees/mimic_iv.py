@@ -42,9 +42,9 @@ RACES: dict[str, tuple[tuple[str, float], ...]] = {
 }
 NO_RACE = ("OTHER", "UNKNOWN", "UNABLE TO OBTAIN", "PATIENT DECLINED TO ANSWER", "MULTIPLE RACE/ETHNICITY")
 CONTRADICTS = 0.04
-"""Share of the patients with two admissions or more whose admissions name two races."""
+"""Share of patients with several admissions whose admissions name two races."""
 UNSAID = 0.05
-"""Share of the patients of whom no admission names a race."""
+"""Share of patients without a race in any admission."""
 NEVER_ADMITTED = 0.03
 KINDS = ("EW EMER.", "URGENT", "OBSERVATION ADMIT", "ELECTIVE", "SURGICAL SAME DAY ADMISSION")
 
