@@ -1,6 +1,6 @@
 """Near-duplicates: the same exposure twice, as another file, another compression, another window or moved by a pixel.
 
-Three sieves, each finer and more expensive: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of
+Three sieves, each finer and slower: a 64-bit DCT hash, the correlation of 16 x 16 thumbnails, and the correlation of
 structure without the slow changes of gray, either at rest (32 x 32; blind to noise and compression) or at the best
 small shift (128 x 128; blind to movement). The last one separates a copy from another image of
 the same patient: the outline of a thorax hardly changes, its ribs and vessels never lie in the same places twice.

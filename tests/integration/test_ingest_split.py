@@ -80,7 +80,7 @@ def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capf
         assert sum(entry["positives"].values()) == int(frame["y"].sum())
         assert entry["images"]["adapt"] == 8
     assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_clients"] == 0
-    assert "drawn by a hash" in cohort["notes"][0]
+    assert "by a hash of seed and patient" in cohort["notes"][0]
     shared = capfd.readouterr().err + (root / "cohort.json").read_text() + (root / "ingest.json").read_text()
     assert CANARY not in shared
 

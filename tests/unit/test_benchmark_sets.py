@@ -115,5 +115,5 @@ def test_pictures_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_pa
     assert found.x.shape == (12, 20, 20, 3)
     assert found.y.tolist() == [0] * 6 + [1] * 6 and (found.x[:6] == 10).all() and (found.x[6:] == 200).all()
     (tmp_path / "cat" / "0.png").write_bytes(b"no picture")
-    with pytest.raises(FdamedError, match="not a picture"):
+    with pytest.raises(FdamedError, match="not a readable image"):
         read(Domain(kind="folder", root=str(tmp_path)), "here")

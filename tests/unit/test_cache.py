@@ -204,7 +204,7 @@ def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: P
 def test_a_class_that_vanishes_from_a_split_stops_the_build(root: Path) -> None:
     for number in (10, 11):
         (root / "deep" / f"{number}.png").write_text("no image")
-    with pytest.raises(FdamedError, match="all 2 images with y = 1 in split adapt were refused"):
+    with pytest.raises(FdamedError, match="all 2 images with y = 1 in split adapt were rejected"):
         make(manifest(), root)
 
 
@@ -213,7 +213,7 @@ def test_a_full_disk_is_known_before_the_first_image(root: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(FdamedError, match="no room"):
+    with pytest.raises(FdamedError, match="no space"):
         make(manifest(), root)
     assert not (root.parent / "client" / "images.npy").exists()
     assert not (root.parent / "client" / ".cache" / "draft.npy").exists()

@@ -77,7 +77,7 @@ def test_a_sample_in_two_hospitals_would_be_counted() -> None:
         ({"target": ""}, "names another set"),
         ({"target": "a"}, "names another set"),
         ({"target": "C3"}, "a client's name"),
-        ({"target": "c"}, "split names c"),
+        ({"target": "c"}, "names c, which is not in"),
     ],
 )
 def test_what_does_not_fit_is_refused(wrong: dict, reason: str) -> None:
