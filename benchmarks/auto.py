@@ -20,10 +20,10 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
-from fdamed.federation.server import InProcess
-from fdamed.methods.fedda_auto import FedDAAuto
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
+from fdamed.methods.auto_weighted import FedDAAuto, FedGPAuto
 from fdamed.methods.fedgp import FedGP
-from fdamed.methods.fedgp_auto import FedGPAuto
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
@@ -36,7 +36,7 @@ CASES = {
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 
 
-def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[InProcess, Weights]:
+def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[Server, Weights]:
     rng = np.random.default_rng(0)
     server = build(Model(width=width))
     initialize(server, torch.Generator().manual_seed(0))
@@ -47,7 +47,7 @@ def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[InPro
         data = Labeled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
         sites[name] = Client(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
-    return InProcess(sites, "target", "auto"), Weights(x=model.read())
+    return Server(InProcess(sites), "target", "auto"), Weights(x=model.read())
 
 
 def measured(case: tuple[int, float, int, int]) -> dict[str, float]:

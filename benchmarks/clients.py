@@ -50,7 +50,8 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.federation.checkpoint import Checkpoints, Record
     from fdamed.federation.client import Client
     from fdamed.federation.method import Model as Weights
-    from fdamed.federation.transport.on_demand import OnDemand
+    from fdamed.federation.server import Server
+    from fdamed.federation.transport.in_process import OnDemand
     from fdamed.methods.fedavg import FedAvg
     from fdamed.models.backbone import build, initialize
     from fdamed.models.flat import FlatModel
@@ -69,10 +70,9 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
             site.memory["own"] = torch.zeros(model.layout.size)
         return site
 
-    server = OnDemand(
-        {n: partial(hospital, n) for n in names}, "target", model.layout, "fedavg", release,
-        lambda client: own / client / "aside.safetensors",
-    )  # fmt: skip
+    builders = {n: partial(hospital, n) for n in names}
+    transport = OnDemand(builders, model.layout, release, lambda client: own / client / "aside.safetensors")
+    server = Server(transport, "target", "fedavg")
     server.invite(participants / clients, 0)
     keep = Checkpoints(own / "state", lambda client, round: own / client / f"{round:05d}.safetensors", {})
     state, record, rounds, saves = Weights(x=model.read()), Record(), [], []
@@ -82,7 +82,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
         begin = time.process_time()
         state = FedAvg().round(state, server)
         rounds.append(time.process_time() - begin)
-        record.metrics.append({"round": round, **server.told()})
+        record.metrics.append({"round": round, **server.summary()})
         record.ledger += server.ledger.settle()
         begin = time.process_time()
         keep.save(round, state, server, record)

@@ -20,7 +20,8 @@ from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads
@@ -73,7 +74,7 @@ def main() -> None:
         "gp": (GP(), False),
         "auxinfo_gp": (GP(), True),
     }
-    nets = {k: InProcess(hospitals(given.side, model, config, aux), "target", k) for k, (_, aux) in rows.items()}
+    nets = {k: Server(InProcess(hospitals(given.side, model, config, aux)), "target", k) for k, (_, aux) in rows.items()}
     seconds: dict[str, list[float]] = {k: [] for k in rows}
     for turn in range(given.repeats + 1):
         for name, (method, _) in rows.items():

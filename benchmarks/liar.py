@@ -1,4 +1,4 @@
-"""What one lying hospital costs on a real network: a cohort that is cached, its runs, its own guard.
+"""What one lying hospital costs on a real network: a cached cohort, its runs, norms and directions checked.
 
 `python -m benchmarks.liar --config config/chexpert_phantom.yaml --runs fedavg gp --seeds 0 1 2` trains each run three
 times: with all sources honest, without the largest source, and with that source sending its update turned round
@@ -23,9 +23,11 @@ import torch
 
 from fdamed.config.loader import load
 from fdamed.config.study import Config
+from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.files import read_json
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
 from fdamed.federation.validation.directions import bearings, layer_cosines
 from fdamed.models.flat import Layout
 from fdamed.pipeline.clients import judge, network, resident
@@ -37,7 +39,7 @@ Tensor = torch.Tensor
 
 def turned(server: Server, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
     """Let the liar's models and updates go the other way; `seen` gets the updates as they were trained, by round."""
-    honest = server._deliver
+    honest = server.transport.deliver
 
     def deliver(client: str, step: Any, nth: int, msg: Any) -> Any:
         reply = honest(client, step, nth, msg)
@@ -52,7 +54,7 @@ def turned(server: Server, liar: str, times: float, keep: Sequence[str], seen: d
                 reply = dataclasses.replace(reply, **{name: lied(value, base, times, server.layout, keep)})
         return reply
 
-    server._deliver = deliver  # type: ignore[method-assign]
+    server.transport = Altered(server.transport, deliver)
 
 
 def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequence[str]) -> Tensor:
@@ -68,7 +70,7 @@ def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequen
 def measured(
     config: Config, name: str, seed: int, liar: str, times: float, keep: Sequence[str], absent: bool
 ) -> dict[str, Any]:
-    """The test AUC of one run and what the guard did."""
+    """The test AUC of one run and what validation did."""
     spec = config.expanded_runs()[name]
     target, model = config.split.targets[0], resident(config)
     places, plan = Places.of(config), phases(config, spec)
@@ -83,6 +85,7 @@ def measured(
             )
             if absent:
                 server.sources = server.participants = tuple(s for s in server.sources if s != liar)
+            server.validator.settings = Validation(norms=Norms(), directions=Directions())
             turned(server, liar, times, keep, seen)
             told = judge(config, phase.spec, target, seed, model)
             theta, record = run(phase.method, server, theta, phase.train.rounds, told)

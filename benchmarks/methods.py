@@ -26,7 +26,8 @@ from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
@@ -36,7 +37,7 @@ LABELED = 1000 / 2800
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
 
 
-def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> InProcess:
+def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> Server:
     """The federation as the method sees it."""
     kind = REGISTRY[name]
     recipe = Recipe(lr=1e-3, batch=BATCH, optimizer="sgd" if sgd or name in NEEDS_SGD else "adam")
@@ -44,7 +45,7 @@ def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> In
     for i, data in enumerate(sets):
         client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
         sites[client] = Client(client, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
-    return InProcess(sites, "target", name)
+    return Server(InProcess(sites), "target", name)
 
 
 def target(data: Labeled, kind: Any) -> Any:

@@ -23,7 +23,8 @@ from fdamed.evaluation.metrics import scores
 from fdamed.federation.client import Client
 from fdamed.federation.privacy_budget import note_costs
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
@@ -61,7 +62,7 @@ def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
             sites[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
     begin = time.process_time()
     after = note_costs if setting else None
-    network = InProcess(sites, "target", "fedavg")
+    network = Server(InProcess(sites), "target", "fedavg")
     theta, record = run(FedAvg(), network, model.read(), ROUNDS, lambda theta: {}, after=after)
     seconds = time.process_time() - begin
     model.load(theta)

@@ -20,7 +20,8 @@ from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Model as Weights
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import Net, build, initialize
 from fdamed.models.flat import FlatModel
@@ -77,7 +78,7 @@ def main() -> None:
         )
         for name, data in zip(names, sets, strict=True)
     }
-    server = InProcess(sites, "target", "fedavg")
+    server = Server(InProcess(sites), "target", "fedavg")
     by_hand = fresh().to(memory_format=torch.channels_last)
     start = {k: v.clone() for k, v in by_hand.state_dict().items()}
     state = Weights(x=model.read())

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fdamed.config.base import Strict
 from fdamed.config.faults import Faults
-from fdamed.config.validation import Guard
+from fdamed.config.validation import Validation
 
 
 class Decay(Strict):
@@ -66,7 +66,7 @@ class Train(Strict):
     """Fraction of the sources that take part in a round, sampled anew each round; at least one source."""
     faults: Faults | None = None
     """Simulated faults: absent clients, lost messages, late answers (docs/how_to/simulate_faults.md)."""
-    validation: Guard = Guard()
+    validation: Validation = Validation()
     """Checks of the clients' updates before they are aggregated (docs/explanation/validation.md)."""
     patience: Annotated[int | None, Field(ge=1)] = None
     """Early stopping: rounds without a new lowest training loss. Does not hold in `then`."""

@@ -1,30 +1,59 @@
-"""What the server lets into an aggregation: the `train.validation` section of the configuration (docs/guard.md)."""
+"""The `train.validation` section: which updates of sources the server aggregates (docs/validation.md)."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from fdamed.config.base import Strict
 
+RENAMED = {
+    "longest": "norms.reject_above",
+    "shortened": "norms.clip_above",
+    "opposed": "directions.reject_below",
+    "alike": "directions.label_rate_gap",
+}
 
-class Guard(Strict):
-    """Limits for the answers of sources; lengths are in medians of the others' updates."""
 
-    longest: Annotated[float, Field(gt=1)] = 100.0
-    """An update that is longer is left out of its round."""
-    shortened: Annotated[float, Field(gt=1)] | None = 10.0
-    """One that is longer than this is shortened to it; null: it is taken as it is, up to `longest`."""
-    opposed: Annotated[float, Field(ge=-1, le=0)] | None = -0.2
-    """Leave out of the round who points against the others, below this cosine, in any layer; null: nobody."""
-    alike: Annotated[float, Field(ge=0, le=1)] | None = 0.1
-    """Held against each other for that are hospitals whose declared label rates differ by no more; null: all are."""
-    strikes: Annotated[int, Field(ge=1)] | None = 3
-    """Rounds with a rejected answer after which a source is not asked again in this run; null: it always is."""
+class Norms(Strict):
+    """Robust aggregation by norms, in multiples of the median norm of the other updates."""
+
+    reject_above: Annotated[float, Field(gt=1)] = 100.0
+    """Exclude an update with a larger norm from its round."""
+    clip_above: Annotated[float, Field(gt=1)] | None = 10.0
+    """Clip an update with a larger norm to this; null: no clipping."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Guard:
-        if self.shortened is not None and self.shortened > self.longest:
-            raise ValueError(f"`shortened` is {self.shortened}, beyond `longest` ({self.longest}): nobody would be")
+    def _in_order(self) -> Norms:
+        if self.clip_above is not None and self.clip_above > self.reject_above:
+            raise ValueError(f"`clip_above` ({self.clip_above}) must not exceed `reject_above` ({self.reject_above})")
         return self
+
+
+class Directions(Strict):
+    """Robust aggregation by directions: the cosine similarity of an update with the others."""
+
+    reject_below: Annotated[float, Field(ge=-1, le=0)] = -0.2
+    """Exclude an update from its round below this cosine similarity, as a whole or in one layer."""
+    label_rate_gap: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    """Compare only clients whose label rates differ by at most this; null: compare all."""
+
+
+class Validation(Strict):
+    """Checks of the sources' updates. Shapes, finite values, counts, variances and replays are always checked."""
+
+    norms: Norms | None = None
+    """Reject and clip updates by their norm; {} takes the defaults, null switches it off."""
+    directions: Directions | None = None
+    """Exclude updates that point against the others; {} takes the defaults, null switches it off."""
+    strikes: Annotated[int, Field(ge=1)] | None = 3
+    """Rounds with a rejected update after which a source is quarantined for the rest of the run; null: never."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        old = [key for key in RENAMED if isinstance(given, dict) and key in given]
+        if old:
+            raise ValueError("; ".join(f"`{key}` is now `{RENAMED[key]}`" for key in old))
+        return given

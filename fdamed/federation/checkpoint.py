@@ -1,17 +1,17 @@
-"""What a run has told so far, and the checkpoints from which it goes on with the same bits.
+"""The record of a run so far, and the checkpoints from which it resumes with the same bits.
 
-A checkpoint costs what is new: the record grows in a log of its own, and only hospitals that were asked since the last
-checkpoint write their memory again. Two generations are kept: one that was cut short or changed is passed over for the
-one before. A checkpoint names how long the log was, which file holds each hospital's memory, and the checksums of both.
+A checkpoint costs what is new: the record grows in a log of its own, and only clients that were asked since the last
+checkpoint write their state again. Two generations are kept: a damaged one is skipped for the one before. A checkpoint
+names the size of the log, which file holds each client's state, and the checksums of both.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -20,30 +20,32 @@ from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, megabytes, room_for, sweep
+from fdamed.federation.client_state import write_state
 from fdamed.federation.messages import decode, encode, sizes
 from fdamed.federation.method import Method
 from fdamed.federation.server import Server
 
 MemoryPath = Callable[[str, int], Path]
-"""(client, round) -> the hospital's own file for its memory."""
+"""(client, round) -> the client's own file for its state."""
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Record:
-    """Everything a run has to tell, line by line."""
+    """Everything a run has recorded, line by line."""
 
     metrics: list[dict[str, Any]] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     absences: list[dict[str, Any]] = field(default_factory=list)
     timing: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
-    guard: list[dict[str, Any]] = field(default_factory=list)
-    """What the guard must know of earlier rounds (repeats.py, direction.py), for a run that is taken up again."""
+    validation: list[dict[str, Any]] = field(default_factory=list)
+    """What a resumed run must know of earlier updates: digests and cosines."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a hospital's memory is, and what it must be."""
+    """Where a client's state is, and its checksum."""
 
     round: int
     sha256: str
@@ -51,7 +53,7 @@ class Memory:
 
 @dataclass
 class Log:
-    """A record on disk that only grows; what stands behind the last mark is forgotten."""
+    """A record on disk that only grows; what stands behind the last mark is dropped."""
 
     path: Path
     size: int = 0
@@ -101,7 +103,7 @@ class Checkpoints:
         self._log = Log(folder / "record.jsonl")
         self._memories: dict[str, Memory] = {}
         self.behind: set[str] = set()
-        """Hospitals whose process ended after answers that no memory of theirs tells of."""
+        """Clients whose process ended after answers that are in no saved state of theirs."""
         self._last = 0
         self._whole = False
         """Whether the newest file is known to be sound: a damaged one must not take the place of the one before."""
@@ -128,9 +130,11 @@ class Checkpoints:
         asked = sorted(server.touched)
         for client in asked:
             file = self.memory(client, round)
-            if server.save_memory(client, file):
+            state_of = server.transport.state(client)
+            if state_of:
+                write_state(state_of, file)
                 self._memories[client] = Memory(round, _sha256(file))
-            elif server.gone(client):  # the memory before stands; what the hospital has answered since is lost with it
+            elif state_of is None:  # the state before stands; what the client has answered since is lost with it
                 known = self._memories[client].round if client in self._memories else 0
                 if any(line["from"] == client and line["round"] > known for line in record.ledger):
                     self.behind.add(client)
@@ -160,7 +164,7 @@ class Checkpoints:
         self._last, self._whole = round, True
 
     def _drop(self, clients: Iterable[str]) -> None:
-        """Remove memories that neither this checkpoint nor the one before names."""
+        """Remove states that neither this checkpoint nor the one before names."""
         for client in clients:
             files = sorted(p for p in self.memory(client, 0).parent.glob("*.safetensors") if p.stem.isdigit())
             before = [p for p in files if int(p.stem) <= self._last]
@@ -185,15 +189,15 @@ class Checkpoints:
                 memories, behind = self._own(head["memories"], server), set(map(str, head["behind"]))
                 record = self._log.read(head["log"])
                 if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
-                    _pass_over(path, "its record" if record is None else "a hospital's memory")
+                    _pass_over(path, "its record" if record is None else "a client's state")
                     continue
                 state: Any = decode(method.state, memoryview(content)[36 + n :], server.layout.size)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                # The checksum holds, so nothing was cut short: this is another program's file, or somebody's trick.
+                # The checksum holds, so nothing was cut short: this is another program's file, or a forgery.
                 _pass_over(path, f"not a checkpoint: {type(error).__name__}")
                 continue
             for client, memory in memories.items():
-                server.load_memory(client, self.memory(client, memory.round))
+                server.transport.restore(client, self.memory(client, memory.round).read_bytes())
             self._memories, self._last, self.behind = memories, head["round"], behind
             self._whole = path == self._files[0]
             return head["round"], state, record
@@ -201,18 +205,18 @@ class Checkpoints:
         return None
 
     def _own(self, memories: dict[str, dict[str, Any]], server: Server) -> dict[str, Memory]:
-        """What a checkpoint says of memories, if it names hospitals and rounds of this run: they become a path."""
+        """The states that a checkpoint names, if they are of clients and rounds of this run: they become a path."""
         found = {client: Memory(**words) for client, words in sorted(memories.items())}
         if not set(found) <= {*server.sources, server.target} or not all(type(m.round) is int for m in found.values()):
-            raise ValueError("a memory of nobody")
+            raise ValueError("a state of no client of this run")
         return found
 
     def kept(self, client: str) -> Path | None:
-        """The last memory of a hospital that was kept; None: there is none."""
+        """The last saved state of a client; None: there is none."""
         return self.memory(client, self._memories[client].round) if client in self._memories else None
 
     def clear(self, clients: Iterable[str]) -> None:
-        """Forget the state of a run that is finished: nothing is left to go on with."""
+        """Remove the checkpoints of a finished run."""
         memories = (p for client in clients for p in self.memory(client, 0).parent.glob("*.safetensors"))
         for path in (*self._files, self._log.path, *memories):
             path.unlink(missing_ok=True)
@@ -237,4 +241,4 @@ def _sha256(path: Path) -> str:
 
 
 def _pass_over(path: Path, what: str) -> None:
-    print(f"{path.name} is damaged ({what}) and passed over", file=sys.stderr, flush=True)
+    log.warning("%s is damaged (%s); trying the one before", path.name, what)

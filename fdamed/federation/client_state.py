@@ -1,4 +1,4 @@
-"""What a hospital remembers, as a file of its own."""
+"""What a client remembers between questions, as bytes (safetensors) and as a file."""
 
 from __future__ import annotations
 
@@ -10,35 +10,44 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 
 
-def write_memory(memory: Mapping[str, Tensor], path: Path) -> None:
-    """Whole or not at all."""
-    from safetensors.torch import save_file
+def pack_state(memory: Mapping[str, Tensor], names: tuple[str, ...] | None = None) -> bytes:
+    """The tensors as bytes, only `names` if given; no bytes where there is nothing to remember."""
+    from safetensors.torch import save
 
+    kept = {k: v.contiguous() for k, v in memory.items() if names is None or k in names}
+    return save(kept) if kept else b""
+
+
+def unpack_state(content: bytes, where: str) -> dict[str, Tensor]:
+    """The tensors in these bytes; anything else is refused."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found: dict[str, Tensor] = load(content) if content else {}
+    except SafetensorError:
+        fix = "Remove the run's `state` folder and start it again from its beginning."
+        raise FdamedError("the saved state of a client is damaged, or not a file of tensors", where, fix) from None
+    return found
+
+
+def write_state(content: bytes, path: Path) -> None:
+    """Write the bytes atomically."""
     from fdamed.core.files import atomic
 
-    with atomic(path, sum(v.nbytes for v in memory.values())) as draft:
-        save_file({k: v.contiguous() for k, v in memory.items()}, draft)
+    with atomic(path, len(content)) as draft:
+        draft.write_bytes(content)
 
 
-def put_aside(memory: Mapping[str, Tensor], path: Path) -> None:
-    """For this process alone, which reads it again or dies with it: not synced."""
-    from safetensors.torch import save_file
-
+def park_state(content: bytes, path: Path) -> None:
+    """Write the bytes for this process alone, which reads them again or dies with them: not synced."""
     from fdamed.core.files import room_for
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with room_for(path, sum(v.nbytes for v in memory.values())):
-        save_file({k: v.contiguous() for k, v in memory.items()}, path)
+    with room_for(path, len(content)):
+        path.write_bytes(content)
 
 
-def read_memory(path: Path) -> dict[str, Tensor]:
-    """The tensors of a hospital's own file; anything else than tensors is refused."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        content: dict[str, Tensor] = load_file(path)
-    except SafetensorError:
-        fix = "Remove the run's `state` folder and start it again from its beginning."
-        raise FdamedError("what a hospital remembers is damaged, or not a file of tensors", str(path), fix) from None
-    return content
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors in a client's file."""
+    return unpack_state(path.read_bytes(), str(path))

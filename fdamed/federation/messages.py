@@ -1,7 +1,7 @@
-"""What may travel: fields of a known kind of knowledge, in messages that are bytes and nothing else.
+"""Messages: frozen records whose fields have a kind, and their bytes.
 
-A message is a frozen record. Its bytes are a JSON header (names, kinds, dtypes, shapes) and the raw numbers behind it;
-nothing is pickled, and what does not have the declared names, types and shapes is refused.
+The bytes are a JSON header (names, kinds, dtypes, shapes) and the raw numbers behind it. Nothing is pickled, and bytes
+without the declared names, types and shapes are refused.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeGuard, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fdamed.models.flat import Layout
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,37 @@ class Knowledge:
     kind: str
 
 
+@dataclass(frozen=True)
+class Check:
+    """What validation must know of a field beyond its kind: Annotated[Tensor, Knowledge("statistic"), Check(...)].
+
+    A scalar is compared with the other clients' only if it has a Check.
+    """
+
+    shape: Callable[[Any, Layout], tuple[int, ...]] | None = None
+    """(question, layout) -> the shape; default: that of the question's field of this name, else of most answers."""
+    module: Callable[[Layout], Layout] | None = None
+    """The layout of the module that the field holds, whose running variances must not be negative."""
+    positive: bool = False
+    """A scalar that must be above 0."""
+    zero_ok: bool = True
+    """Whether all zeros are an honest answer."""
+    clip: bool = True
+    """Whether the server may clip it; False where the client continues with what it sent."""
+    direction: Literal["layers", "whole", "none"] = "layers"
+    """How directions are compared: layer by layer too, as a whole only, or not at all."""
+
+
 Weights = Annotated[Tensor, Knowledge("weights")]
 """A whole model, (P,)."""
 Individual = Annotated[Tensor, Knowledge("individual")]
-"""Models of single hospitals, (K, P), not averaged, on their way to another hospital."""
+"""Models of single clients, (K, P), not averaged, on their way to another client."""
 Update = Annotated[Tensor, Knowledge("update")]
 """A difference of models or a gradient, (P,)."""
 Statistic = Annotated[Tensor, Knowledge("statistic")]
 """An average over many patients, any shape."""
 Features = Annotated[Tensor, Knowledge("features")]
-"""One row a patient: the kind that hospitals rarely let out."""
+"""One row for each patient: the kind that clients rarely release."""
 Scalar = Annotated[float, Knowledge("scalar")]
 Count = Annotated[int, Knowledge("count")]
 
@@ -49,25 +73,32 @@ class WireError(ValueError):
     """Bytes that are not the message they should be."""
 
 
-_KINDS: dict[type, dict[str, str]] = {}
+_KNOWN: dict[type, tuple[dict[str, str], dict[str, Check]]] = {}
 
 
 def kinds(message: type) -> dict[str, str]:
     """Field -> kind of knowledge."""
-    if message not in _KINDS:
-        _KINDS[message] = _marked(message)
-    return _KINDS[message]
+    return _annotations(message)[0]
 
 
-def _marked(message: type) -> dict[str, str]:
-    hints = get_type_hints(message, include_extras=True)
-    out = {}
-    for name in (f.name for f in fields(message)):
-        marks = [a for a in get_args(hints[name])[1:] if isinstance(a, Knowledge)]
-        if len(marks) != 1:
-            raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
-        out[name] = marks[0].kind
-    return out
+def checks(message: type) -> dict[str, Check]:
+    """Field -> its Check, for the fields that have one."""
+    return _annotations(message)[1]
+
+
+def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
+    if message not in _KNOWN:
+        hints = get_type_hints(message, include_extras=True)
+        of_kind, of_check = {}, {}
+        for name in (f.name for f in fields(message)):
+            marks = get_args(hints[name])[1:]
+            found = [mark.kind for mark in marks if isinstance(mark, Knowledge)]
+            if len(found) != 1:
+                raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
+            of_kind[name] = found[0]
+            of_check |= {name: mark for mark in marks if isinstance(mark, Check)}
+        _KNOWN[message] = (of_kind, of_check)
+    return _KNOWN[message]
 
 
 @dataclass_transform(frozen_default=True)
@@ -152,7 +183,7 @@ def _read(view: memoryview, at: int, field: dict[str, Any], size: int) -> tuple[
 
 
 def _is_shape(given: object) -> TypeGuard[list[int]]:
-    """Few and possible lengths; `true` is no length, though Python counts it among the integers."""
+    """Whether this is a plausible shape; `true` is none, though Python counts it among the integers."""
     return (
         isinstance(given, list)
         and len(given) <= _MOST_AXES

@@ -1,6 +1,6 @@
-"""What a hospital's training has cost its patients: kept inside, told as one number a round.
+"""The privacy budget that a client's training has spent: kept inside, reported as one number a round.
 
-Reproducible mode: the account is part of the hospital's memory, and so of the checkpoint: a round that is trained again
+Reproducible mode: the account is part of the client's state, and so of the checkpoint: a round that is trained again
 after a kill gives the same bits and costs nothing more. Secure mode: it would give other bits, so the account is a file
 that is written before the answer leaves and never goes back.
 """
@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, message
-from fdamed.federation.server import DroppedOut, Server
+from fdamed.federation.server import Server
 from fdamed.training.dp_sgd import Spent, epsilon
 
 SPENT = "privacy.spent"
 WITHHELD = 0.0
-"""What a hospital tells of its training loss under noise: the loss itself has none on it."""
+"""Sent instead of the training loss under DP: the loss itself has no noise on it."""
 FILE = "account.jsonl"
 
 
@@ -36,7 +37,7 @@ class Ask:
 
 @message
 class Cost:
-    """Epsilon of all steps until now, at this delta, for each of the hospital's patients."""
+    """Epsilon of all steps until now, at this delta, for each of the client's patients."""
 
     epsilon: Scalar
     delta: Scalar
@@ -64,13 +65,13 @@ def append(path: Path, line: Spent) -> None:
 
 
 def _entered(path: Path) -> bytes:
-    """The whole lines of an account. What a kill or a full disk cut off of the last one has not left the hospital."""
+    """The whole lines of an account. A line that a kill or a full disk cut short belongs to an answer never sent."""
     whole, newline, last = path.read_bytes().rpartition(b"\n")
     return whole + newline + (last + b"\n" if last and _spent(last) else b"")
 
 
 def _spent(line: bytes) -> Spent | None:
-    """What a line says; None: nothing that can be read."""
+    """The entry in a line; None: it cannot be read."""
     try:
         multiplier, chance, steps = map(float, json.loads(line))
         return multiplier, chance, int(steps)
@@ -79,12 +80,12 @@ def _spent(line: bytes) -> Spent | None:
 
 
 def read_account(path: Path) -> list[Spent]:
-    """The lines of an account from its first day. A damaged one is an error: it is not taken for an empty one."""
+    """All lines of an account. A damaged one is an error: it is not taken for an empty one."""
     found = []
     for number, line in enumerate(_entered(path).splitlines() if path.exists() else (), 1):
         spent = _spent(line)
         if spent is None:
-            fix = "Put the file back from a copy: without it nobody knows what the patients have paid already."
+            fix = "Restore the file from a backup: without it the budget spent so far is unknown."
             raise FdamedError(f"line {number} of the account of privacy is damaged", str(path), fix)
         found.append(spent)
     return found
@@ -99,7 +100,7 @@ def rows(lines: list[Spent]) -> Tensor:
 
 
 def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[Spent]:
-    """The account of a hospital: its file, or what it remembers."""
+    """The account of a client: its file, or its state."""
     if account is not None:
         table = rows(read_account(account))
     else:
@@ -108,23 +109,21 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
 
 
 @step("report_privacy_cost", noised=True)
-def tell_cost(client: Client, ask: Ask) -> Cost:
-    """What the account stands at; both numbers follow from the settings and the number of patients."""
+def report_cost(client: Client, ask: Ask) -> Cost:
+    """The budget spent; both numbers follow from the settings and the number of patients."""
     if client.noise is None:
         return Cost(epsilon=0.0, delta=0.0)
     delta = client.noise.allowance
     return Cost(epsilon=epsilon(lines_in(client.memory, client.account), delta), delta=delta)
 
 
-def note_costs(server: Server) -> None:
-    """After a round: epsilon of each source into the notes, and no loss where only withheld ones went into it."""
+def log_costs(server: Server) -> None:
+    """After a round: log the epsilon of each source, and no loss where all losses were withheld."""
     if server.notes.get("train/loss") == WITHHELD:
-        server.notes["train/loss"] = None
-    for (
-        name
-    ) in server.participants:  # one by one: who does not tell is missing here, and takes no quorum from the round
+        server.log({"train/loss": None})
+    for name in server.participants:  # one by one: a client that does not report its cost does not break the quorum
         try:
-            cost: Cost = server.ask(name, tell_cost, Ask(round=server.round))
+            cost: Cost = server.ask(name, report_cost, Ask(round=server.round))
         except DroppedOut:
             continue
-        server.notes[f"privacy/epsilon/{name}"] = cost.epsilon
+        server.log({f"privacy/epsilon/{name}": cost.epsilon})

@@ -1,8 +1,9 @@
-"""Rounds, checkpoints, judgment: the run of one method, which can be killed anywhere and ends with the same bits."""
+"""The run of one method: rounds, checkpoints, scores. Killed anywhere and resumed, it ends with the same bits."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +16,11 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 from fdamed.core.progress import track
 from fdamed.core.signals import Stopped, stop
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import Method
-from fdamed.federation.server import DroppedOut, Server
+from fdamed.federation.server import Server
 from fdamed.models.flat import Layout
 
 __all__ = ["Checkpoints", "Judge", "Record", "run"]
@@ -26,8 +28,9 @@ __all__ = ["Checkpoints", "Judge", "Record", "run"]
 Judge = Callable[[Tensor], Mapping[str, float | None]]
 """Scores of a model on data that no method sees."""
 LOSS = "train/loss"
-TOLD = (LOSS, "val/auc", "test/auc", "test/acc")
-"""What a line on the terminal shows of a round."""
+SHOWN = (LOSS, "val/auc", "test/auc", "test/acc")
+"""Values of a round that the log shows."""
+log = logging.getLogger(__name__)
 
 
 def run(
@@ -43,7 +46,7 @@ def run(
 ) -> tuple[Tensor, Record]:
     """Run `method` from `theta` to the end, from the last checkpoint where there is one.
 
-    With `patience` it ends after so many rounds without a new lowest training loss. `after` may ask and note more once
+    With `patience` it ends after so many rounds without a new lowest training loss. `after` may ask and log more once
     a round is done.
     """
     rounds = method.length(rounds)
@@ -54,9 +57,9 @@ def run(
     found = checkpoints.load(method, server) if checkpoints else None
     if found:
         done, state, record = found
-        server.recall(record.absences)
-        server.learn(record.guard)
-        print(f"going on after round {done} of {rounds}", file=sys.stderr, flush=True)
+        server.validator.recall(record.absences)
+        server.validator.learn(record.validation)
+        log.info("resumed after round %d of %d", done, rounds)
     if checkpoints:
         checkpoints.check_room(state)
     watched, on_disk = sys.stderr.isatty(), done
@@ -75,29 +78,29 @@ def run(
             state = healthy(method.round(state, server), server.layout)
         except DroppedOut as absent:
             server.notes["lost"] = 1.0
-            print(f"round {round} is lost: {absent}", file=sys.stderr, flush=True)
+            log.warning("round %d is lost: %s", round, absent)
         if after:
             after(server)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
-        line: dict[str, Any] = {"round": round, **server.told()}
+        line: dict[str, Any] = {"round": round, **server.summary()}
         last = round == rounds or spent([*record.metrics, line], patience)
         judged = judge(method.final(state)) if round % judge_every == 0 or last else {}
         stop.at_once(False)
         record.metrics.append(line | dict(judged))
         record.layers += server.layer_notes
         record.absences += server.absences
-        server.recall(server.absences)
+        server.validator.recall(server.absences)
         server.absences.clear()
-        record.guard += server.news()
+        record.validation += server.validator.news()
         record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
         record.ledger += server.ledger.settle()
         if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):
             checkpoints.save(round, state, server, record)
             on_disk = round
         if not watched:
-            _tell(round, rounds, record)
+            _log_round(round, rounds, record)
         if last and round < rounds:
-            print(f"stopped: {patience} rounds without a lower training loss", file=sys.stderr, flush=True)
+            log.info("stopped after %d rounds without a lower training loss", patience)
             break
         if stop.asked and not last:
             raise Stopped
@@ -105,13 +108,13 @@ def run(
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",
             f"{server.method}, target {server.target}",
-            "Look into the run's log for the reason; nothing was learned, so nothing is scored.",
+            "The run's log has the reasons; nothing was learned, so nothing is scored.",
         )
     return method.final(state), record
 
 
 def healthy(state: Any, layout: Layout) -> Any:
-    """The state that a round has made; what is not finite, or has a negative variance, loses the round.
+    """The state after a round; one that is not finite, or has a negative variance, loses the round.
 
     A variance of 0, to which that of a dead channel may round, becomes the smallest positive number.
     """
@@ -120,10 +123,10 @@ def healthy(state: Any, layout: Layout) -> Any:
         value = getattr(state, name)
         if isinstance(value, Tensor):
             if value.is_floating_point() and not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
-                raise DroppedOut("server", f"{name} of the model has entries that are not finite")
+                raise DroppedOut("server", f"{name} of the model has entries that are not finite", Reason.AGGREGATE)
             if kind == "weights" and len(places) and float(value[places].min()) <= 0.0:
                 if float(value[places].min()) < 0.0:
-                    raise DroppedOut("server", "the model has a negative running variance")
+                    raise DroppedOut("server", "the model has a negative running variance", Reason.AGGREGATE)
                 value = value.clone()
                 value[places] = value[places].clamp(min=torch.finfo(value.dtype).tiny)
                 state = dataclasses.replace(state, **{name: value})
@@ -131,10 +134,11 @@ def healthy(state: Any, layout: Layout) -> Any:
 
 
 def _nobody_left(server: Server) -> FdamedError:
+    strikes = server.validator.settings.strikes
     return FdamedError(
-        f"all {len(server.sources)} sources are quarantined after rejected updates in {server.guard.strikes} rounds",
+        f"all {len(server.sources)} sources are quarantined after rejected updates in {strikes} rounds",
         f"{server.method}, target {server.target}, round {server.round}",
-        "Look into absences.jsonl or the log for the reasons; docs/guard.md has the limits.",
+        "The reasons are in absences.jsonl and in the log; docs/validation.md explains the checks.",
     )
 
 
@@ -145,9 +149,9 @@ def spent(metrics: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
     losses = [float("inf") if m.get(LOSS) is None else float(m[LOSS]) for m in metrics]
     if min(losses) == float("inf") and not all(m.get("lost") for m in metrics):
         raise FdamedError(
-            f"no round of {patience} has told a training loss",
+            f"none of {patience} rounds has logged a training loss",
             "train.patience",
-            "Leave `patience` out for this run: its method does not say how the training goes.",
+            "Remove `patience` from this run: its method logs no training loss.",
         )
     return min(losses[-patience:]) >= min(losses[:-patience]) < float("inf")
 
@@ -156,9 +160,9 @@ def round_to(seconds: float) -> float:
     return float(f"{seconds:.4f}")
 
 
-def _tell(round: int, rounds: int, record: Record) -> None:
+def _log_round(round: int, rounds: int, record: Record) -> None:
     seconds = [t["seconds"] for t in record.timing]
     line = record.metrics[-1]
-    shown = "  ".join(f"{k} {line[k]:.3f}" for k in TOLD if line.get(k) is not None)
+    shown = "  ".join(f"{k} {line[k]:.3f}" for k in SHOWN if line.get(k) is not None)
     left = sum(seconds) / len(seconds) * (rounds - round)
-    print(f"round {round}/{rounds}  {shown}  {seconds[-1]:.1f} s  about {left:.0f} s left", file=sys.stderr, flush=True)
+    log.info("round %d/%d  %s  %.1f s  about %.0f s left", round, rounds, shown, seconds[-1], left)

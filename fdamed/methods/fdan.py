@@ -21,9 +21,9 @@ from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import sound_moves, source_average
 from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, combined, progress, shown
-from fdamed.methods._shared.feature_exchange import STEPS, Start, end, exchange
+from fdamed.methods._shared.averaging import average_models
+from fdamed.methods._shared.feature_exchange import STEPS, Start, exchange
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.ops.aggregation import mean
@@ -149,9 +149,9 @@ class FDan(Method[State]):
 
     def round(self, state: State, server: Server) -> State:
         lam = self.weight * progress(server.round, server.rounds)
-        server.notes["lambda"] = lam
+        server.log({"lambda": lam})
         if lam == 0.0:
-            return State(x=source_average(server, Model(x=state.x)).x, m=state.m, h=state.h)
+            return State(x=average_models(server, Model(x=state.x)).x, m=state.m, h=state.h)
         return self._features(state, server, lam) if self.wire == "features" else self._means(state, server, lam)
 
     def _means(self, state: State, server: Server, lam: float) -> State:
@@ -162,13 +162,12 @@ class FDan(Method[State]):
 
         t = server.ask(server.target, portray, towards(state.m, state.h))
         s = server.ask_all(server.sources, approach, towards(t.m, t.h))
-        s = sound_moves(server, approach, state.x, s, also=("m",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / sum(n)})
         for source, r in s.items():
-            server.notes[f"mmd/{source}"] = float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None
+            server.log({f"mmd/{source}": float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None})
         moved = state.m.numel() > 0 and state.h > 0.0 and t.h > 0.0
         x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if moved else None)
         # The mean of the pairs' losses pulls the target to the mean of the sources' means.
@@ -179,17 +178,16 @@ class FDan(Method[State]):
         def critic(source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
             a, b = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
             loss = mmd(a, b)
-            server.notes[f"mmd/{source}"] = float(loss.detach())
+            server.log({f"mmd/{source}": float(loss.detach())})
             g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
             return g_s, g_t
 
         pace = self.target_pace * progress(server.round, server.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t = exchange(server, ask, critic, self.limit)
-        s = sound_moves(server, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        server.notes["train/loss"] = next(iter(s.values())).loss
+        server.log({"train/loss": next(iter(s.values())).loss})
         x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, m=state.m, h=state.h)

@@ -19,9 +19,9 @@ from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import sound_moves, source_average
 from fdamed.methods._shared.adversarial_training import Game, Local, combined, discriminator, progress
-from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, end, exchange
+from fdamed.methods._shared.averaging import average_models
+from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, exchange
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.models.adversarial import Discriminator, count
 from fdamed.ops.aggregation import mean
@@ -103,9 +103,9 @@ class FDann(Method[State]):
 
     def round(self, state: State, server: Server) -> State:
         lam = self.weight * progress(server.round, server.rounds)
-        server.notes["lambda"] = lam
+        server.log({"lambda": lam})
         if lam == 0.0:
-            return State(x=source_average(server, Model(x=state.x)).x, di=state.di)
+            return State(x=average_models(server, Model(x=state.x)).x, di=state.di)
         return self._features(state, server, lam) if self.wire == "features" else self._copies(state, server, lam)
 
     def _copies(self, state: State, server: Server, lam: float) -> State:
@@ -117,11 +117,10 @@ class FDann(Method[State]):
         t = server.ask(server.target, play, against(-lam / 2, 0))
         # Without an image at the target there is nobody to resemble: the sources only learn their task.
         s = server.ask_all(server.sources, play, against(-lam / 2 if t.n else 0.0, 1))
-        s = sound_moves(server, play, state.x, s, also=("di",))
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / sum(n)})
         x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         di = mean([r.di for r in s.values()], n)
         return State(x=x, di=mean([di, t.di], [1.0, 1.0]) if t.n else state.di)
@@ -131,10 +130,9 @@ class FDann(Method[State]):
         pace = self.target_pace * progress(server.round, server.rounds)
         ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
         s, t = exchange(server, ask, lambda i, f_s, f_t: judges.versus(i, f_s, f_t, lam, True), self.limit)
-        s = sound_moves(server, end, state.x, s)
         if not s:
             return state
         n = [float(r.n) for r in s.values()]
-        server.notes["train/loss"] = next(iter(s.values())).loss
+        server.log({"train/loss": next(iter(s.values())).loss})
         x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
         return State(x=x, di=judges.read())

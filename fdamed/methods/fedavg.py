@@ -1,6 +1,6 @@
 """FedAvg (McMahan et al. 2017), the source-only row of the papers: the target takes no part.
 
-On the wire: each source gets the model and sends its own, with its number of images.
+Messages: each source gets the model and sends its own, with its number of images.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally
 
 
@@ -25,4 +25,4 @@ class FedAvg(OneModel):
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
     def round(self, state: Model, server: Server) -> Model:
-        return source_average(server, state)
+        return average_models(server, state)

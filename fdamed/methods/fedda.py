@@ -11,7 +11,7 @@ from typing import ClassVar
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average, source_moves
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import move_locally, train_locally
 from fdamed.ops.aggregation import fedda, scaled, stacked
 
@@ -31,10 +31,10 @@ class FedDA(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= self.warmup:
-            return source_average(server, state)
+            return average_models(server, state)
         t = server.ask(server.target, move_locally, state)
-        s = source_moves(server, state, t)
-        server.notes["train/loss"] = t.loss
+        s = server.ask_all(server.sources, move_locally, state)
+        server.log({"train/loss": t.loss})
         if not s:
             return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
         n = [r.n for r in s.values()]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import torch
-
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average, source_moves, tell_opponents
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import move_locally, train_locally
-from fdamed.ops.aggregation import combine, cosines, inner_products, normalized, scaled, stacked
+from fdamed.ops.aggregation import fedgp, inner_products, scaled, stacked
 
 
 @method("fedgp")
@@ -35,21 +33,16 @@ class FedGP(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= self.warmup:
-            return source_average(server, state)
+            return average_models(server, state)
         t = server.ask(server.target, move_locally, state)
-        s = source_moves(server, state, t)
-        server.notes["train/loss"] = t.loss
+        s = server.ask_all(server.sources, move_locally, state)
+        server.log({"train/loss": t.loss})
         if not s:
             return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
-        w = normalized([r.n for r in s.values()] if self.weighting == "samples" else None, len(s)).unsqueeze(1)
-        names = list(s)
+        n = [r.n for r in s.values()] if self.weighting == "samples" else None
+        names, layered = list(s), self.granularity == "layer"
         g_s = stacked((s.pop(name).g for name in names), len(names))
-        layered = self.granularity == "layer"
-
-        dot, ss, tt = inner_products(t.g, g_s, server.layout, layered)
-        kept = dot if self.keep_negative else dot.clamp(min=0.0)
-        share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), 0.0)
-        g = combine(t.g, g_s, server.layout, 1.0 - self.beta, self.beta * w * share, layered)
-        server.note_cosines(names, cosines(dot, ss, tt))
-        tell_opponents(server, names, dot, ss, tt)
+        products = inner_products(t.g, g_s, server.layout, layered)
+        g = fedgp(t.g, g_s, server.layout, self.beta, n, layered, self.keep_negative, products)
+        server.log_cosines(names, *products)
         return Model(x=g.add_(state.x))

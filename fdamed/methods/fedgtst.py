@@ -10,27 +10,28 @@ paper leaves open, and how H J / |J| is computed, are in decision 0016.
 
 from __future__ import annotations
 
+import logging
 import math
-import sys
 from collections.abc import Mapping
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, Step, step
-from fdamed.federation.messages import Count, Scalar, Weights, message
+from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import note_loss, sound_models, sound_norms
+from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.full_gradient import gradient_at, mean_gradient, note_norms, watch
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite, train_locally
 from fdamed.models.gradient_norm import Steepness, last_block, length
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import fit
 
+log = logging.getLogger(__name__)
 NONE = -1.0
 """A norm that is not there: no guide yet, or a norm that is not finite."""
 GUIDES = ("path", "end", "start", "batch")
@@ -60,7 +61,7 @@ class Steep:
     x: Weights
     n: Count
     loss: Scalar
-    gamma: Scalar
+    gamma: Annotated[float, Knowledge("scalar"), Check()]
 
 
 @message
@@ -150,17 +151,13 @@ class FedGTST(Method[State]):
 
     def round(self, state: State, server: Server) -> State:
         watch(server, state.x, self.watch)
-        phi = server.some("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))
-        rest = [k for k in server.participants if k not in phi]
-        answers = {
-            **server.ask_all(phi, train_guided, self._question(state, plain=True)),
-            **server.ask_all(rest, train_guided, self._question(state, plain=False)),
-        }
-        h: dict[str, Steep] = sound_norms(server, train_guided, dict(sorted(answers.items())), "gamma")
-        h = sound_models(server, train_guided, state.x, h)
+        phi = server.draw("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))
+        plain, guided = self._question(state, plain=True), self._question(state, plain=False)
+        questions = {k: plain if k in phi else guided for k in server.participants}
+        h: dict[str, Steep] = server.ask_each(questions, train_guided)
         if not h:
             return state
-        note_loss(server, h)
+        log_loss(server, h)
         weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
         return State(x=mean([r.x for r in h.values()], weights), gamma=self._guide(server, h, state.gamma))
 
@@ -185,8 +182,8 @@ class FedGTST(Method[State]):
         gamma, middle = max(gammas), median(gammas)
         if gamma > FAR * middle:
             told = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
-            print(f"round {server.round}: the largest Jacobian norm is {told}", file=sys.stderr, flush=True)
+            log.warning("round %d: the largest Jacobian norm is %s", server.round, told)
         if self.cap:
             gamma = min(gamma, self.cap * middle)
-        server.notes["jacobian/guide"] = gamma
+        server.log({"jacobian/guide": gamma})
         return gamma

@@ -11,7 +11,7 @@ the wire, each way: a model and a head gradient. A hospital keeps the model betw
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, Step, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
 from fdamed.methods._shared.adversarial_training import batch_of, features
+from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.full_gradient import gradient_at, watch
 from fdamed.methods._shared.local_training import Trained, auxiliary_tasks, finite, train_locally
 from fdamed.models.adversarial import shape_of
@@ -36,11 +36,24 @@ KEPT = "fediir.model"
 """In a hospital's memory from the first question of a round to the second."""
 
 
+def head_size(layout: Layout) -> int:
+    """Numbers of a linear head with its bias."""
+    shape = shape_of(layout)
+    return shape.classes * (shape.d + 1)
+
+
+def head_shape(ask: Model, layout: Layout) -> tuple[int, ...]:
+    return (head_size(layout),)
+
+
 @message
 class HeadGradient:
-    """g_k (C (d + 1),), over so many images; none: nothing is told."""
+    """g_k (C (d + 1),), over so many images; none: nothing is sent.
 
-    g: Statistic
+    Where the common head is at its optimum the gradients add up to 0: then honest ones oppose each other.
+    """
+
+    g: Annotated[Tensor, Knowledge("statistic"), Check(shape=head_shape, direction="none")]
     n: Count
 
 
@@ -78,12 +91,6 @@ def slope(client: Client, ask: Model) -> HeadGradient:
             logits: Tensor = server.head(z)  # type: ignore[operator]  # every network here has a head
             total += head_gradient(z, logits, cast(Tensor, b.y)).flatten() * (len(rows) / n)
     return HeadGradient(g=total.cpu(), n=n)
-
-
-def head_size(layout: Layout) -> int:
-    """Numbers of a linear head with its bias."""
-    shape = shape_of(layout)
-    return shape.classes * (shape.d + 1)
 
 
 @step("fediir.train", draws=train_locally)
@@ -150,23 +157,19 @@ class FedIIR(Method[State]):
         shown = g / (1.0 - self.ema**t) if self.corrected and t else g
         question = Towards(g=shown, weight=self.weight)
         h: dict[str, Trained] = server.ask_all(told, train_towards, question)
-        h = sound_models(server, train_towards, state.x, h)
         if not h:
             return State(x=state.x, g=g, t=t)
-        note_loss(server, h)
+        log_loss(server, h)
         weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
         return State(x=mean([r.x for r in h.values()], weights), g=g, t=t)
 
     def _mean(self, state: State, server: Server, told: dict[str, HeadGradient]) -> tuple[Tensor, int]:
-        """ema g + (1 - ema) mean_k g_k over the images of the sources that told one soundly; without any, g."""
+        """ema g + (1 - ema) mean_k g_k over the images of the sources that sent one; without any, g."""
         g = state.g if state.t else torch.zeros(head_size(server.layout))
         some = {k: r for k, r in told.items() if r.n and bool(r.g.any())}
-        # Where the common head is at its best the gradients add up to nothing: then honest ones oppose each other.
-        size = length(state.x[: server.layout.trainable])
-        some = sound_parts(server, slope, some, "g", like=g, size=size, directed=False)
         if not some:
             return g, state.t
         new = mean([r.g for r in some.values()], [float(r.n) for r in some.values()])
         apart = [float((r.g - new).square().sum()) for r in some.values()]
-        server.notes["head/variance"] = sum(apart) / len(apart)
+        server.log({"head/variance": sum(apart) / len(apart)})
         return self.ema * g + (1.0 - self.ema) * new, state.t + 1

@@ -18,7 +18,7 @@ from fdamed.federation.client import Client, Step, enough, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import average_of
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import Trained, train_from, train_locally
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import Correct
@@ -78,4 +78,5 @@ class FedProx(OneModel):
     )
 
     def round(self, state: Model, server: Server) -> Model:
-        return average_of(server, train_near, state, Near(x=state.x, mu=self.mu, stragglers=self.stragglers))
+        question = Near(x=state.x, mu=self.mu, stragglers=self.stragglers)
+        return average_models(server, state, train_near, question)

@@ -23,8 +23,8 @@ from fdamed.federation.client import Client, Step, enough, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import length, note_loss, sound_models, sound_parts
 from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, batch_of
+from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.local_training import finite, train_locally
 from fdamed.models.adversarial import count, flat_part, shape_of
 from fdamed.models.flat import FlatModel, Layout, layout_of, named_tensors, vector_from
@@ -181,11 +181,10 @@ class FedSR(Method[State]):
             scaled=int(self.scale),
             steps=self.local_steps,
         )
-        h: dict[str, Answer] = sound_models(server, learn, state.x, server.ask_all(server.sources, learn, ask))
-        h = sound_parts(server, learn, h, "s", like=s, start=s, size=length(s))
+        h: dict[str, Answer] = server.ask_all(server.sources, learn, ask)
         if not h:
             return State(x=state.x, s=s)
-        note_loss(server, h)
+        log_loss(server, h)
         w = [r.n if self.weighting == "samples" else 1 for r in h.values()]
         return State(x=mean([r.x for r in h.values()], w), s=mean([r.s for r in h.values()], w))
 

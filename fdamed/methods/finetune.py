@@ -10,7 +10,7 @@ from typing import ClassVar
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally
 
 
@@ -24,6 +24,6 @@ class Finetune(OneModel):
     steps: ClassVar[tuple[Step, ...]] = (train_locally,)
 
     def round(self, state: Model, server: Server) -> Model:
-        h_global = source_average(server, state)
+        h_global = average_models(server, state)
         h_t = server.ask(server.target, train_locally, h_global)
         return Model(x=h_t.x)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally, train_on
 
 
@@ -31,7 +31,7 @@ class FinetuneOffline(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= server.rounds // 2:
-            return source_average(server, state)
+            return average_models(server, state)
         h_t = server.ask(server.target, train_on if self.optimizer == "kept" else train_locally, state)
-        server.notes["train/loss"] = h_t.loss
+        server.log({"train/loss": h_t.loss})
         return Model(x=h_t.x)

@@ -15,9 +15,9 @@ import torch
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average, source_moves, tell_opponents
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import move_locally, train_locally
-from fdamed.ops.aggregation import combine, cosines, gp_shares, inner_products, scaled, stacked
+from fdamed.ops.aggregation import gp, inner_products, scaled, stacked
 
 
 @method("gp")
@@ -38,26 +38,21 @@ class GP(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= self.warmup:
-            return source_average(server, state)
+            return average_models(server, state)
         t = server.ask(server.target, move_locally, state)
-        s = source_moves(server, state, t)
-        server.notes["train/loss"] = t.loss
+        s = server.ask_all(server.sources, move_locally, state)
+        server.log({"train/loss": t.loss})
         if not s:
             return Model(x=scaled(t.g, server.layout, 1.0 - self.beta).add_(state.x))
         n, names = [r.n for r in s.values()], list(s)
         align = [t.reach / r.reach for r in s.values()] if self.align else None
         g_s = stacked((s.pop(name).g for name in names), len(names))
         layered = self.granularity == "layer"
-
         products = inner_products(t.g, g_s, server.layout, layered)
-        cos = cosines(*products)
-        g = combine(
-            t.g, g_s, server.layout, 1.0 - self.beta, gp_shares(cos, self.beta, n, align, self.keep_negative), layered
-        )
+        g = gp(t.g, g_s, server.layout, self.beta, n, align, layered, self.keep_negative, products=products)
         if self.buffers == "average":
             b = slice(server.layout.trainable, None)
             w = torch.tensor([*n, t.n], dtype=torch.float32)
             g[b] = torch.mv(torch.vstack([g_s[:, b], t.g[b]]).t(), w / w.sum())
-        server.note_cosines(names, cos)
-        tell_opponents(server, names, *products)
+        server.log_cosines(names, *products)
         return Model(x=g.add_(state.x))

@@ -26,5 +26,5 @@ class Oracle(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         h_t = server.ask(server.target, train_locally, state)
-        server.notes["train/loss"] = h_t.loss
+        server.log({"train/loss": h_t.loss})
         return Model(x=h_t.x)

@@ -12,7 +12,7 @@ from typing import ClassVar
 from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import source_average
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import move_locally, train_locally
 from fdamed.ops.aggregation import scaled
 
@@ -31,7 +31,7 @@ class TargetOnly(OneModel):
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= self.warmup:
-            return source_average(server, state)
+            return average_models(server, state)
         t = server.ask(server.target, move_locally, state)
-        server.notes["train/loss"] = t.loss
+        server.log({"train/loss": t.loss})
         return Model(x=scaled(t.g, server.layout, self.server_step).add_(state.x))

@@ -20,6 +20,8 @@ from fdamed.models.flat import Layout
 T = TypeVar("T")
 Block = tuple[int, int, int]
 """(layer, start, stop): a stretch of the vector inside one layer."""
+Products = tuple[Tensor, Tensor, Tensor]
+"""<g_T, g_i> (N, L), <g_i, g_i> (N, L) and <g_T, g_T> (L,)."""
 BLOCK = 1 << 16
 """Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
 
@@ -55,9 +57,13 @@ def fedgp(
     weights: Sequence[float] | Tensor | None = None,
     per_layer: bool = True,
     keep_negative: bool = False,
+    products: Products | None = None,
 ) -> Tensor:
-    """FedGP (Def. 3.1): (1 - beta) g_T + beta * sum_i w_i Proj+(g_T | g_i), the true projection on each source."""
-    dot, ss, _ = inner_products(g_t, g_s, layout, per_layer)
+    """FedGP (Def. 3.1): (1 - beta) g_T + beta * sum_i w_i Proj+(g_T | g_i), the true projection on each source.
+
+    `products`: the inner products of g_t and g_s, where they are known already.
+    """
+    dot, ss, _ = products or inner_products(g_t, g_s, layout, per_layer)
     kept = dot if keep_negative else dot.clamp(min=0.0)
     share = torch.where(ss > 0, kept / ss.where(ss > 0, torch.ones_like(ss)), torch.zeros_like(ss))
     w = normalized(weights, len(g_s)).unsqueeze(1)
@@ -74,9 +80,13 @@ def gp(
     per_layer: bool = True,
     keep_negative: bool = False,
     out: Tensor | None = None,
+    products: Products | None = None,
 ) -> Tensor:
-    """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si."""
-    cos = cosines(*inner_products(g_t, g_s, layout, per_layer))
+    """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si.
+
+    `products`: the inner products of g_t and g_s, where they are known already.
+    """
+    cos = cosines(*(products or inner_products(g_t, g_s, layout, per_layer)))
     return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
 
 
@@ -128,7 +138,7 @@ def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
     return w / w.sum()
 
 
-def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> Products:
     """<g_T, g_i> (N, L), <g_i, g_i> (N, L), <g_T, g_T> (L,) by layer, in float64; memory is read once."""
     _fit(g_t, g_s, layout)
     work = blocks(layout, per_layer)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fdamed.federation.method import Method
     from fdamed.federation.runner import Judge
     from fdamed.federation.server import Server
+    from fdamed.federation.transport.base import Transport
     from fdamed.models.flat import FlatModel
     from fdamed.pipeline.personalized_models import Own
     from fdamed.training.dp_sgd import Mechanism
@@ -127,7 +128,8 @@ def network(
 
     `aside`: where a hospital's memory waits while it is not in this process.
     """
-    from fdamed.federation.transport.faulty import Unreliable
+    from fdamed.federation.server import Server
+    from fdamed.federation.transport.faulty import Faulty
 
     own = seed if stream_seed is None else stream_seed
     kind = type(method)
@@ -141,12 +143,13 @@ def network(
         every=kind.every_target_label,
         stream_seed=own,
     )
-    server = _reliable(config, kind.name, target, model, threads, build, aside)
-    train = config.train_of(spec)
-    whole = Unreliable(server, train.faults, own) if train.faults else server
-    whole.guard = train.validation
-    whole.invite(train.participation, own)
-    return whole
+    transport, train = _transport(config, kind.name, model, threads, build, aside), config.train_of(spec)
+    if train.faults:
+        transport = Faulty(transport, train.faults, target, own)
+    server = Server(transport, target, kind.name, train.validation)
+    declare(config, server)
+    server.invite(train.participation, own)
+    return server
 
 
 def declare(config: Config, server: Server) -> None:
@@ -157,37 +160,33 @@ def declare(config: Config, server: Server) -> None:
     """
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
     images = {p: _to_train_on(clients[p]["images"]) for p in config.split.clients}
-    server.declared = images
+    server.validator.images = images
     if isinstance(config.split, Split):
         rates = {p: _to_train_on(clients[p]["positives"]) / images[p] for p in images if images[p]}
-        server.shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
+        server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
 
 
 def _to_train_on(by_split: dict[str, int]) -> int:
     return sum(int(by_split.get(split, 0)) for split in ("train", "adapt"))
 
 
-def _reliable(
+def _transport(
     config: Config,
     method: str,
-    target: str,
     model: FlatModel,
     threads: int,
     build: Callable[..., Client],
     aside: Callable[[str], Path],
-) -> Server:
+) -> Transport:
+    from fdamed.federation.transport.in_process import OnDemand
     from fdamed.federation.transport.multiprocess import Processes
-    from fdamed.federation.transport.on_demand import OnDemand
 
     clients, release = list(config.split.clients), frozenset(config.privacy.release)
     if config.train.transport == "in_process":
         builders = {p: partial(build, client=p, model=model, account=account(aside, p)) for p in clients}
-        server: Server = OnDemand(builders, target, model.layout, method, release, aside)
-    else:
-        builders = {p: partial(build, client=p, account=account(aside, p)) for p in clients}
-        server = Processes(builders, target, model.layout, method, dict.fromkeys(clients, release), threads)
-    declare(config, server)
-    return server
+        return OnDemand(builders, model.layout, release, aside)
+    builders = {p: partial(build, client=p, account=account(aside, p)) for p in clients}
+    return Processes(builders, model.layout, method, dict.fromkeys(clients, release), threads)
 
 
 def account(aside: Callable[[str], Path], client: str) -> Path:

@@ -26,11 +26,10 @@ def own_path(places: Places, client: str, run: str, target: str, seed: int) -> P
 
 
 def keep(method: Method[Any], server: Server, client: str, path: Path) -> None:
-    """Let the hospital write what of its memory is its model to this file in its own folder."""
-    from fdamed.federation.client_state import read_memory, write_memory
+    """Save the part of a client's state that is its model to this file in its own folder."""
+    from fdamed.federation.client_state import pack_state, write_state
 
-    whole = read_memory(path) if server.save_memory(client, path) else {}
-    write_memory({k: v for k, v in whole.items() if k in method.keeps}, path)
+    write_state(server.transport.state(client, method.keeps) or pack_state({}), path)
 
 
 def predicting(config: Config, method: Method[Any], server: Server, path: Path) -> Own | None:
@@ -48,9 +47,9 @@ def predicting(config: Config, method: Method[Any], server: Server, path: Path) 
 
 def kept_model(config: Config, method: Method[Any], path: Path) -> FlatModel | None:
     """The model in a hospital's file; None where a part of it is missing."""
-    from fdamed.federation.client_state import read_memory
+    from fdamed.federation.client_state import read_state
 
-    return whole_model(config, method, read_memory(path))
+    return whole_model(config, method, read_state(path))
 
 
 def shared_model(config: Config, method: Method[Any], path: Path) -> FlatModel:

@@ -105,7 +105,7 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
 def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -> tuple[Tensor, Record, dict[str, Any]]:
     """Train one phase; who was rejected in an `earlier` one is as near to quarantine as it was."""
     from fdamed.core.rng import stream
-    from fdamed.federation.privacy_budget import note_costs
+    from fdamed.federation.privacy_budget import log_costs
     from fdamed.federation.runner import run as run_rounds
 
     config, method, own_stream = job.config, phase.method, None
@@ -122,7 +122,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
         lambda client: job.memory(phase, client, "aside.safetensors"),
         own_stream,
     )
-    server.recall(earlier)
+    server.validator.recall(earlier)
     kept = checkpoints(job, phase)
     own = predicting(config, method, server, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
@@ -135,7 +135,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
             kept,
             phase.train.evaluate_every,
             phase.train.patience,
-            note_costs if config.differential_of(phase.spec) else None,
+            log_costs if config.differential_of(phase.spec) else None,
         )
         if method.keeps:
             for client in config.split.clients:

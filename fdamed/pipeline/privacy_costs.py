@@ -40,7 +40,7 @@ def costs_of(
         if wanted.secure:
             spent = lines_in({}, memory(client, FILE))
         else:
-            spent = lines_in(_remembered(server, client, memory(client, "cost.safetensors"), checkpoints))
+            spent = lines_in(_remembered(server, client, checkpoints))
         if spent:
             sources[client] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
     if not sources:
@@ -52,9 +52,9 @@ def costs_of(
     }
 
 
-def _remembered(server: Server, client: str, copy: Path, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
+def _remembered(server: Server, client: str, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
     """What a hospital remembers of all that it has answered, also when its process has ended since."""
-    from fdamed.federation.client_state import read_memory
+    from fdamed.federation.client_state import read_state, unpack_state
 
     if client in checkpoints.behind:
         raise FdamedError(
@@ -64,7 +64,8 @@ def _remembered(server: Server, client: str, copy: Path, checkpoints: Checkpoint
             "Delete this folder and start the run again; `train.checkpoint_every: 1` leaves the least to be lost, and "
             "`secure: true` of the differential privacy keeps the account in a file.",
         )
-    remembered = read_memory(copy) if server.save_memory(client, copy) else {}
-    copy.unlink(missing_ok=True)
-    last = checkpoints.kept(client) if server.gone(client) else None
-    return read_memory(last) if last else remembered
+    state = server.transport.state(client)
+    if state is not None:
+        return unpack_state(state, f"client {client}")
+    last = checkpoints.kept(client)
+    return read_state(last) if last else {}

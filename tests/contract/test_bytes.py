@@ -18,10 +18,11 @@ from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.federation.ledger import SERVER
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.transport.in_process import InProcess
 from tests.contract.test_unreliable_methods import method
 from tests.contract.test_variants import SENDING, together, variant
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 METHODS = sorted(REGISTRY)
 UNIT = Path(__file__).resolve().parents[1] / "unit"
@@ -101,7 +102,7 @@ def kd3a(first: bool) -> Sides:
 def fedrf_tca(first: bool) -> Sides:
     """Setting I, N = 8, m = 4, C of 6 and 6: 4 2N (2 K) of means down, W and C both ways; M once, the common start."""
     mean, w, c = 4 * 2 * 8, 4 * 2 * 8 * 4, perceptron(4, 6, 6, CLASSES)
-    down, up = 4 * 8 + 10 * 8 + w + c + (M + 3 * 8 if first else 0), mean + 4 * 8 + w + 8 + (2 * 8 if first else 0)
+    down, up = 5 * 8 + 10 * 8 + w + c + (M + 3 * 8 if first else 0), mean + 4 * 8 + w + 8 + (2 * 8 if first else 0)
     return {"sources": (down + mean, up + c), "target": (down + K * mean, up)}
 
 
@@ -142,7 +143,7 @@ def hospitals_of(name: str) -> InProcess:
 
 def doubled(net: InProcess) -> InProcess:
     """Twice as many patients in every hospital."""
-    for site in net._clients.values():
+    for site in clients_of(net).values():
         data = site.data
         if isinstance(data, Labeled):
             twice = {k: np.concatenate([v, v]) for k, v in data.auxiliary.items()}
@@ -155,7 +156,7 @@ def doubled(net: InProcess) -> InProcess:
 
 def four_each(net: InProcess) -> InProcess:
     """One whole batch of patients in every hospital."""
-    for site in net._clients.values():
+    for site in clients_of(net).values():
         data = site.data
         if isinstance(data, Labeled):
             site.data = Labeled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
-from fdamed.federation.client_state import write_memory
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.messages import decode, encode
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.base import Altered
 from tests.support import federation as hospitals
 
 METHODS = sorted(REGISTRY)
@@ -50,16 +50,15 @@ def test_it_learns_something_finite(name, expected) -> None:
 
 
 @pytest.mark.parametrize("target_labels", [True, False])
-def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_labels, tmp_path: Path) -> None:
+def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_labels) -> None:
     names = ("north", "east", "target")
     apart = hospitals.processes(names, labels=target_labels)
-    write_memory({}, tmp_path / "empty.safetensors")
     compared = 0
     for name in METHODS:
         if REGISTRY[name].target_labels != target_labels:
             continue
         for client in names:
-            apart.load_memory(client, tmp_path / "empty.safetensors")
+            apart.transport.restore(client, b"")
         apart.ledger = Ledger()
         theta, record = run(made(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
         together = outcome(name, hospitals.in_process(names, labels=target_labels))
@@ -113,14 +112,14 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
 @pytest.mark.parametrize("lost", ["east", "target"])
 def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
     server = hospitals.in_process(**labels(name))
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
         if client == lost and server.round == 2:
             raise DroppedOut(client, "gone for a round")
         return deliver(client, step, nth, msg)
 
-    server._deliver = unreliable
+    server.transport = Altered(server.transport, unreliable)
     theta, record = outcome(name, server)
     assert torch.isfinite(theta).all()
     assert len(record.metrics) == made(name).length(ROUNDS)
@@ -129,7 +128,7 @@ def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
     server = hospitals.in_process(**labels(name))
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def poisoned(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -139,7 +138,7 @@ def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
                     getattr(reply, part)[3] = float("nan")
         return reply
 
-    server._deliver = poisoned
+    server.transport = Altered(server.transport, poisoned)
     theta, record = outcome(name, server)
     assert torch.isfinite(theta).all()
     asked = any(line["from"] == "east" for line in record.ledger)
@@ -163,7 +162,7 @@ def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expe
 @pytest.mark.parametrize("name", METHODS)
 def test_questions_are_not_changed_by_those_who_answer(name) -> None:
     server = hospitals.in_process(**labels(name))
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         before = encode(msg)
@@ -171,7 +170,7 @@ def test_questions_are_not_changed_by_those_who_answer(name) -> None:
         assert encode(msg) == before
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     _, record = outcome(name, server)
     assert record.metrics
 

@@ -17,6 +17,7 @@ from tests.contract.test_every_method import WITH_ADAM
 from tests.contract.test_variants import OPEN, VARIANTS
 from tests.support import federation as hospitals
 from tests.support import pins
+from tests.support.federation import clients_of
 
 ROUNDS = 3
 REACHED = {
@@ -101,14 +102,14 @@ def alive() -> Tensor:
 def results(case: Case) -> pins.Digests:
     method = REGISTRY[case.method](**case.options)
     server = hospitals.in_process(labels=method.target_labels, auxiliary=case.auxiliary)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.release = OPEN
         changed = {"optimizer": "sgd" if case.sgd else "adam", "epochs": case.epochs}
         site.recipe = site.recipe.model_copy(update=changed)
     if case.share < 1.0:
         server.invite(case.share, 3)
     theta, record = run(method, server, alive() if case.alive else hospitals.theta(), ROUNDS, hospitals.no_judge)
-    kept = {f"{p}/{k}": s.memory[k] for p, s in server._clients.items() for k in method.keeps if k in s.memory}
+    kept = {f"{p}/{k}": s.memory[k] for p, s in clients_of(server).items() for k in method.keeps if k in s.memory}
     server.close()
     found = {
         "weights": pins.of_tensor(theta),

@@ -12,8 +12,10 @@ import fdamed.methods  # noqa: F401
 from fdamed.config.faults import Faults
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.transport.faulty import Schedule, Unreliable
+from fdamed.federation.server import Server
+from fdamed.federation.transport.faulty import Schedule
 from tests.support import federation as hospitals
+from tests.support.federation import unreliable_server
 
 METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]
@@ -60,14 +62,14 @@ def labels(name: str) -> dict[str, bool]:
     return {"labels": REGISTRY[name].target_labels}
 
 
-def harsh(name: str, inner=None) -> Unreliable:
-    server = Unreliable(inner or hospitals.in_process(**labels(name)), HARSH, SEED)
-    server.schedule = AllLost(HARSH, "target", SEED)
+def harsh(name: str, inner=None) -> Server:
+    server = unreliable_server(inner or hospitals.in_process(**labels(name)), HARSH, SEED)
+    server.transport.schedule = AllLost(HARSH, "target", SEED)
     return server
 
 
-def failing(name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, **faults: object) -> Unreliable:
-    return Unreliable(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed)
+def failing(name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, **faults: object) -> Server:
+    return unreliable_server(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed)
 
 
 def outcome(name: str, server, rounds: int = ROUNDS, judge=hospitals.no_judge, **options):
@@ -206,9 +208,9 @@ def test_one_process_a_hospital_fails_just_the_same() -> None:
     faults = Faults.model_validate(given)
     apart = hospitals.processes(names)
     for name in ("gp", "fedavg"):
-        server = Unreliable(apart, faults, SEED)
+        server = unreliable_server(apart, faults, SEED)
         theta, record = run(REGISTRY[name](), server, hospitals.theta(), 3, hospitals.no_judge)
-        together = Unreliable(hospitals.in_process(names), faults, SEED)
+        together = unreliable_server(hospitals.in_process(names), faults, SEED)
         other, told = run(REGISTRY[name](), together, hospitals.theta(), 3, hospitals.no_judge)
         assert torch.equal(theta, other)
         assert record.ledger == told.ledger

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
 from fdamed.core.errors import FdamedError
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client
-from fdamed.federation.client_state import write_memory
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.multiprocess import Processes
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 ROUNDS = 2
 OPEN = hospitals.RELEASE | {"features"}
@@ -45,7 +46,7 @@ def hospital(name: str) -> Client:
 
 def together(names: tuple[str, ...] = NAMES):
     server = hospitals.in_process(names, labels=False)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.release = OPEN
     return server
 
@@ -65,14 +66,13 @@ def test_it_learns_something_finite_and_the_ledger_tells_what_crossed(name, expe
     assert passed_on == ({"target"} if name.startswith(("kd3a", "fada")) else set())
 
 
-def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected, tmp_path: Path) -> None:
+def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected) -> None:
     builders = {n: partial(hospital, n) for n in NAMES}
     layout = hospitals.model().layout
-    apart = Processes(builders, "target", layout, "test", dict.fromkeys(NAMES, OPEN))
-    write_memory({}, tmp_path / "empty.safetensors")
+    apart = Server(Processes(builders, layout, "test", dict.fromkeys(NAMES, OPEN)), "target", "test")
     for name in VARIANTS:
         for client in NAMES:
-            apart.load_memory(client, tmp_path / "empty.safetensors")
+            apart.transport.restore(client, b"")
         apart.ledger = Ledger()
         theta, record = run(variant(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
         assert torch.equal(theta, expected[name][0]), name
@@ -83,15 +83,15 @@ def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(expected
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected) -> None:
     server = together()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def rebuilt(client, step, nth, msg):
-        memory = {k: v.clone() for k, v in server._clients[client].memory.items()}
-        server._clients[client] = hospital(client)
-        server._clients[client].memory = memory
+        memory = {k: v.clone() for k, v in clients_of(server)[client].memory.items()}
+        clients_of(server)[client] = hospital(client)
+        clients_of(server)[client].memory = memory
         return deliver(client, step, nth, msg)
 
-    server._deliver = rebuilt
+    server.transport = Altered(server.transport, rebuilt)
     theta, record = run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
@@ -101,14 +101,14 @@ def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected)
 @pytest.mark.parametrize("lost", ["east", "target"])
 def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
     server = together()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
         if client == lost and server.round == 2:
             raise DroppedOut(client, "gone for a round")
         return deliver(client, step, nth, msg)
 
-    server._deliver = unreliable
+    server.transport = Altered(server.transport, unreliable)
     theta, record = run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.isfinite(theta).all()
     assert bool(record.metrics[1].get("lost")) == (lost == "target")
@@ -119,7 +119,7 @@ def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
 def test_one_hospital_that_keeps_its_features_stops_the_run_before_a_byte_leaves(name, shut) -> None:
     server = together()
     server.method = name
-    server._clients[shut].release = hospitals.RELEASE
+    clients_of(server)[shut].release = hospitals.RELEASE
     with pytest.raises(FdamedError) as refused:
         run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     for part in (name, "feature_exchange.send_features", "features", shut):
@@ -132,7 +132,7 @@ def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
     builders = {n: partial(hospitals.hospital, n, labels=False) for n in ("north", "target")}
     layout = hospitals.model().layout
     # The server believes that features are released: the hospital's own door holds.
-    server = Processes(builders, "target", layout, "fdann", dict.fromkeys(builders, OPEN))
+    server = Server(Processes(builders, layout, "fdann", dict.fromkeys(builders, OPEN)), "target", "fdann")
     with pytest.raises(FdamedError, match=r"fdann asks \w+ in step feature_exchange.send_features for features"):
         run(variant("fdann"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert server.ledger.total(kind="features", sender="north") == 0

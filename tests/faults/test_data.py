@@ -18,6 +18,7 @@ from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.training.local import fit, predict
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 from tests.unit.test_cache import SIZE, cached, make, manifest, picture
 
 WORDS = """
@@ -55,7 +56,7 @@ def test_a_hospital_without_an_image_says_so() -> None:
 
 def test_a_hospital_of_one_class_takes_part_and_leaves_a_finite_model() -> None:
     net = hospitals.in_process()
-    site = net._clients["east"]
+    site = clients_of(net)["east"]
     site.data = Labeled(site.data.images, np.ones_like(site.data.y), {})
     theta, record = run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.isfinite(theta).all() and record.absences == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fdamed.methods  # noqa: F401
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
+from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import auc
@@ -23,16 +24,20 @@ from fdamed.federation.client import Client, Step
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import predict
-from tests.support.federation import RELEASE, SIDE, no_judge
+from tests.support.federation import RELEASE, SIDE, clients_of, no_judge
 
 SOURCES = ("bern", "genoa", "lyon", "mallory")
 ATTACKER, TARGET = "mallory", "target"
 IMAGES = {"bern": 96, "genoa": 72, "lyon": 120, "mallory": 96, "target": 48}
 ROUNDS = 8
+ROBUST = Validation(norms=Norms(), directions=Directions())
+"""Robust aggregation switched on."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "scaffold": {"variate": "I"},
     "target_only": {"warmup": 2},
@@ -126,9 +131,9 @@ def federate(
     return Result(theta, record, score, {p: site.memory for p, site in sites.items()})
 
 
-def judge_model(method: Method[Any], server: InProcess, theta: Tensor) -> FlatModel:
+def judge_model(method: Method[Any], server: Server, theta: Tensor) -> FlatModel:
     if method.keeps:
-        module = method.predictor(Small(), server._clients[TARGET].memory)
+        module = method.predictor(Small(), clients_of(server)[TARGET].memory)
     elif method.parts:
         module = method.predictor(Small(), method.named(theta, server.layout))
     else:
@@ -201,20 +206,23 @@ def shares(data: Labeled) -> tuple[float, float]:
     return 1.0 - rate, rate
 
 
-class Attacked(InProcess):
-    """All hospitals in this process; what mallory answers is altered before it reaches the server."""
+class Attacked(Server):
+    """All clients in this process, norms and directions checked; what mallory answers is altered on its way."""
 
-    def __init__(self, sites: dict[str, Client], attack: str | None, seed: int) -> None:
-        super().__init__(sites, TARGET, "test")
-        self.declared = {client: len(site.data) for client, site in sites.items()}
-        self.shares = {client: shares(site.data) for client, site in sites.items() if client != TARGET}
+    def __init__(
+        self, sites: dict[str, Client], attack: str | None, seed: int, validation: Validation = ROBUST
+    ) -> None:
+        super().__init__(InProcess(sites), TARGET, "test", validation)
+        self.transport = Altered(self.transport, partial(self.answer, self.transport))
+        self.validator.images = {client: len(site.data) for client, site in sites.items()}
+        self.validator.class_shares = {c: shares(site.data) for c, site in sites.items() if c != TARGET}
         self.attack = attack
         self.rng = torch.Generator().manual_seed(seed)
         self.last: Tensor | None = None
         self.first: dict[str, Any] = {}
 
-    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        reply = super()._deliver(client, step, nth, msg)
+    def answer(self, honest: InProcess, client: str, step: Step, nth: int, msg: Any) -> Any:
+        reply = honest.deliver(client, step, nth, msg)
         if client != ATTACKER or self.attack is None:
             return reply
         if "x" in kinds(type(msg)):

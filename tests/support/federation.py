@@ -9,13 +9,17 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
+from fdamed.config.faults import Faults
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
-from fdamed.federation.server import InProcess, Server
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Wrapper
+from fdamed.federation.transport.faulty import Faulty
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel
@@ -77,14 +81,30 @@ def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: 
     )
 
 
-def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> InProcess:
+def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> Server:
     resident = model()
-    return InProcess({n: hospital(n, resident=resident, **options) for n in names}, "target", "test")
+    return Server(InProcess({n: hospital(n, resident=resident, **options) for n in names}), "target", "test")
 
 
-def processes(names: tuple[str, ...], **options: bool) -> Processes:
+def processes(names: tuple[str, ...], release: frozenset[str] = RELEASE, **options: bool) -> Server:
     builders = {n: partial(hospital, n, **options) for n in names}
-    return Processes(builders, "target", model().layout, "test", dict.fromkeys(names, RELEASE))
+    transport = Processes(builders, model().layout, "test", dict.fromkeys(names, release))
+    return Server(transport, "target", "test")
+
+
+def unreliable_server(server: Server, faults: Faults, seed: int) -> Server:
+    """The server, with these faults between it and its clients."""
+    server.transport = Faulty(server.transport, faults, server.target, seed)
+    return server
+
+
+def clients_of(server: Server) -> dict[str, Client]:
+    """The clients of a server in this process, whatever wraps its transport."""
+    transport = server.transport
+    while isinstance(transport, Wrapper):
+        transport = transport.inner
+    assert isinstance(transport, InProcess)
+    return transport.clients
 
 
 def no_judge(theta: Tensor) -> dict[str, float | None]:
@@ -96,17 +116,17 @@ def theta() -> Tensor:
 
 
 class Rebuilt(InProcess):
-    """Every question meets a hospital that was just built; only its memory survived."""
+    """Every question meets a client that was just built; only its state survived."""
 
-    def _deliver(self, client, step, nth, msg):
-        old = self._clients[client]
-        self._clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
-        self._clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
-        return super()._deliver(client, step, nth, msg)
+    def deliver(self, client, step, nth, msg):
+        old = self.clients[client]
+        self.clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
+        self.clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
+        return super().deliver(client, step, nth, msg)
 
 
-def rebuilt(**options: bool) -> Rebuilt:
-    return Rebuilt({n: hospital(n, **options) for n in NAMES}, "target", "test")
+def rebuilt(**options: bool) -> Server:
+    return Server(Rebuilt({n: hospital(n, **options) for n in NAMES}), "target", "test")
 
 
 def sources_and_target(server: Server) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
 
@@ -38,4 +39,4 @@ def hospital(name: str, model: FlatModel, recipe: Recipe) -> Client:
 
 def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:
     model = FlatModel(Parabola())
-    return InProcess({n: hospital(n, model, recipe) for n in (*CURVES, "target")}, "target", "test")
+    return Server(InProcess({n: hospital(n, model, recipe) for n in (*CURVES, "target")}), "target", "test")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.config.validation import Guard
+from fdamed.config.validation import Directions, Validation
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.runner import healthy
-from fdamed.federation.server import DroppedOut
 from tests.support import attackers
 from tests.support.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
 
@@ -27,21 +27,21 @@ METHODS = sorted(REGISTRY)
 ALONE = ("finetune_head", "finetune_whole", "oracle")
 """Methods that ask no source: nothing to attack; they are in the matrix all the same."""
 NAMED = {
-    "nan": "not finite",
-    "infinite": "not finite",
-    "huge, aligned": "times as long as the others|negative running variance",
-    "huge, at random": "times as long as the others|negative running variance",
-    "huge, nearly orthogonal": "times as long as the others|negative running variance",
-    "one number for all": "has shape",
-    "one number too few": "has shape",
-    "double precision": "has shape",
-    "a count of 10^12": "no possible number",
-    "a count of 10^8": "no possible number",
-    "a negative count": "no possible number",
-    "negative variances": "negative running variance",
-    "nan buffers": "not finite",
+    "nan": {Reason.NOT_FINITE},
+    "infinite": {Reason.NOT_FINITE},
+    "huge, aligned": {Reason.NORM, Reason.VARIANCE},
+    "huge, at random": {Reason.NORM, Reason.VARIANCE},
+    "huge, nearly orthogonal": {Reason.NORM, Reason.VARIANCE},
+    "one number for all": {Reason.SHAPE},
+    "one number too few": {Reason.SHAPE},
+    "double precision": {Reason.SHAPE},
+    "a count of 10^12": {Reason.COUNT},
+    "a count of 10^8": {Reason.COUNT},
+    "a negative count": {Reason.COUNT},
+    "negative variances": {Reason.VARIANCE},
+    "nan buffers": {Reason.NOT_FINITE},
 }
-"""What is seen at once, and by which words; the others look like an ordinary hospital."""
+"""What is seen at once, and for which reason; the others look like an ordinary client."""
 
 
 def hold(name: str, attack: str, seed: int, rounds: int = ROUNDS) -> None:
@@ -103,17 +103,16 @@ def test_what_looks_ordinary_does_not_spoil_the_rules_that_it_would_harm_most(na
 
 def test_who_points_the_other_way_is_left_aside_and_asked_again() -> None:
     found = federate("fedavg", 0, "sign flip").record.absences
-    assert {(a["client"], a["why"]) for a in found} == {
-        (ATTACKER, "update left aside: it points against those with label rates like its own")
-    }
+    assert {(a["client"], a["reason"]) for a in found} == {(ATTACKER, "direction")}
+    assert {a["why"] for a in found} == {"it points against clients with label rates like its own"}
     assert len(found) > 3  # three rounds of another offence would have been the last questions
 
 
 def test_who_sends_an_old_answer_again_is_named_and_soon_in_quarantine() -> None:
     found = federate("fedavg", 0, "replayed").record.absences
     assert [a["round"] for a in found] == [2, 3, 4, 5, 6, 7, 8]
-    assert {a["why"] for a in found[:3]} == {"update rejected: x is that of an earlier round, bit for bit"}
-    assert {a["why"] for a in found[3:]} == {"in quarantine, after rejected answers in 3 rounds"}
+    assert [a["reason"] for a in found] == ["replay"] * 3 + ["quarantined"] * 4
+    assert {a["why"] for a in found[:3]} == {"x is that of an earlier round, bit for bit"}
 
 
 @pytest.mark.parametrize("attack", ORDINARY)
@@ -138,14 +137,15 @@ def test_an_offender_is_named_three_times_and_then_not_asked_again(attack: str) 
     found = federate("fedavg", 0, attack).record.absences
     assert [a["client"] for a in found] == [ATTACKER] * ROUNDS
     for absence in found[:3]:
-        assert any(word in absence["why"] for word in NAMED[attack].split("|")), absence["why"]
-    assert {a["why"] for a in found[3:]} == {"in quarantine, after rejected answers in 3 rounds"}
+        assert absence["reason"] in NAMED[attack], absence
+    assert {a["why"] for a in found[3:]} == {"quarantined after rejected updates in 3 rounds"}
 
 
 def test_a_run_that_is_taken_up_again_remembers_who_is_in_quarantine() -> None:
     server = honest(0)
-    server.recall([{"round": r, "client": "lyon", "step": "s", "why": "update rejected: n"} for r in (1, 2, 2, 4)])
-    server.recall([{"round": r, "client": "bern", "step": "s", "why": "late"} for r in (1, 2, 3)])
+    server.validator.recall([{"round": r, "client": "lyon", "reason": "count"} for r in (1, 2, 2, 4)])
+    server.validator.recall([{"round": r, "client": "bern", "reason": "late"} for r in (1, 2, 3)])
+    server.validator.recall([{"round": r, "client": "genoa", "reason": "direction"} for r in (1, 2, 3)])
     server.begin(5, 9)
     assert server.quarantined == ("lyon",) and server.participants == ("bern", "genoa", "mallory")
 
@@ -159,29 +159,28 @@ def test_honest_hospitals_with_the_most_different_label_rates_are_all_let_in(rat
     method = attackers.made("fedavg")
     _, record = attackers.run(method, server, attackers.model().read(), ROUNDS, attackers.no_judge)
     assert record.absences == []
-    assert not any(name.startswith("shortened/") for line in record.metrics for name in line)
+    assert not any(name.startswith("clipped/") for line in record.metrics for name in line)
 
 
 def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> None:
     """Why the direction is held against hospitals of like rates alone."""
     server = honest(0, RATES[0])
-    server.guard = Guard(alike=None)
+    server.validator.settings = Validation(directions=Directions(label_rate_gap=None))
     _, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
-    assert {(a["client"], a["why"]) for a in record.absences} == {
-        (ATTACKER, "update left aside: it points against the others")
-    }
+    assert {(a["client"], a["why"]) for a in record.absences} == {(ATTACKER, "it points against the others")}
 
 
 @pytest.mark.parametrize("shares", [{}, {ATTACKER: (0.1, 0.9)}])
 def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
-    shares: dict[str, tuple[float, float]], capsys: pytest.CaptureFixture[str]
+    shares: dict[str, tuple[float, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The price: a liar who lies in the manifest too is let in, and the model is finite."""
     server = honest(0)
-    server.attack, server.shares = "sign flip", (server.shares | shares if shares else {})
+    server.attack = "sign flip"
+    server.validator.class_shares = {**server.validator.class_shares, **shares} if shares else {}
     theta, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
     assert record.absences == [] and torch.isfinite(theta).all()
-    assert capsys.readouterr().err.count("no label rates are declared") == (0 if shares else 1)
+    assert caplog.text.count("no label rates are declared") == (0 if shares else 1)
 
 
 def honest(seed: int, rates: tuple[float, ...] = (0.5,) * 4) -> Attacked:

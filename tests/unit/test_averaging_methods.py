@@ -12,11 +12,12 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
-from fdamed.federation.transport.faulty import Unreliable
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of, unreliable_server
 
 SGD, ADAM = (Recipe(lr=0.02, batch=4, optimizer=o) for o in ("sgd", "adam"))
 METHODS = {
@@ -35,7 +36,7 @@ def learned(name: str, server, rounds: int = 3):
 
 def federation(name: str, names: tuple[str, ...] = hospitals.NAMES, auxiliary: bool = False) -> InProcess:
     server = hospitals.in_process(names, auxiliary=auxiliary)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = METHODS[name][2]
     return server
 
@@ -50,7 +51,7 @@ def first(data: Labeled, rows: slice) -> Labeled:
 def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxiliary) -> None:
     for rows in (slice(0, 1), slice(0, None, 2)):  # a single image; all of class 0
         server = federation(name, names, auxiliary)
-        server._clients["north"].data = first(server._clients["north"].data, rows)
+        clients_of(server)["north"].data = first(clients_of(server)["north"].data, rows)
         theta, record = learned(name, server)
         assert torch.isfinite(theta).all() and not torch.equal(theta[: len(hospitals.theta())], hospitals.theta())
         assert record.absences == []
@@ -69,7 +70,7 @@ def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
         site.data = Labeled(np.full((1, 32, 32), 99, np.uint8), site.data.y[:1], {})
     kind, options, _ = METHODS[name]
     method = REGISTRY[kind](**options)
-    theta, _ = run(method, InProcess(sites, "target", "test"), resident.read(), 1, hospitals.no_judge)
+    theta, _ = run(method, Server(InProcess(sites), "target", "test"), resident.read(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
 
@@ -79,7 +80,7 @@ def test_a_share_of_the_sources_on_bad_lines_learns_the_same_twice(name, auxilia
     faults = Faults.model_validate({"absent": 0.2, "lost": {"every": {"up": 0.2, "down": 0.1}}, "quorum": 1})
     found = []
     for _ in range(2):
-        server = Unreliable(federation(name, auxiliary=auxiliary), faults, 3)
+        server = unreliable_server(federation(name, auxiliary=auxiliary), faults, 3)
         server.invite(0.7, 1)
         found.append(learned(name, server, 8))
     (theta, record), (again, other) = found
@@ -97,5 +98,5 @@ def test_auxiliary_heads_train_and_are_remembered_at_the_sources_alone(name) -> 
     before = FlatModel(torch.nn.ModuleDict({"sex": torch.nn.Linear(4, 2)}))
     for client in server.sources:
         initialize(before.module, stream(5, client, "heads").torch)
-        assert not torch.equal(server._clients[client].memory["heads"], before.read())
-    assert "heads" not in server._clients["target"].memory
+        assert not torch.equal(clients_of(server)[client].memory["heads"], before.read())
+    assert "heads" not in clients_of(server)["target"].memory

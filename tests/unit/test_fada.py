@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Batch, Game
 from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.fada.attention import Candidate, Unsettled, settle, spread_of
@@ -36,6 +38,7 @@ from fdamed.models.adversarial import (
 )
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
 
 EMPTY = torch.empty(0)
@@ -48,7 +51,7 @@ def normal(*shape: int, name: str = "x") -> Tensor:
 
 def federation(names: tuple[str, ...] = hospitals.NAMES, features: bool = False, batch: int = 4):
     server = hospitals.in_process(names, labels=False)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = site.recipe.model_copy(update={"batch": batch, "optimizer": "sgd"})
         if features:
             site.release = site.release | {"features"}
@@ -225,16 +228,16 @@ SPREADS = {"before": 10.0, "S1": 9.8, "S2": 9.95}
 
 
 class WithSpreads(Scripted):
-    def _deliver(self, client, step, nth, msg):
+    def deliver(self, client, step, nth, msg):
         if hasattr(msg, "models"):
             moved = msg.models[0] - X
             which = next((k for k in ("S1", "S2") if torch.equal(moved, MOVES[k])), "before")
             return step.answer(i=SPREADS[which])
-        return super()._deliver(client, step, nth, msg)
+        return super().deliver(client, step, nth, msg)
 
 
 def test_model_one_weighs_updates_by_how_much_tighter_the_target_clusters() -> None:
-    server = WithSpreads(lambda p, x: x + MOVES[p], SAMPLES, dict.fromkeys(SAMPLES, 1.0))
+    server = Server(WithSpreads(lambda p, x: x + MOVES[p], SAMPLES, dict.fromkeys(SAMPLES, 1.0)), "T", "test")
     server.begin(1, 1)
     method = Fada(model="I")
     got = method.round(method.start(X), server).x - X
@@ -271,10 +274,14 @@ def test_weights_are_kept_between_two_looks_and_shared_among_those_who_answer() 
     method = Fada(model="I", attention_every=5)
     state = after_one_round(method, server)
     first = {s: server.notes[f"weight/{s}"] for s in server.sources}
-    deliver = server._deliver
-    server._deliver = lambda client, step, nth, msg: (
-        deliver(client, step, nth, msg) if client != "east" else (_ for _ in ()).throw(DroppedOut(client, "gone"))
-    )
+    deliver = server.transport.deliver
+
+    def without_east(client, step, nth, msg):
+        if client == "east":
+            raise DroppedOut(client, "gone")
+        return deliver(client, step, nth, msg)
+
+    server.transport = Altered(server.transport, without_east)
     server.begin(2, 2)
     before = server.ledger.total(receiver="target")
     method.round(state, server)
@@ -436,7 +443,7 @@ def test_published_features_teach_both_sides_and_resume_between_questions() -> N
     results = []
     for build in (hospitals.in_process, hospitals.rebuilt):
         server = build(labels=False)
-        for site in server._clients.values():
+        for site in clients_of(server).values():
             site.release = site.release | {"features"}
         server.check_release = lambda client, step: None
         theta, record = run(Fada(wire="features"), server, hospitals.theta(), 2, hospitals.no_judge)
@@ -452,7 +459,7 @@ def test_published_features_teach_both_sides_and_resume_between_questions() -> N
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
     server = federation(features=True)
-    deliver = server._deliver
+    deliver = server.transport.deliver
     asked = []
 
     def leaving(client, step, nth, msg):
@@ -462,7 +469,7 @@ def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
                 raise DroppedOut(client, "gone")
         return deliver(client, step, nth, msg)
 
-    server._deliver = leaving
+    server.transport = Altered(server.transport, leaving)
     theta, record = run(Fada(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
     assert "weight/east" not in record.metrics[0] and "weight/north" in record.metrics[0]
@@ -472,7 +479,7 @@ def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_or_none_leaves_a_finite_model(wire, images) -> None:
     server = federation(features=True)
-    site = server._clients["target"]
+    site = clients_of(server)["target"]
     site.data = Unlabeled(site.data.images[:images])
     theta, _ = run(Fada(wire=wire), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
@@ -495,14 +502,14 @@ def test_a_source_with_one_image_trains_with_running_statistics() -> None:
 def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:
     server = federation()
     after_one_round(Fada(), server)
-    assert {s: "opponents" in server._clients[s].memory for s in (*server.sources, "target")} == {
+    assert {s: "opponents" in clients_of(server)[s].memory for s in (*server.sources, "target")} == {
         "north": True,
         "east": True,
         "south": True,
         "target": False,
     }
     mine = sum(p.numel() for p in Mine(2).parameters())
-    assert mine > 0 and len(server._clients["north"].memory["opponents"]) > mine
+    assert mine > 0 and len(clients_of(server)["north"].memory["opponents"]) > mine
 
 
 TRAINING = ("compute_update", "adapt", "train", "align", "end")
@@ -510,7 +517,7 @@ TRAINING = ("compute_update", "adapt", "train", "align", "end")
 
 def spoiling(server, client: str, change) -> None:
     """Every update or model that the client sends is changed on its way."""
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def spoiled(who, step, nth, msg):
         reply = deliver(who, step, nth, msg)
@@ -519,7 +526,7 @@ def spoiling(server, client: str, change) -> None:
                 reply = dataclasses.replace(reply, **{name: change(getattr(reply, name))})
         return reply
 
-    server._deliver = spoiled
+    server.transport = Altered(server.transport, spoiled)
 
 
 @pytest.mark.parametrize("options", [{"model": "I"}, {"model": "II"}, {}, {"wire": "features"}])

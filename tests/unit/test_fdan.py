@@ -15,6 +15,7 @@ from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
 from fdamed.methods.fedavg import FedAvg
 from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 from tests.unit.test_fada import after_one_round, federation, spoiling
 
 FREQUENCIES = 16
@@ -73,7 +74,7 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
 def test_published_features_step_on_the_kernels_of_the_pair() -> None:
     server = federation(("north", "target"), features=True, batch=16)
     got = after_one_round(FDan(wire="features"), server).x
-    lr = {name: server._clients[name].recipe.lr for name in ("north", "target")}
+    lr = {name: clients_of(server)[name].recipe.lr for name in ("north", "target")}
     model = hospitals.model().module
     model.train()
     f_s, f_t = model.features(everything("north")), model.features(everything("target"))
@@ -137,7 +138,7 @@ def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     )
     assert reply.h == 0.0 and not reply.m.any()
     server = federation(batch=16)
-    server._clients["target"].data = target.data
+    clients_of(server)["target"].data = target.data
     expected = after_one_round(FedAvg(), federation(batch=16)).x
     assert torch.allclose(after_one_round(FDan(), server).x, expected, atol=1e-6)
 

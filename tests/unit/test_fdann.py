@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabeled
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
 from fdamed.methods._shared.feature_exchange import Judges
 from fdamed.methods.fdann import DEPTH, WIDTH, FDann
@@ -20,6 +21,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 from tests.unit.test_fada import after_one_round, federation, normal, spoiling
 
 EMPTY = torch.empty(0)
@@ -71,7 +73,7 @@ def centralized(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
 
 def test_one_source_and_one_step_are_a_centralized_dann_step() -> None:
     server = federation(("north", "target"), batch=16)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = site.recipe.model_copy(update={"lr": 0.02})
     method = FDann()
     server.begin(1, 1)
@@ -84,10 +86,10 @@ def test_one_source_and_one_step_are_a_centralized_dann_step() -> None:
 
 def test_published_features_take_the_same_step_of_the_network() -> None:
     server = federation(("north", "target"), features=True, batch=16)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = site.recipe.model_copy(update={"lr": 0.02})
     judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-3)
-    common = discriminator(server._clients["north"], EMPTY, WIDTH, DEPTH).read()
+    common = discriminator(clients_of(server)["north"], EMPTY, WIDTH, DEPTH).read()
     server.begin(1, 1)
     method = FDann(wire="features")
     start = method.start(hospitals.theta())
@@ -110,7 +112,7 @@ def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
     f = normal(32, 4)
     for _ in range(60):
         judges.versus("north", f, f, 1.0, reverse=True)
-    di = discriminator(server._clients["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
+    di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         logit = di.module(f)
         assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
@@ -122,7 +124,7 @@ def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
     f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
     for _ in range(30):
         judges.versus("north", f_s, f_t, 1.0, reverse=True)
-    di = discriminator(server._clients["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
+    di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         assert bool((di.module(f_s) > 0).all()) and bool((di.module(f_t) < 0).all())
 
@@ -169,14 +171,14 @@ def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_without_an_image_at_the_target_the_sources_learn_their_task(wire) -> None:
     server = federation(features=True, batch=16)
-    server._clients["target"].data = Unlabeled(server._clients["target"].data.images[:0])
+    clients_of(server)["target"].data = Unlabeled(clients_of(server)["target"].data.images[:0])
     got = after_one_round(FDann(wire=wire), server).x
     assert torch.allclose(got, after_one_round(FedAvg(), federation(batch=16)).x, atol=1e-6)
 
 
 def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
     server = federation(features=True)
-    deliver, asked = server._deliver, []
+    deliver, asked = server.transport.deliver, []
 
     def leaving(client, step, nth, msg):
         if client == "south":
@@ -185,7 +187,7 @@ def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
                 raise DroppedOut(client, "gone")
         return deliver(client, step, nth, msg)
 
-    server._deliver = leaving
+    server.transport = Altered(server.transport, leaving)
     theta, _ = run(FDann(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all() and len(asked) == 5
 
@@ -196,11 +198,11 @@ def test_with_adam_the_targets_pace_carries_the_weight_that_adam_forgets(wire) -
 
     def moved(**options: float) -> float:
         server = federation(("north", "target"), features=True, batch=16)
-        target = server._clients["target"]
+        target = clients_of(server)["target"]
         target.recipe = target.recipe.model_copy(update={"optimizer": "adam"})
         still = after_one_round(FDann(wire=wire, **options | {"target_pace": 0.0}), server).x
         server = federation(("north", "target"), features=True, batch=16)
-        server._clients["target"].recipe = target.recipe
+        clients_of(server)["target"].recipe = target.recipe
         p = server.layout.trainable
         return float((after_one_round(FDann(wire=wire, **options), server).x - still)[:p].abs().max())
 

@@ -12,9 +12,12 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.full_gradient import gradient_at, statistics
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgtst import GUIDES, NONE, FedGTST, Guided, State, Steep, train_guided
@@ -29,7 +32,7 @@ M = 4 * hospitals.model().layout.size
 def watched(method: FedGTST, server: InProcess, rounds: int = 2):
     """The run, with every question and answer of training: (round, client) -> (ask, reply)."""
     seen: dict[tuple[int, str], tuple[Guided, Steep]] = {}
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def deliver_and_see(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -37,7 +40,7 @@ def watched(method: FedGTST, server: InProcess, rounds: int = 2):
             seen[server.round, client] = msg, reply
         return reply
 
-    server._deliver = deliver_and_see
+    server.transport = Altered(server.transport, deliver_and_see)
     return *run(method, server, hospitals.theta(), rounds, hospitals.no_judge), seen
 
 
@@ -100,17 +103,19 @@ def test_the_first_round_is_fedavgs_and_the_second_is_not() -> None:
 def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sources, expected) -> None:
     names = tuple(f"s{i:02}" for i in range(sources))
     one = hospitals.hospital("north")
-    server = InProcess(
-        {**{n: replace(one, name=n) for n in names}, "target": hospitals.hospital("target")}, "target", "t"
-    )
+    clients = {**{n: replace(one, name=n) for n in names}, "target": hospitals.hospital("target")}
+    server = Server(InProcess(clients), "target", "t")
     server.invite(0.5, 1)
     chosen = []
     for r in range(1, 5):
         server.begin(r, 4)
         asked = []
-        server._deliver = lambda client, step, nth, msg, asked=asked: (
-            asked.append((client, msg.plain)) or Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
-        )
+
+        def answer(client, step, nth, msg, asked=asked):
+            asked.append((client, msg.plain))
+            return Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
+
+        server.transport = Altered(server.transport, answer)
         FedGTST(phi=share).round(State(x=hospitals.theta(), gamma=1.0), server)
         assert {p for p, _ in asked} == set(server.participants) and len(asked) == len(server.participants)
         chosen.append(tuple(sorted(p for p, plain in asked if plain)))
@@ -121,7 +126,10 @@ def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sourc
 def scripted(gammas: dict[str, float]) -> InProcess:
     server = hospitals.in_process()
     server.begin(1, 2)
-    server._deliver = lambda client, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[client])
+    server.transport = Altered(
+        server.transport,
+        lambda client, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[client]),
+    )
     return server
 
 
@@ -151,7 +159,10 @@ def test_an_unsound_model_does_not_set_the_guide() -> None:
     server = hospitals.in_process()
     server.begin(1, 2)
     step = {"east": 1.0, "north": 1.0, "south": 1e9}
-    server._deliver = lambda client, s, nth, msg: Steep(x=msg.x + step[client], n=3, loss=0.1, gamma=step[client])
+    server.transport = Altered(
+        server.transport,
+        lambda client, s, nth, msg: Steep(x=msg.x + step[client], n=3, loss=0.1, gamma=step[client]),
+    )
     after = FedGTST().round(State(x=hospitals.theta(), gamma=5.0), server)
     assert after.gamma == 1.0 and [a["client"] for a in server.absences] == ["south"]
 
@@ -163,7 +174,7 @@ def test_when_all_drop_out_model_and_guide_stay() -> None:
     def gone(client, step, nth, msg):
         raise DroppedOut(client, "gone")
 
-    server._deliver = gone
+    server.transport = Altered(server.transport, gone)
     state = State(x=hospitals.theta(), gamma=5.0)
     assert FedGTST().round(state, server) is state
 

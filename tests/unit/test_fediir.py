@@ -14,7 +14,8 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.method import Model
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fediir import KEPT, FedIIR, HeadGradient, State, Towards, drawn_to, slope, train_towards
@@ -118,7 +119,7 @@ def scripted(slopes: dict[str, tuple[list[float], int]]) -> tuple[InProcess, lis
         asked.append(msg)
         return Trained(x=hospitals.theta() + 1.0, n=3, loss=0.1)
 
-    server._deliver = deliver
+    server.transport = Altered(server.transport, deliver)
     return server, asked
 
 

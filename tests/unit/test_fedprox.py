@@ -13,6 +13,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedprox import FedProx, Near, epochs, proximal, train_near
 from tests.support import federation as hospitals
 from tests.support import quadratics
+from tests.support.federation import clients_of
 
 
 @pytest.mark.parametrize("auxiliary", [False, True])
@@ -28,7 +29,7 @@ def test_without_mu_it_is_fedavg_bit_for_bit(auxiliary: bool) -> None:
 
 
 def test_the_local_minimizer_is_that_of_the_held_back_parabola() -> None:
-    site = quadratics.in_process()._clients["two"]  # a = 10, b = 1
+    site = clients_of(quadratics.in_process())["two"]  # a = 10, b = 1
     site.recipe = site.recipe.model_copy(update={"epochs": 300})
     reply = answer(site, train_near, 2, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
     assert float(reply.x) == pytest.approx((10 * 1 + 2 * 5) / (10 + 2), abs=1e-6) == pytest.approx(1.6666667, abs=1e-6)

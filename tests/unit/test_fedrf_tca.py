@@ -19,10 +19,10 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut
-from fdamed.federation.transport.faulty import Unreliable
+from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Batch, shown
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, Terms, agree, begin, learn, tell
@@ -36,6 +36,7 @@ from fdamed.pipeline.personalized_models import kept_model, own_path
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of, unreliable_server
 
 N, M, WIDTH, K = 12, 5, 6, 3
 SMALL = {"frequencies": N, "components": M, "width": WIDTH, "local_steps": 2}
@@ -46,7 +47,7 @@ MEAN, W, C = 4 * 2 * N, 4 * 2 * N * M, 4 * P_C
 def federation(**seeds: int):
     server = hospitals.in_process(labels=False)
     for name, seed in seeds.items():
-        server._clients[name].seed = seed
+        clients_of(server)[name].seed = seed
     return server
 
 
@@ -225,7 +226,7 @@ def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_n
 def test_a_run_with_too_few_images_stops_before_a_mean_leaves_and_before_any_warm_up() -> None:
     for warmup in (0, 2):
         server = federation()
-        server._clients["south"].smallest_batch = 16
+        clients_of(server)["south"].smallest_batch = 16
         with pytest.raises(FdamedError, match="fewer than 16") as error:
             run(FedRfTca(**SMALL, warmup=warmup), server, hospitals.theta(), 3, hospitals.no_judge)
         assert "south" in error.value.where
@@ -360,12 +361,12 @@ def test_a_source_goes_through_its_images_and_goes_on_with_its_optimizer() -> No
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statistics(decay) -> None:
     server = federation()
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = site.recipe.model_copy(update={"weight_decay": decay})
     start = hospitals.theta()
     start[120:124] = 1.0  # hidden.bias: with the statistics of the start no unit of this network would be awake
     rounds(FedRfTca(**SMALL, trained_from="hidden"), server, 2, theta=start)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         for s in server.layout:
             same = torch.equal(site.memory["fedrf.g"][s.start : s.stop], start[s.start : s.stop])
             assert same == (not s.name.startswith("hidden")) or s.name.startswith("head"), (site.name, s.name)
@@ -374,7 +375,7 @@ def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statist
     assert site.model.module.norm.training
     everything = federation()
     rounds(FedRfTca(**SMALL), everything, 1)
-    assert not torch.equal(everything._clients["north"].memory["fedrf.g"][:72], start[:72])
+    assert not torch.equal(clients_of(everything)["north"].memory["fedrf.g"][:72], start[:72])
 
 
 def test_a_layer_that_the_network_does_not_have_is_an_error() -> None:
@@ -442,7 +443,7 @@ def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
     ledgers = []
     for times in (1, 2):
         server = federation()
-        for site in server._clients.values():
+        for site in clients_of(server).values():
             x = np.concatenate([site.data.images] * times)
             y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if hasattr(site.data, "y") else {}
             site.data = type(site.data)(x, **y)
@@ -454,17 +455,17 @@ def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
 
 def test_extractors_stay_at_home_and_come_apart() -> None:
     server = federation()
-    deliver, left = server._deliver, []
+    deliver, left = server.transport.deliver, []
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
         left.extend(v.numel() for v in vars(reply).values() if isinstance(v, torch.Tensor))
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     rounds(FedRfTca(**SMALL), server, 2)
     assert set(left) <= {2 * N, 2 * N * M, P_C, 0}
-    extractors = [s.memory["fedrf.g"] for s in server._clients.values()]
+    extractors = [s.memory["fedrf.g"] for s in clients_of(server).values()]
     assert all(not torch.equal(a, b) for i, a in enumerate(extractors) for b in extractors[:i])
 
 
@@ -480,8 +481,8 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
         for s in sites.values():
             s.memory |= {"fedrf.w": w, "fedrf.c": c}
     assert torch.allclose(state.w, w, atol=1e-6) and torch.allclose(state.c, c, atol=1e-6)
-    assert torch.equal(server._clients["target"].memory["fedrf.w"], state.w)
-    assert torch.equal(server._clients["target"].memory["fedrf.g"], hospitals.theta())
+    assert torch.equal(clients_of(server)["target"].memory["fedrf.w"], state.w)
+    assert torch.equal(clients_of(server)["target"].memory["fedrf.g"], hospitals.theta())
     assert not any(line["step"].endswith("send_mean") for line in server.ledger.lines())
 
 
@@ -496,7 +497,7 @@ def test_only_members_and_the_target_are_given_the_average(monkeypatch) -> None:
     chosen(monkeypatch, "east")
     server = federation()
     state = rounds(FedRfTca(**SMALL, setting="II"), server, 1)
-    memory = {n: s.memory for n, s in server._clients.items()}
+    memory = {n: s.memory for n, s in clients_of(server).items()}
     assert torch.equal(memory["east"]["fedrf.w"], state.w) and torch.equal(memory["target"]["fedrf.w"], state.w)
     assert torch.equal(memory["east"]["fedrf.c"], state.c) and torch.equal(memory["target"]["fedrf.c"], state.c)
     for name in ("north", "south"):
@@ -510,22 +511,22 @@ def test_an_empty_subset_leaves_aligner_and_classifier_and_the_sources_learn_the
     server = federation()
     state = rounds(FedRfTca(**SMALL, setting="II"), server, 1)
     assert not state.w.numel() and not state.c.numel()
-    assert "fedrf.w" not in server._clients["target"].memory
-    assert torch.equal(server._clients["target"].memory["fedrf.g"], hospitals.theta())
+    assert "fedrf.w" not in clients_of(server)["target"].memory
+    assert torch.equal(clients_of(server)["target"].memory["fedrf.g"], hospitals.theta())
     alone = begun("north")
     answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
-    assert torch.equal(server._clients["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
+    assert torch.equal(clients_of(server)["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
 def lossy(server, lost):
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
         if lost(client, step.name.rpartition(".")[2]):
             raise DroppedOut(client, "lost")
         return deliver(client, step, nth, msg)
 
-    server._deliver = unreliable
+    server.transport = Altered(server.transport, unreliable)
     return server
 
 
@@ -534,7 +535,7 @@ def test_a_source_whose_mean_is_lost_is_not_a_member_but_still_learns() -> None:
     rounds(FedRfTca(**SMALL), server, 1)
     alone = begun("east")
     answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
-    assert torch.equal(server._clients["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
+    assert torch.equal(clients_of(server)["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
 @pytest.mark.parametrize("lost", ["send_mean", "train"])
@@ -543,7 +544,7 @@ def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_wh
     method = FedRfTca(**SMALL)
     before = rounds(method, server, 1)
     sent = {}
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -551,13 +552,13 @@ def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_wh
             sent[client] = reply.x.clone()
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     server.begin(2, 9)
     after = method.round(before, server)
     assert after.w is before.w and after.c is before.c
     average = torch.stack([sent[n] for n in server.sources]).mean(0)
-    assert torch.allclose(server._clients["north"].memory["fedrf.w"], average, atol=1e-6)
-    assert torch.equal(server._clients["target"].memory["fedrf.w"], before.w)
+    assert torch.allclose(clients_of(server)["north"].memory["fedrf.w"], average, atol=1e-6)
+    assert torch.equal(clients_of(server)["target"].memory["fedrf.w"], before.w)
     if lost == "send_mean":  # no mean to go to: the task alone
         assert not any(
             line["step"].endswith("send_mean") and line["round"] == 2 and line["from"] != "server"
@@ -592,7 +593,7 @@ def test_a_hospital_that_comes_late_is_started_then() -> None:
 def test_one_source_averages_with_the_target_alone() -> None:
     server = hospitals.in_process(("north", "target"), labels=False)
     sent = {}
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -600,14 +601,14 @@ def test_one_source_averages_with_the_target_alone() -> None:
             sent[client] = reply.x.clone()
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     state = rounds(FedRfTca(**SMALL), server, 1)
     assert torch.allclose(state.w, (sent["north"] + sent["target"]) / 2, atol=1e-7)
 
 
 def test_an_aligner_that_dwarfs_the_others_is_left_out_by_name() -> None:
     server = federation()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def swollen(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -615,7 +616,7 @@ def test_an_aligner_that_dwarfs_the_others_is_left_out_by_name() -> None:
             reply.x.mul_(1e6)
         return reply
 
-    server._deliver = swollen
+    server.transport = Altered(server.transport, swollen)
     state = rounds(FedRfTca(**SMALL), server, 1)
     assert {a["client"] for a in server.absences} == {"east"}
     assert float(state.w.norm()) < 100
@@ -632,8 +633,8 @@ def test_in_a_vote_every_classifier_travels_once_and_all_of_them_vote(setting) -
         found = sent_and_received(server, number)
         assert found[("train", "up")] == W * (k + 1) + last
         assert found[("receive_average", "down")] == W * (k + 1) + last
-    own = {n: server._clients[n].memory["fedrf.c"] for n in server.sources}
-    assert torch.equal(server._clients["target"].memory["fedrf.c"], torch.stack(list(own.values())))
+    own = {n: clients_of(server)[n].memory["fedrf.c"] for n in server.sources}
+    assert torch.equal(clients_of(server)["target"].memory["fedrf.c"], torch.stack(list(own.values())))
     assert method.named(theta, server.layout)["classifiers"].shape == (K, P_C)
 
 
@@ -641,7 +642,7 @@ def test_the_target_predicts_with_its_own_extractor_and_what_all_share() -> None
     server = federation()
     method = FedRfTca(**SMALL)
     theta, _ = run(method, server, hospitals.theta(), 2, hospitals.no_judge)
-    memory = server._clients["target"].memory
+    memory = clients_of(server)["target"].memory
     kept = {k: memory[k] for k in method.keeps}
     p = predict(FlatModel(method.predictor(hospitals.model().module, kept)), hospitals.images("target"))
 
@@ -679,7 +680,7 @@ def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_w
 def test_constant_images_and_one_class_have_a_defined_result() -> None:
     server = federation()
     for name in ("north", "target"):
-        site = server._clients[name]
+        site = clients_of(server)[name]
         flat = np.full_like(site.data.images, 7)
         site.data = Labeled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(site.data)(flat)
     theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
@@ -702,13 +703,13 @@ def test_warm_up_is_fedavg_whose_model_all_extractors_start_from() -> None:
     assert torch.equal(state.x, average) and method.final(state) is state.x
     server.begin(3, 9)
     starts = []
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         starts.extend([msg.x] if step is begin else [])
         return deliver(client, step, nth, msg)
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     method.round(state, server)
     assert len(starts) == K + 1 and all(torch.equal(x, average) for x in starts)
 
@@ -740,7 +741,7 @@ def test_only_a_warm_up_asks_for_weights() -> None:
     closed = frozenset({"statistic", "scalar", "count"})
     for warmup in (0, 1):
         server = federation()
-        for site in server._clients.values():
+        for site in clients_of(server).values():
             site.release = closed
         method = FedRfTca(**SMALL, warmup=warmup)
         if warmup:
@@ -792,9 +793,9 @@ def test_an_error_means_that_the_target_has_no_whole_model() -> None:
     for seed in range(40):
         faults = Faults.model_validate({"lost": {"every": {"down": 0.15, "up": 0.3}}, "quorum": 2})
         server = federation()
-        memory = server._clients["target"].memory
+        memory = clients_of(server)["target"].memory
         try:
-            run(method, Unreliable(server, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
+            run(method, unreliable_server(server, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
         except FdamedError:
             assert not set(method.keeps) <= set(memory), seed
             ended["error"] += 1
@@ -805,7 +806,7 @@ def test_an_error_means_that_the_target_has_no_whole_model() -> None:
 
 def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost() -> None:
     server = federation()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def forgetful(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -813,9 +814,9 @@ def test_an_average_whose_receipt_was_lost_counts_although_later_rounds_are_lost
             raise DroppedOut(client, "answer lost")
         return reply
 
-    server._deliver = forgetful
+    server.transport = Altered(server.transport, forgetful)
     theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 3, hospitals.no_judge)
-    memory = server._clients["target"].memory
+    memory = clients_of(server)["target"].memory
     assert torch.equal(theta[-P_C:], memory["fedrf.c"]) and set(FedRfTca.keeps) <= set(memory)
 
 
@@ -827,7 +828,7 @@ def test_a_classifier_that_never_arrived_is_sent_again_at_the_end() -> None:
         FedRfTca(**SMALL, T_C=4), server, hospitals.theta(), 3, hospitals.no_judge
     )  # due in round 2 of two batches each
     assert [sent_and_received(server, r)[("train", "up")] - W * (K + 1) for r in (1, 2, 3)] == [0, C * K, C * K]
-    assert "fedrf.c" in server._clients["target"].memory
+    assert "fedrf.c" in clients_of(server)["target"].memory
 
 
 # --- through the stages -----------------------------------------------------------------------------------------------

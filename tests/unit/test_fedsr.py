@@ -21,7 +21,9 @@ from fdamed.data.loader import Labeled, load
 from fdamed.federation.client import answer
 from fdamed.federation.messages import encode
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedsr import REFERENCE, STEP, Ask, FedSR, State, learn, objective
@@ -34,6 +36,7 @@ from fdamed.pipeline.personalized_models import shared_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 D, CLASSES = 4, 2
 
@@ -102,8 +105,8 @@ def test_without_regularizers_and_spread_it_is_fedavg_with_deterministic_feature
             plain.layout,
         )
     )
-    other = InProcess({n: hospitals.hospital(n, resident=plain) for n in hospitals.NAMES}, "target", "test")
-    for site in (*server._clients.values(), *other._clients.values()):
+    other = Server(InProcess({n: hospitals.hospital(n, resident=plain) for n in hospitals.NAMES}), "target", "test")
+    for site in (*clients_of(server).values(), *clients_of(other).values()):
         site.recipe = recipe
     method = FedSR(alpha_l2r=0.0, alpha_cmi=0.0, weighting="samples")
     state = State(x=hospitals.theta(), s=torch.cat([weight.flatten(), bias]))
@@ -143,14 +146,14 @@ def test_the_objective_is_task_length_and_divergence(l2r, cmi, squared) -> None:
 
 def test_reference_scale_and_moments_stay_in_the_source_and_go_on() -> None:
     server, seen = hospitals.in_process(), []
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
-        seen.append((encode(msg), encode(reply), server._clients[client].memory))
+        seen.append((encode(msg), encode(reply), clients_of(server)[client].memory))
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     run(FedSR(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert len(seen) == 6
     for asked, told, memory in seen:
@@ -158,19 +161,19 @@ def test_reference_scale_and_moments_stay_in_the_source_and_go_on() -> None:
         assert len(own) == 2 * CLASSES * D + 1
         for row in own.reshape(-1)[: 2 * CLASSES * D].reshape(-1, D):
             assert row.tobytes() not in asked and row.tobytes() not in told
-    memory = server._clients["north"].memory
+    memory = clients_of(server)["north"].memory
     begun = FlatModel(Reference(CLASSES, D, True)).read()
     assert not torch.equal(memory[REFERENCE], begun) and not torch.equal(
-        memory[REFERENCE], server._clients["east"].memory[REFERENCE]
+        memory[REFERENCE], clients_of(server)["east"].memory[REFERENCE]
     )
     assert {int(memory[f"fedsr.{i}.count"]) for i in range(3)} == {2 * 4}  # two rounds of four batches
-    assert "fedsr.r" not in server._clients["target"].memory
+    assert "fedsr.r" not in clients_of(server)["target"].memory
 
 
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_class_that_a_source_never_sees_does_not_move_its_reference(steps) -> None:
     server = hospitals.in_process()
-    site = server._clients["north"]
+    site = clients_of(server)["north"]
     site.data = Labeled(site.data.images, np.zeros_like(site.data.y), site.data.auxiliary)
     theta, _ = run(FedSR(local_steps=steps), server, hospitals.theta(), 2, hospitals.no_judge)
     reference = FlatModel(Reference(CLASSES, D, True))

@@ -7,15 +7,16 @@ import torch
 
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.federation.server import DroppedOut, InProcess
-from fdamed.methods._shared.finetuning import Handover, tune_head, tune_whole
-from fdamed.methods.finetune_head import FinetuneHead
-from fdamed.methods.finetune_whole import FinetuneWhole
+from fdamed.federation.absences import DroppedOut
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
+from fdamed.methods.finetune_phase import FinetuneHead, FinetuneWhole, Handover, finetune_head, finetune_whole
 from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
 from fdamed.ops.slices import head_of, head_place
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 
 def trained() -> torch.Tensor:
@@ -33,7 +34,7 @@ def theta() -> torch.Tensor:
 
 def network(**recipe: object) -> InProcess:
     server = hospitals.in_process()
-    server._clients["target"].recipe = Recipe(**{"lr": 0.005, "batch": 4, "weight_decay": 1e-4} | recipe)
+    clients_of(server)["target"].recipe = Recipe(**{"lr": 0.005, "batch": 4, "weight_decay": 1e-4} | recipe)
     return server
 
 
@@ -55,7 +56,7 @@ def test_nothing_but_the_head_moves_not_even_by_weight_decay(theta) -> None:
 
 def test_one_step_of_plain_descent_on_the_head_is_the_gradient_of_logistic_regression(theta) -> None:
     server = network(optimizer="sgd", lr=0.1, batch=6, weight_decay=0.0)
-    site = server._clients["target"]
+    site = clients_of(server)["target"]
     site.model.load(theta)
     site.model.module.eval()
     with torch.no_grad():
@@ -88,35 +89,36 @@ def test_a_new_head_is_drawn_as_the_network_draws_its_layers() -> None:
 def test_the_moments_of_adam_go_on_from_round_to_round_unless_they_are_to_be_fresh(theta) -> None:
     kept = network(batch=6)
     rounds(FinetuneHead(), theta, 4, kept)
-    assert kept._clients["target"].memory["tune.count"] == 4 and len(kept._clients["target"].memory["tune.mean"]) == 10
+    memory = clients_of(kept)["target"].memory
+    assert memory["tune.count"] == 4 and len(memory["tune.mean"]) == 10
     fresh = network(batch=6)
     rounds(FinetuneHead(optimizer="fresh"), theta, 4, fresh)
-    assert fresh._clients["target"].memory == {}
+    assert clients_of(fresh)["target"].memory == {}
 
 
-@pytest.mark.parametrize("step", [tune_head, tune_whole])
+@pytest.mark.parametrize("step", [finetune_head, finetune_whole])
 def test_an_answer_that_is_lost_begins_again_with_a_new_head(theta, step) -> None:
-    method = FinetuneHead() if step is tune_head else FinetuneWhole(head="new")
+    method = FinetuneHead() if step is finetune_head else FinetuneWhole(head="new")
     server, expected = network(lr=1e-12), rounds(method, theta, 1, network(lr=1e-12))
     state = method.start(theta)
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def lost(*arguments):
         deliver(*arguments)
         raise DroppedOut("target", "gone")
 
     server.begin(1, 2)
-    server._deliver = lost
+    server.transport = Altered(server.transport, lost)
     with pytest.raises(DroppedOut):
         method.round(state, server)
-    server._deliver = deliver
+    server.transport = Altered(server.transport, deliver)
     server.begin(2, 2)
     cut = server.layout.trainable  # BatchNorm has seen other batches
     assert torch.allclose(method.final(method.round(state, server))[:cut], expected[:cut], atol=1e-9)
-    assert server._clients["target"].memory["tune.count"] == 2, "two batches, of the second round alone"
+    assert clients_of(server)["target"].memory["tune.count"] == 2, "two batches, of the second round alone"
 
 
 def test_a_hospital_without_labels_cannot_be_asked_to_fine_tune(theta) -> None:
     server = hospitals.in_process(labels=False)
     with pytest.raises(TypeError, match="without labels"):
-        server.ask("target", tune_head, Handover(x=theta, fresh=1, afresh=0))
+        server.ask("target", finetune_head, Handover(x=theta, fresh=1, afresh=0))

@@ -20,7 +20,8 @@ from fdamed.core.rng import stream
 from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.runner import run
-from fdamed.federation.server import InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.report.sections import privacy as guarded
 from fdamed.training.local import batches
@@ -92,7 +93,7 @@ def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> N
     sites = {n: hospitals.hospital(n, REGISTRY[name].target_labels, resident=resident) for n in hospitals.NAMES}
     for site in sites.values():
         site.floor = Floor()
-    server = InProcess(sites, "target", "test")
+    server = Server(InProcess(sites), "target", "test")
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="minimum for sharing"):
         run(made, server, hospitals.theta(), 2, hospitals.no_judge)
@@ -104,7 +105,7 @@ def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> N
     for stragglers in (0.0, 0.5):
         site = hospitals.hospital("north")
         site.recipe, site.floor = Recipe(lr=0.02, batch=4, epochs=2), Floor(images=1, steps=8)
-        server = InProcess({"north": site, "target": hospitals.hospital("target")}, "target", "test")
+        server = Server(InProcess({"north": site, "target": hospitals.hospital("target")}), "target", "test")
         server.begin(1, 1)
         made = fedprox(stragglers=stragglers)
         if stragglers:

@@ -14,10 +14,13 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, Unlabeled
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client
 from fdamed.federation.method import Model, describe
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.kd3a.client import Lesson, learn, take
 from fdamed.methods.kd3a.method import KD3A, VARIANTS, Consensus, Course, train_source
 from fdamed.models.flat import FlatModel
@@ -25,6 +28,7 @@ from fdamed.ops.aggregation import mean
 from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, mixed, outputs
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 BOTH = pytest.mark.parametrize("variant", ["official", "paper"])
 SWITCHES = {
@@ -306,14 +310,14 @@ def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> N
 def test_the_target_has_no_labels_to_peek_at() -> None:
     assert KD3A.target_labels is False
     server = network()
-    assert not hasattr(server._clients["target"].data, "y")
+    assert not hasattr(clients_of(server)["target"].data, "y")
     rounds(server, KD3A(), 1)
 
 
 def test_gate_and_learning_rate_follow_their_schedules() -> None:
     server = network()
     seen: dict[str, list[float]] = {"gate": [], "pace": [], "source": []}
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
         if isinstance(msg, Lesson):
@@ -323,7 +327,7 @@ def test_gate_and_learning_rate_follow_their_schedules() -> None:
             seen["source"].append(msg.pace)
         return deliver(client, step, nth, msg)
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     rounds(server, KD3A(gate_begin=0.8, gate_end=1.0, lr_end=0.5), 4)
     assert seen["gate"] == pytest.approx([0.8, 0.85, 0.9, 0.95])
     assert seen["pace"] == seen["source"] == pytest.approx([1.0, 0.75 + 0.25 * 0.5**0.5, 0.75, 0.75 - 0.25 * 0.5**0.5])
@@ -341,7 +345,7 @@ def test_a_source_trains_at_the_pace_it_is_told() -> None:
 
 def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> None:
     server = network()
-    sent, deliver = [], server._deliver
+    sent, deliver = [], server.transport.deliver
     kept: dict[int, Tensor] = {}
 
     def watched(client, step, nth, msg):
@@ -352,27 +356,27 @@ def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> No
             kept[server.round] = head_of(reply.x, server.layout)
         return reply
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     rounds(server, KD3A(lr_end=1.0), 1)
     first = kept[1]
     assert all(not head.any() for head in sent)
-    assert torch.equal(server._clients["east"].memory["kd3a.head"], first)
-    slow = train_source.run(server._clients["east"], Course(x=torch.rand(server.layout.size), pace=1e-9, own_head=1))
+    assert torch.equal(clients_of(server)["east"].memory["kd3a.head"], first)
+    slow = train_source.run(clients_of(server)["east"], Course(x=torch.rand(server.layout.size), pace=1e-9, own_head=1))
     torch.testing.assert_close(head_of(slow.x, server.layout), first)
-    heads = {name: server._clients[name].memory["kd3a.head"] for name in ("east", "north")}
+    heads = {name: clients_of(server)[name].memory["kd3a.head"] for name in ("east", "north")}
     assert not torch.allclose(heads["east"], heads["north"])
 
 
 def test_averaged_heads_travel_down() -> None:
     server = network()
-    sent, deliver = [], server._deliver
+    sent, deliver = [], server.transport.deliver
 
     def watched(client, step, nth, msg):
         if isinstance(msg, Course):
             sent.append(msg.x)
         return deliver(client, step, nth, msg)
 
-    server._deliver = watched
+    server.transport = Altered(server.transport, watched)
     states = rounds(server, KD3A(variant="paper"), 2)
     assert torch.equal(sent[-1], states[1].x)
 
@@ -427,14 +431,14 @@ def test_one_source_shares_with_the_target_by_what_passes_the_gate() -> None:
 
 
 def without(server: InProcess, lost: str, in_round: int) -> InProcess:
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
         if client == lost and server.round == in_round:
             raise DroppedOut(client, "gone for a round")
         return deliver(client, step, nth, msg)
 
-    server._deliver = unreliable
+    server.transport = Altered(server.transport, unreliable)
     return server
 
 
@@ -459,14 +463,14 @@ def test_a_source_that_misses_the_first_round_starts_with_its_own_weight() -> No
 
 def test_without_any_source_the_model_stays() -> None:
     server = network()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def deserted(client, step, nth, msg):
         if client != "target":
             raise DroppedOut(client, "gone")
         return deliver(client, step, nth, msg)
 
-    server._deliver = deserted
+    server.transport = Altered(server.transport, deserted)
     states = rounds(server, KD3A(), 1)
     assert states[1] is states[0] and server.notes["sources"] == 0.0
 
@@ -475,7 +479,7 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
     server = network()
     method = KD3A(gate_begin=0.5)
     one = rounds(server, method, 1)[-1]
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def loses(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -483,12 +487,12 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
             raise DroppedOut(client, "lost on the way")
         return reply
 
-    server._deliver = loses
+    server.transport = Altered(server.transport, loses)
     server.begin(2, 3)
     with pytest.raises(DroppedOut):
         method.round(one, server)
-    assert not torch.equal(server._clients["target"].memory["kd3a.h"], one.x)
-    server._deliver = deliver
+    assert not torch.equal(clients_of(server)["target"].memory["kd3a.h"], one.x)
+    server.transport = Altered(server.transport, deliver)
     server.begin(3, 3)
     method.round(one, server)
     again = [line["round"] for line in server.ledger.lines() if line["step"] == "kd3a.receive_model"]
@@ -498,7 +502,7 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
 @BOTH
 def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> None:
     server = network()
-    east = server._clients["east"]
+    east = clients_of(server)["east"]
     data = east.data
     east.data = Labeled(data.images, np.zeros_like(data.y), data.auxiliary)
     states = rounds(server, KD3A(variant=variant, gate_begin=0.5), 3)
@@ -510,7 +514,7 @@ def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> No
 @pytest.mark.parametrize("n", [1, 5])
 def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
     server = network()
-    server._clients["target"].data = target(n).data
+    clients_of(server)["target"].data = target(n).data
     states = rounds(server, KD3A(variant=variant, gate_begin=0.5, gate_end=0.5), 2)
     assert torch.isfinite(states[-1].x).all()
     assert server.notes["gate/passed"] == 1.0 and server.notes["distil/loss"] is not None
@@ -559,7 +563,7 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
 def test_a_source_of_noise_gets_the_lowest_weight_and_does_no_harm() -> None:
     sites, y = with_noise(hospitals.model())
     images = torch.from_numpy(sites["target"].data.images)
-    theta, record = run(KD3A(), InProcess(sites, "target", "kd3a"), hospitals.theta(), 12, hospitals.no_judge)
+    theta, record = run(KD3A(), Server(InProcess(sites), "target", "kd3a"), hospitals.theta(), 12, hospitals.no_judge)
     for line in record.metrics:
         assert line["weight/noise"] < 0.1 * min(line["weight/east"], line["weight/north"])
     model = hospitals.model()

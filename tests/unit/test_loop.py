@@ -10,14 +10,16 @@ import torch
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, open_door, pack, step, unpack
 from fdamed.federation.messages import Features, encode, message
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.server import DroppedOut
+from fdamed.federation.transport.base import Altered
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 
 @message
@@ -99,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(
     fedavg(keep(tmp_path), 1)
     before = (tmp_path / "checkpoint.bin").read_bytes()
     server = hospitals.in_process()
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = Recipe(lr=1e30, batch=4, optimizer="sgd", epochs=3)
     with pytest.raises(FdamedError, match="not finite"):
         run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
@@ -128,7 +130,7 @@ def test_a_run_that_lost_every_round_is_not_scored() -> None:
     def gone(client, step, nth, msg):
         raise DroppedOut(client, "gone")
 
-    server._deliver = gone
+    server.transport = Altered(server.transport, gone)
     with pytest.raises(FdamedError, match="every round was lost"):
         run(Finetune(), server, hospitals.theta(), 2, hospitals.no_judge)
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import Model
-from fdamed.federation.server import InProcess, Server
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Transport
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally, train_on
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
@@ -27,19 +29,27 @@ from tests.unit.test_vector import TwoLayers
 Local = Callable[[str, Tensor], Tensor]
 
 
-class Scripted(Server):
-    """Hospitals that are formulas: local training maps x to local(client, x)."""
+def scripted(local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> Server:
+    return Server(Scripted(local, n, reach, buffer), "T", "test")
+
+
+class Scripted(Transport):
+    """Clients that are formulas: local training maps x to local(client, x)."""
 
     def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> None:
-        super().__init__([*n], "T", layout_of(TwoLayers(buffer)), "test")
+        super().__init__([*n], layout_of(TwoLayers(buffer)))
         self._local, self._n, self._reach = local, n, reach
 
-    def check_release(self, client, step) -> None: ...
-    def save_memory(self, client, path) -> None: ...
-    def load_memory(self, client, path) -> None: ...
+    def release(self, client) -> frozenset[str]:
+        return hospitals.RELEASE | {"individual"}
+
+    def state(self, client, names=None) -> bytes:
+        return b""
+
+    def restore(self, client, state) -> None: ...
     def close(self) -> None: ...
 
-    def _deliver(self, client, step, nth, msg):
+    def deliver(self, client, step, nth, msg):
         new = self._local(client, msg.x)
         if step in (train_locally, train_on):
             return Trained(x=new, n=self._n[client], loss=0.5)
@@ -57,8 +67,8 @@ REACH = {"T": 0.005 * 100 / 16, "S1": 0.01 * 5952 / 64, "S2": 0.01 * 1984 / 64}
 X = torch.tensor([10.0, 20.0, 30.0, 40.0])
 
 
-def moves() -> Scripted:
-    server = Scripted(lambda client, x: x + MOVES[client], SAMPLES, REACH)
+def moves() -> Server:
+    server = scripted(lambda client, x: x + MOVES[client], SAMPLES, REACH)
     server.begin(1, 2)
     return server
 
@@ -82,7 +92,7 @@ def test_fedavg_drifts_to_the_fixed_point_of_two_quadratics() -> None:
             y = y - 0.02 * a[client] * (y - b[client])
         return y.float()
 
-    server = Scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
+    server = scripted(ten_steps, {"T": 1, "S1": 1, "S2": 1}, REACH)
     state = Model(x=torch.zeros(4))
     for r in range(1, 400):
         server.begin(r, 400)
@@ -102,7 +112,7 @@ def test_finetune_costs_two_models_a_source_and_two_for_the_target() -> None:
 
 
 def test_finetune_without_a_target_step_is_fedavg() -> None:
-    still = Scripted(lambda p, x: x if p == "T" else x + MOVES[p], SAMPLES, REACH)
+    still = scripted(lambda p, x: x if p == "T" else x + MOVES[p], SAMPLES, REACH)
     still.begin(1, 2)
     assert after(Finetune(), still) == after(FedAvg(), moves())
 
@@ -147,7 +157,7 @@ def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:
 )
 def test_gp_takes_the_buffers_it_is_told(policy, expected) -> None:
     change = {"T": 0.5, "S1": 2.0, "S2": 4.0}
-    server = Scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
+    server = scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
     server.begin(1, 1)
     x = torch.zeros(6)
     assert GP(buffers=policy).round(Model(x=x), server).x[4:].tolist() == pytest.approx([expected] * 2)
@@ -158,7 +168,7 @@ def test_buffers_are_the_targets_when_no_source_answers_and_in_the_control() -> 
         return x + torch.cat([MOVES[client], torch.full((2,), 0.5)])
 
     for method in (GP(beta=0.5), FedGP(beta=0.5), FedDA(beta=0.5), TargetOnly(server_step=0.5)):
-        server = Scripted(local, {"T": 100}, REACH, buffer=True)
+        server = scripted(local, {"T": 100}, REACH, buffer=True)
         server.begin(1, 1)
         assert method.round(Model(x=torch.zeros(6)), server).x.tolist() == [1.5, 2.0, 0.5, -0.5, 0.5, 0.5]
 

@@ -15,6 +15,7 @@ from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 ROUNDS = 3
 OPTIONS = {"scaffold": {"variate": "I"}}
@@ -64,5 +65,5 @@ def test_no_tensor_that_is_saved_is_ever_other_than_finite(nth: int, tmp_path: P
         return
     _, state, _ = found
     saved = [getattr(state, name) for name in kinds(type(state))]
-    saved += [v for site in after._clients.values() for v in site.memory.values()]
+    saved += [v for site in clients_of(after).values() for v in site.memory.values()]
     assert all(torch.isfinite(v).all() for v in saved if isinstance(v, torch.Tensor))

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.server import DroppedOut
-from fdamed.federation.transport.on_demand import OnDemand
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess, OnDemand
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.finetune_head import FinetuneHead
+from fdamed.methods.finetune_phase import FinetuneHead
 from fdamed.methods.gp import GP
 from fdamed.methods.kd3a.method import KD3A
 from tests.support import federation as hospitals
@@ -38,19 +39,12 @@ class Counting(OneModel):
         return Model(x=state.x + 1)
 
 
-def few_seats(folder: Path, seats: int, labels: bool = True, auxiliary: bool = False) -> OnDemand:
+def few_seats(folder: Path, seats: int, labels: bool = True, auxiliary: bool = False) -> Server:
     resident = hospitals.model()
     build = partial(hospitals.hospital, labels=labels, auxiliary=auxiliary, resident=resident)
     builders = {name: partial(build, name) for name in hospitals.NAMES}
-    return OnDemand(
-        builders,
-        "target",
-        resident.layout,
-        "test",
-        hospitals.RELEASE,
-        lambda p: folder / p / "aside.safetensors",
-        seats,
-    )
+    parked = lambda p: folder / p / "aside.safetensors"  # noqa: E731
+    return Server(OnDemand(builders, resident.layout, hospitals.RELEASE, parked, seats), "target", "test")
 
 
 def keep(folder: Path, every: int = 1) -> Checkpoints:
@@ -84,7 +78,7 @@ def test_a_run_with_few_seats_goes_on_with_the_same_bits(tmp_path, every, stop) 
         rounds.append(theta)
         return {}
 
-    def server(folder: Path) -> OnDemand:
+    def server(folder: Path) -> Server:
         made = few_seats(folder, 2, auxiliary=True)
         made.invite(0.7, 3)
         return made
@@ -158,13 +152,12 @@ def test_a_checkpoint_writes_no_more_when_the_run_is_long(tmp_path) -> None:
 
 def test_of_many_sources_the_metrics_tell_lowest_mean_and_highest() -> None:
     many = {f"s{i:03d}": hospitals.hospital("north") for i in range(60)} | {"target": hospitals.hospital("target")}
-    from fdamed.federation.server import InProcess
-
-    server = InProcess(many, "target", "test")
+    server = Server(InProcess(many), "target", "test")
     _, record = run(Counting(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert set(record.metrics[1]) == {"round", "count/lowest", "count/mean", "count/highest"}
     assert record.metrics[1]["count/mean"] == 2.0
-    server.note_cosines(list(server.sources), torch.ones(60, len(server.layout.parameters)))
+    one = torch.ones(60, len(server.layout.parameters))
+    server.log_cosines(list(server.sources), one, one, one[0])
     assert server.layer_notes == []
     with pytest.raises(DroppedOut):
         server.ask("nobody", count_up, Model(x=hospitals.theta()))

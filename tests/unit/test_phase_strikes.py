@@ -25,5 +25,5 @@ def test_quarantine_counts_the_rounds_of_all_phases(monkeypatch: pytest.MonkeyPa
     plan = tuple(phases.Phase(name, None, FedAvg(), Train(rounds=2)) for name in ("", "then"))
     _, record, lengths, _ = phases.train(job, plan, hospitals.theta())
     assert lengths == [2, 2]
-    told = [(a["round"], a["client"], a["why"].split(",")[0].split(":")[0]) for a in record.absences]
-    assert told == [(r, "north", "update rejected") for r in (1, 2, 3)] + [(4, "north", "in quarantine")]
+    found = [(a["round"], a["client"], a["reason"]) for a in record.absences]
+    assert found == [(r, "north", "not finite") for r in (1, 2, 3)] + [(4, "north", "quarantined")]

@@ -23,11 +23,13 @@ from fdamed.data import loader
 from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
 from fdamed.federation import runner as loop
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.privacy_budget import FILE, lines_in, note_costs
+from fdamed.federation.privacy_budget import FILE, lines_in, log_costs
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.server import DroppedOut, InProcess
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline import privacy_costs as costs
@@ -35,6 +37,7 @@ from fdamed.training import dp_sgd as private
 from fdamed.training.dp_sgd import Mechanism, accountants, epsilon, secret_normal, secret_uniform
 from fdamed.training.local import fit
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted(REGISTRY)
@@ -211,11 +214,11 @@ def federation(labels: bool = True, account: Path | None = None) -> InProcess:
             site.noise = Mechanism(1.0, 0.5, patients, secure=account is not None)
             site.account = account / name / FILE if account else None
         sites[name] = site
-    return InProcess(sites, "target", "test")
+    return Server(InProcess(sites), "target", "test")
 
 
 def outcome(name: str, net: InProcess, **options: object) -> tuple[torch.Tensor, object]:
-    return run(REGISTRY[name](), net, model().read(), 2, hospitals.no_judge, after=note_costs, **options)
+    return run(REGISTRY[name](), net, model().read(), 2, hospitals.no_judge, after=log_costs, **options)
 
 
 @pytest.mark.parametrize("name", NOISED)
@@ -238,7 +241,7 @@ def test_a_method_that_looks_at_images_in_another_way_is_refused_by_the_hospital
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="without the noise that"):
         run(made, net, model().read(), 2, hospitals.no_judge)
-    assert all("privacy.spent" not in site.memory for site in net._clients.values())
+    assert all("privacy.spent" not in site.memory for site in clients_of(net).values())
 
 
 def test_the_sources_loss_has_no_noise_on_it_and_is_withheld() -> None:
@@ -269,15 +272,15 @@ def test_epsilon_after_a_kill_and_a_resume_is_that_of_an_uninterrupted_run(tmp_p
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
     keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1})
     fedavg, theta, whole = REGISTRY["fedavg"](), model().read(), federation(False)
-    expected, record = run(fedavg, whole, theta, 4, hospitals.no_judge, after=note_costs)
+    expected, record = run(fedavg, whole, theta, 4, hospitals.no_judge, after=log_costs)
     with pytest.raises(Stop):  # in round 3, when its answers have left
-        run(fedavg, federation(False), theta, 4, killed(3), keep, after=note_costs)
+        run(fedavg, federation(False), theta, 4, killed(3), keep, after=log_costs)
     net = federation(False)
-    found, resumed = run(fedavg, net, theta, 4, hospitals.no_judge, keep, after=note_costs)
+    found, resumed = run(fedavg, net, theta, 4, hospitals.no_judge, keep, after=log_costs)
     assert torch.equal(found, expected) and resumed.metrics == record.metrics
-    for client, site in net._clients.items():
-        assert lines_in(site.memory) == lines_in(whole._clients[client].memory)
-    assert lines_in(net._clients["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images in fours, 4 rounds
+    for client, site in clients_of(net).items():
+        assert lines_in(site.memory) == lines_in(clients_of(whole)[client].memory)
+    assert lines_in(clients_of(net)["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images, 4 rounds
 
 
 def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back(tmp_path: Path) -> None:
@@ -286,8 +289,8 @@ def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back
     keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1})
     fedavg, theta, place = REGISTRY["fedavg"](), model().read(), tmp_path / "accounts"
     with pytest.raises(Stop):
-        run(fedavg, federation(False, place), theta, 4, killed(3), keep, after=note_costs)
-    found, record = run(fedavg, federation(False, place), theta, 4, hospitals.no_judge, keep, after=note_costs)
+        run(fedavg, federation(False, place), theta, 4, killed(3), keep, after=log_costs)
+    found, record = run(fedavg, federation(False, place), theta, 4, hospitals.no_judge, keep, after=log_costs)
     assert lines_in({}, place / "north" / FILE) == [(1.0, 4 / 7, 5 * 4)]
     told = record.metrics[-1]["privacy/epsilon/north"]
     assert told == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
@@ -318,7 +321,7 @@ def in_folder(folder: Path) -> tuple[torch.Tensor, object]:
     """Three rounds with secure noise and checkpoints, from wherever the folder stands."""
     keep = Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1})
     net = federation(False, folder / "accounts")
-    return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=note_costs)
+    return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=log_costs)
 
 
 def test_a_line_that_a_kill_cut_off_was_never_paid_for_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
@@ -367,27 +370,23 @@ def test_a_hospital_killed_between_its_account_and_its_answer_has_paid_for_the_a
     assert [before[p] // per_round[p] for p in order] == [2, 2, 1]
     for client in order:
         account = lines_in({}, tmp_path / "accounts" / client / FILE)
-        people = federation(False)._clients[client].noise.people
+        people = clients_of(federation(False))[client].noise.people
         assert account[0][2] == (4 if client != order[2] else 3) * per_round[client]
         assert record.metrics[-1][f"privacy/epsilon/{client}"] == epsilon(account, max(2, people) ** -1.1)
 
 
 class Mortal(InProcess):
-    """A hospital can die here as its process would: with its memory."""
+    """A client can die here as its process would: with its state."""
 
     dead: frozenset[str] = frozenset()
 
-    def gone(self, client: str) -> bool:
-        return client in self.dead
-
-    def _deliver(self, client, step, nth, msg):
+    def deliver(self, client, step, nth, msg):
         if client in self.dead:
-            self._miss(client, step, "its process ended")
-            raise DroppedOut(client, "its process ended")
-        return super()._deliver(client, step, nth, msg)
+            raise DroppedOut(client, "its process ended", Reason.DISCONNECTED)
+        return super().deliver(client, step, nth, msg)
 
-    def save_memory(self, client: str, path: Path) -> bool:
-        return client not in self.dead and super().save_memory(client, path)
+    def state(self, client, names=None):
+        return None if client in self.dead else super().state(client, names)
 
 
 @pytest.mark.parametrize(("every", "known"), [(1, True), (2, False)])
@@ -396,18 +395,18 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
 ) -> None:
     """East dies after round 1: with a checkpoint its account is there, without one nobody knows what it has spent."""
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
-    net = Mortal(federation(False)._clients, "target", "test")
+    net = Server(Mortal(clients_of(federation(False))), "target", "test")
     places = (tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1}, every)
     keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
 
     def die(round: int, rounds: int, record: object) -> None:  # after the checkpoint of the round, where it has one
-        net.dead = frozenset({"east"})
+        net.transport.dead = frozenset({"east"})
 
-    monkeypatch.setattr(loop, "_tell", die)
-    run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=note_costs)
+    monkeypatch.setattr(loop, "_log_round", die)
+    run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=log_costs)
     config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
     monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))
-    monkeypatch.setattr(loader, "patients", lambda client, splits: net._clients[client].noise.patients)
+    monkeypatch.setattr(loader, "patients", lambda client, splits: clients_of(net)[client].noise.patients)
     resumed = Checkpoints(*places)
     revived = federation(False)
     assert resumed.load(fedavg, revived)

@@ -16,6 +16,7 @@ from fdamed.federation.runner import Checkpoints, run, spent
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of
 from tests.unit.test_config import changed
 
 LOSSES = [5.0, 4.0, 4.5, 4.0, 4.2, 3.0, 3.5, 3.1, 3.0, 2.0]
@@ -36,23 +37,23 @@ def tell_rate(site: Client, ask: Model) -> Trained:
 
 def test_every_question_of_a_round_meets_the_rate_of_that_round() -> None:
     server = hospitals.in_process()
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = Recipe(lr=0.08, decay=Decay(factor=0.5, every=2))
     told = []
     for round in range(1, 6):
         server.begin(round, 5)
         told.append(server.ask("north", tell_rate, Model(x=hospitals.theta())).loss)
     assert told == [0.08, 0.08, 0.04, 0.04, 0.02]
-    assert server._clients["north"].recipe.lr == 0.08
+    assert clients_of(server)["north"].recipe.lr == 0.08
 
 
 def test_a_falling_rate_is_the_same_run_as_one_with_the_rates_set_by_hand() -> None:
     falling, by_hand = hospitals.in_process(), hospitals.in_process()
-    for site in falling._clients.values():
+    for site in clients_of(falling).values():
         site.recipe = Recipe(lr=0.02, batch=4, decay=Decay(factor=0.1, every=1))
     state, other = Model(x=hospitals.theta()), Model(x=hospitals.theta())
     for round in (1, 2, 3):
-        for site in by_hand._clients.values():
+        for site in clients_of(by_hand).values():
             site.recipe = Recipe(lr=0.02 * 0.1 ** (round - 1), batch=4)
         for server in (falling, by_hand):
             server.begin(round, 3)

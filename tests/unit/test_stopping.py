@@ -11,6 +11,7 @@ import torch
 
 from fdamed.core.signals import Stop, Stopped, stop
 from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.transport.base import Altered
 from fdamed.methods.gp import GP
 from tests.support import federation as hospitals
 
@@ -29,7 +30,7 @@ def rounds(folder: Path, every: int = 1, server=None):
 def interrupted(round: int, question: int, server=None):
     """A network on which SIGTERM comes while a hospital works on the given question of the given round."""
     server = server or hospitals.in_process()
-    asked, deliver = [0], server._deliver
+    asked, deliver = [0], server.transport.deliver
 
     def delivered(*words):
         asked[0] = asked[0] + 1 if server.round == round else 0
@@ -37,7 +38,7 @@ def interrupted(round: int, question: int, server=None):
             os.kill(os.getpid(), signal.SIGTERM)
         return deliver(*words)
 
-    server._deliver = delivered
+    server.transport = Altered(server.transport, delivered)
     return server
 
 

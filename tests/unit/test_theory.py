@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
+from fdamed.federation.transport.base import Altered
 from fdamed.theory import bounds as errors
 from fdamed.theory import survey_client as gradients
 from fdamed.theory.advice import advise, score
@@ -310,7 +311,7 @@ def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None
 
 def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
     server = hospitals.in_process()
-    deliver = server._deliver
+    deliver = server.transport.deliver
 
     def poisoned(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
@@ -318,7 +319,7 @@ def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
             reply.g[0] = float("nan")
         return reply
 
-    server._deliver = poisoned
+    server.transport = Altered(server.transport, poisoned)
     bad = {"east"}
     assert survey(server, hospitals.theta(), Plan(2, 4, 8, 6, 2, 10)).sources == ("north", "south")
     assert {a["client"] for a in server.absences} == {"east"}

@@ -9,11 +9,11 @@ from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
 from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.server import InProcess
-from fdamed.federation.transport.faulty import Unreliable
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.fedgtst import GUIDES, Guided, train_guided
 from fdamed.methods.fediir import FedIIR
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of, unreliable_server
 
 METHODS = {
     "fedprox": {"mu": 0.1},
@@ -27,7 +27,7 @@ METHODS = {
 def federation(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
     """Hospitals that train by plain descent, as SCAFFOLD asks for."""
     server = hospitals.in_process(names)
-    for site in server._clients.values():
+    for site in clients_of(server).values():
         site.recipe = Recipe(lr=0.02, batch=4, optimizer="sgd")
     return server
 
@@ -37,7 +37,7 @@ def test_a_source_that_vanishes_with_the_model_leaves_the_round_to_the_others(na
     """In the first round; the state after it is theirs to the last bit, as if it had never been invited."""
     method, others = REGISTRY[name](**METHODS[name]), federation(("east", "south", "target"))
     lost = {"lost": {"every": {"up": 1.0}}, "spare": ["east", "south", "target"]}
-    server = Unreliable(federation(), Faults.model_validate(lost), 0)
+    server = unreliable_server(federation(), Faults.model_validate(lost), 0)
     found = []
     for each in (server, others):
         each.begin(1, 2)
@@ -53,7 +53,7 @@ def _why(name: str) -> str:
 
 def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_in_the_model() -> None:
     faults = Faults.model_validate({"lost": {"weights": {"up": 1.0}}, "spare": ["east", "south", "target"]})
-    server, whole = Unreliable(federation(), faults, 0), federation()
+    server, whole = unreliable_server(federation(), faults, 0), federation()
     states = []
     for each in (server, whole):
         each.begin(1, 2)

@@ -10,13 +10,15 @@ import torch
 from fdamed.config import loader as configfile
 from fdamed.config.faults import Faults
 from fdamed.core.errors import FdamedError
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.privacy_budget import note_costs, tell_cost
 from fdamed.federation.runner import run
-from fdamed.federation.server import DroppedOut
-from fdamed.federation.transport.faulty import Schedule, Unreliable
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.transport.faulty import Faulty, Schedule
 from fdamed.methods._shared.local_training import Trained, move_locally, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgp import FedGP
@@ -24,6 +26,7 @@ from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
 from fdamed.pipeline.clients import network
 from tests.support import federation as hospitals
+from tests.support.federation import clients_of, unreliable_server
 from tests.unit.test_config import ROOT, changed, refused
 
 SOURCES = ("east", "north", "south")
@@ -43,8 +46,8 @@ def remember(site: Client, ask: Times) -> Times:
     return Times(count=int(site.memory["times"]))
 
 
-def unreliable(seed: int = 3, **faults: object) -> Unreliable:
-    server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), seed)
+def unreliable(seed: int = 3, **faults: object) -> Server:
+    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), seed)
     server.begin(1, 3)
     return server
 
@@ -57,7 +60,7 @@ def hits(plan: Schedule, rounds: int = 40) -> set[tuple[int, str]]:
     return {(r, p) for r in range(1, rounds + 1) for p in hospitals.NAMES if plan.absent(r, p)}
 
 
-def bytes_of(server: Unreliable, **where: str) -> int:
+def bytes_of(server: Server, **where: str) -> int:
     return server.ledger.total(**where)
 
 
@@ -162,7 +165,7 @@ def test_what_the_hospital_did_and_which_bytes_left(faults, why, worked, up) -> 
     with pytest.raises(DroppedOut, match=f"north: {why}"):
         server.ask("north", remember, Times(count=1))
     assert [a["why"] for a in server.absences] == [why]
-    assert len(server._inner._clients["north"].memory) == worked
+    assert len(clients_of(server)["north"].memory) == worked
     assert bytes_of(server, receiver="north") == (0 if up is None else 8)
     assert bytes_of(server, sender="north") == (up or 0)
 
@@ -176,13 +179,13 @@ def test_an_answer_in_time_is_the_answer() -> None:
 
 def test_an_answer_that_is_not_finite_is_still_refused() -> None:
     server = unreliable()
-    deliver = server._inner._deliver
+    deliver = server.transport.deliver
 
     def poisoned(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
         return Trained(x=reply.x * float("nan"), n=reply.n, loss=reply.loss)
 
-    server._inner._deliver = poisoned
+    server.transport = Altered(server.transport, poisoned)
     with pytest.raises(DroppedOut, match="not finite"):
         server.ask("north", train_locally, Model(x=hospitals.theta()))
 
@@ -211,7 +214,7 @@ def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
     faults = {"absent": 0.2, "lost": {"update": 0.3, "weights": {"up": 0.3}}, "spare": ["target"], "quorum": 0}
     told = []
     for method in (FedAvg(), FedGP()):
-        server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 3)
+        server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 3)
         _, record = run(method, server, hospitals.theta(), 6, hospitals.no_judge)
         told.append([(a["round"], a["client"], a["why"].partition(":")[0]) for a in record.absences])
     assert told[0] == told[1] and len(told[0]) >= 4
@@ -223,7 +226,7 @@ def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
 @pytest.mark.parametrize(("quorum", "lost"), [(0, set()), (1, {3}), (2, {2, 3}), (3, {1, 2, 3})])
 def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept(quorum, lost) -> None:
     faults = {"away": {1: ["north"], 2: ["north", "east"], 3: ["sources"]}, "quorum": quorum}
-    server = Unreliable(hospitals.in_process(), Faults.model_validate(faults), 0)
+    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 0)
     seen = [hospitals.theta()]
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
@@ -239,7 +242,7 @@ def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept
 
 
 def test_a_method_that_asks_no_source_needs_no_quorum() -> None:
-    server = Unreliable(hospitals.in_process(), Faults(absent=1.0, spare=("target",), quorum=3), 0)
+    server = unreliable_server(hospitals.in_process(), Faults(absent=1.0, spare=("target",), quorum=3), 0)
     _, record = run(TargetOnly(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert record.absences == [] and not any(m.get("lost") for m in record.metrics)
 
@@ -261,7 +264,7 @@ def test_the_quorum_counts_all_sources_of_the_round_not_those_of_one_question() 
 
 
 def test_a_round_without_its_target_is_lost_and_the_run_goes_on() -> None:
-    server = Unreliable(hospitals.in_process(), Faults(away={2: ("target",)}), 0)
+    server = unreliable_server(hospitals.in_process(), Faults(away={2: ("target",)}), 0)
     _, record = run(Finetune(), server, hospitals.theta(), 3, hospitals.no_judge)
     assert [bool(m.get("lost")) for m in record.metrics] == [False, True, False]
     assert [a["why"] for a in record.absences] == ["absent by schedule"]
@@ -270,7 +273,7 @@ def test_a_round_without_its_target_is_lost_and_the_run_goes_on() -> None:
 
 
 def test_a_study_in_which_every_round_is_lost_is_not_scored() -> None:
-    server = Unreliable(hospitals.in_process(), Faults(lost={"every": {"up": 1.0}}), 0)
+    server = unreliable_server(hospitals.in_process(), Faults(lost={"every": {"up": 1.0}}), 0)
     with pytest.raises(FdamedError, match="every round was lost"):
         run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
 
@@ -279,10 +282,9 @@ def test_what_the_network_behind_misses_is_told_once() -> None:
     server = unreliable()
 
     def ended(client, step, nth, msg):
-        server._inner._miss(client, step, "its process ended")
         raise DroppedOut(client, "its process ended")
 
-    server._inner._deliver = ended
+    server.transport = Altered(server.transport, ended)
     with pytest.raises(DroppedOut):
         server.ask("east", train_locally, Model(x=hospitals.theta()))
     assert [(a["round"], a["client"], a["why"]) for a in server.absences] == [(1, "east", "its process ended")]
@@ -293,10 +295,10 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         title, steps = "Nosy", (train_locally,)
 
     inner = hospitals.in_process()
-    for site in inner._clients.values():
+    for site in clients_of(inner).values():
         site.release = frozenset({"update"})
     with pytest.raises(FdamedError, match="does not release"):
-        run(Nosy(), Unreliable(inner, Faults(), 0), hospitals.theta(), 1, hospitals.no_judge)
+        run(Nosy(), unreliable_server(inner, Faults(), 0), hospitals.theta(), 1, hospitals.no_judge)
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -362,14 +364,15 @@ def test_a_run_can_have_a_reliable_network_in_an_unreliable_study() -> None:
 def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatch) -> None:
     raw = changed(**({"train__faults": given} if given else {}))
     study = configfile.parse(raw, "x")
-    inner = hospitals.in_process()
-    monkeypatch.setattr("fdamed.pipeline.clients._reliable", lambda *_: inner)
+    inner = hospitals.in_process().transport
+    monkeypatch.setattr("fdamed.pipeline.clients._transport", lambda *_: inner)
+    monkeypatch.setattr("fdamed.pipeline.clients.declare", lambda *_: None)
     made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:
-        assert made is inner
+        assert made.transport is inner
     else:
-        assert isinstance(made, Unreliable)
-        assert made.schedule == Schedule(Faults(absent=0.5), "target", 8)
+        assert isinstance(made.transport, Faulty)
+        assert made.transport.schedule == Schedule(Faults(absent=0.5), "a", 8)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config" / "faults").glob("*.yaml")), ids=lambda p: p.stem)

@@ -92,17 +92,18 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
 
 def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Server, dict[str, int]]:
     """All hospitals, in this process or in one each, and their numbers of images."""
-    from fdamed.federation.server import InProcess
+    from fdamed.federation.server import Server
+    from fdamed.federation.transport.in_process import InProcess
     from fdamed.federation.transport.multiprocess import Processes
 
     clients = config.split.clients
     if config.train.transport == "in_process":
         sites = {p: site(config, p, target, seed, model) for p in clients}
-        return InProcess(sites, target, "advise"), {p: len(s.data) for p, s in sites.items()}
+        return Server(InProcess(sites), target, "advise"), {p: len(s.data) for p, s in sites.items()}
     counts = _counts(config, target)
     release = {p: frozenset(config.privacy.release) for p in clients}
     builders = {p: partial(site, config, p, target, seed) for p in clients}
-    return Processes(builders, target, model.layout, "advise", release, threads), counts
+    return Server(Processes(builders, model.layout, "advise", release, threads), target, "advise"), counts
 
 
 def _counts(config: Config, target: str) -> dict[str, int]:

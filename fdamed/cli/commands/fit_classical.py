@@ -108,14 +108,15 @@ def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
 
 def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Server:
     """All hospitals with their features, in this process or in one each."""
-    from fdamed.federation.server import InProcess
+    from fdamed.federation.server import Server
+    from fdamed.federation.transport.in_process import InProcess
     from fdamed.federation.transport.multiprocess import Processes
 
     builders = {p: partial(site, config, row, p, target, seed) for p in config.split.clients}
     if config.train.transport == "in_process":
-        return InProcess({p: build(model=model) for p, build in builders.items()}, target, method)
+        return Server(InProcess({p: build(model=model) for p, build in builders.items()}), target, method)
     release = {p: frozenset(config.privacy.release) for p in config.split.clients}
-    return Processes(builders, target, model.layout, method, release, threads)
+    return Server(Processes(builders, model.layout, method, release, threads), target, method)
 
 
 def site(config: Config, row: Row, client: str, target: str, seed: int, model: FlatModel | None = None) -> Client:
@@ -149,11 +150,10 @@ def site(config: Config, row: Row, client: str, target: str, seed: int, model: F
 def answers(server: Server, path: Path) -> NDArray[Any]:
     """The probabilities that the target has in its memory, by way of a file in its own folder."""
     from fdamed.classical.messages import ANSWERS
-    from fdamed.federation.client_state import read_memory
+    from fdamed.federation.client_state import unpack_state
 
-    server.save_memory(server.target, path)
-    p: NDArray[Any] = read_memory(path)[ANSWERS].numpy()
-    path.unlink()
+    state = server.transport.state(server.target, (ANSWERS,))
+    p: NDArray[Any] = unpack_state(state or b"", f"client {server.target}")[ANSWERS].numpy()
     return p
 
 

@@ -1,26 +1,24 @@
-"""A network that fails as a schedule says: hospitals that are away, messages that are lost, answers that come late.
+"""Simulated faults: absent clients, lost messages, late answers.
 
-Every fault is a function of the seed, the round, the hospital and how many questions it was asked before in this round:
-not of the method, of the order in which hospitals are asked, or of where a run was resumed. Chances are thresholds on
-the same draws, so that what is hit at a low level is hit at every higher one.
+Every fault is a function of the seed, the round, the client and how many questions it was asked before in this round:
+not of the method, of the order in which clients are asked, or of where a run was resumed. Probabilities are thresholds
+on the same draws, so that what is hit at a low level is hit at every higher one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from fdamed.config.faults import EVERY, Faults
 from fdamed.core.rng import Stream, stream
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step
 from fdamed.federation.messages import kinds
-from fdamed.federation.server import DroppedOut, Server
+from fdamed.federation.transport.base import Transport, Wrapper
 
 Way = Literal["down", "up"]
-ABSENT, LATE = "absent by schedule", "late"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Schedule:
     seed: int
 
     def absent(self, round: int, client: str) -> bool:
-        """Whether the hospital is away for the whole round."""
+        """Whether the client is away for the whole round."""
         if any(self._is(client, who) for who in self.faults.away.get(round, ())):
             return True
         return self._hit(client, self.faults.absent, self._stream("absent", round, client))
@@ -51,7 +49,7 @@ class Schedule:
         return key if key in content else content[0]
 
     def minutes(self, round: int, client: str, question: int) -> float | None:
-        """How long the answer takes; None where nobody counts."""
+        """How many minutes the answer takes; None without `minutes`."""
         times = self.faults.minutes
         if times is None:
             return None
@@ -76,71 +74,27 @@ class Schedule:
         return stream(self.seed, "unreliable", *names)
 
 
-class Unreliable(Server):
-    """Another network, hit by a schedule; bytes that left are counted, whether or not they arrived."""
+class Faulty(Wrapper):
+    """Another transport, hit by a schedule of faults."""
 
-    def __init__(self, inner: Server, faults: Faults, seed: int) -> None:
-        super().__init__((*inner.sources, inner.target), inner.target, inner.layout, inner.method)
-        self.schedule = Schedule(faults, inner.target, seed)
-        self.absences = inner.absences
-        self.declared, self.shares = inner.declared, inner.shares
-        self._inner = inner
+    def __init__(self, inner: Transport, faults: Faults, target: str, seed: int) -> None:
+        super().__init__(inner)
+        self.schedule, self.quorum = Schedule(faults, target, seed), faults.quorum
         self._questions: dict[str, int] = {}
 
-    def begin(self, round: int, rounds: int) -> None:
-        super().begin(round, rounds)
-        self._inner.begin(round, rounds)
+    def begin(self, round: int) -> None:
+        super().begin(round)
         self._questions.clear()
 
-    def ask_all(self, clients: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
-        """As on any network; with fewer sources than the quorum the round is lost."""
-        asked = set(clients)
-        replies = super().ask_all(asked, step, msg)
-        if asked - {self.target}:
-            self.hold_quorum()
-        return replies
-
-    def hold_quorum(self) -> None:
-        missed = {a["client"] for a in self.absences if a["round"] == self.round} & set(self.sources)
-        there, quorum = len(set(self.participants) - missed), self.schedule.faults.quorum
-        if missed and there < quorum:
-            self.notes["below_quorum"] = 1.0
-            raise DroppedOut("sources", f"{there} of {len(self.participants)} are there, the quorum is {quorum}")
-
-    def _unreachable(self, client: str) -> str | None:
-        self._questions[client] = self._questions.get(client, -1) + 1
-        return ABSENT if self.schedule.absent(self.round, client) else None
-
-    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        kind = self._lost(client, "down", step)
-        if kind:
-            why = f"message lost: {kind} down"
-            self._miss(client, step, why)
-            raise DroppedOut(client, why)
-        return self._inner._deliver(client, step, nth, msg)
-
-    def _fault(self, client: str, step: Step, msg: Any, reply: Any) -> str | None:
-        kind = self._lost(client, "up", step)
-        if kind:
-            return f"message lost: {kind} up"
-        if self.schedule.late(self.round, client, self._questions[client]):
-            return LATE
-        return super()._fault(client, step, msg, reply)
-
-    def _lost(self, client: str, way: Way, step: Step) -> str | None:
-        return self.schedule.lost(self.round, client, self._questions[client], way, step)
-
-    def check_release(self, client: str, step: Step) -> None:
-        self._inner.check_release(client, step)
-
-    def gone(self, client: str) -> bool:
-        return self._inner.gone(client)
-
-    def save_memory(self, client: str, path: Path) -> bool:
-        return self._inner.save_memory(client, path)
-
-    def load_memory(self, client: str, path: Path) -> None:
-        self._inner.load_memory(client, path)
-
-    def close(self) -> None:
-        self._inner.close()
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        question = self._questions[client] = self._questions.get(client, -1) + 1
+        if self.schedule.absent(self.round, client):
+            raise DroppedOut(client, "absent by schedule", Reason.ABSENT, asked=False)
+        if kind := self.schedule.lost(self.round, client, question, "down", step):
+            raise DroppedOut(client, f"message lost: {kind} down", Reason.LOST)
+        reply = super().deliver(client, step, nth, msg)
+        if kind := self.schedule.lost(self.round, client, question, "up", step):
+            raise DroppedOut(client, f"message lost: {kind} up", Reason.LOST, reply=reply)
+        if self.schedule.late(self.round, client, question):
+            raise DroppedOut(client, "late", Reason.LATE, reply=reply)
+        return reply

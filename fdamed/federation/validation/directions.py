@@ -1,9 +1,9 @@
-"""Who points against the others: a sign that an update was turned round, where label rates are no reason for it.
+"""Directions of updates: which point against the others, where label rates do not explain it (opt-in).
 
-An honest hospital with other label rates points against the others as a liar does (docs/guard.md has the figures). So a
-hospital is held only against those whose label rates, as declared in the cohort, are like its own (decision 0040), as
-a whole and layer by layer: large networks have layers in which honest hospitals share nothing, and others in which they
-share much (decision 0041).
+An honest client with other label rates points against the others as an attacker does (docs/validation.md has figures).
+So a client is compared only with those whose label rates, as declared in the cohort, are like its own (decision 0040),
+as a whole and layer by layer: large networks have layers in which honest clients share nothing, and others in which
+they share much (decision 0041).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fdamed.federation.validation.checks import SHORTEST
+from fdamed.federation.validation.norms import SMALLEST
 from fdamed.ops.aggregation import BLOCK
 
 MAJORITY = 3
 """Others without which there is no common direction."""
-CHANCE = 3.0
-"""Standard deviations by which a cosine must leave what chance gives; in d dimensions one is 1/sqrt(d)."""
+DEVIATIONS = 3.0
+"""A cosine must be so many standard deviations from 0; in d dimensions one is 1/sqrt(d)."""
 DIGITS = 5
 """Of a cosine that is kept for the next rounds, in memory and on file alike."""
 Shares = tuple[float, ...]
-"""How much of a hospital's images each class has."""
+"""The share of each class in a client's images."""
 Stretch = tuple[int, int]
 """Where a layer begins and ends in the vector."""
 
@@ -34,7 +34,7 @@ def layer_cosines(vectors: Sequence[Tensor], layers: Sequence[Stretch], x: Tenso
     """Cosines (1 + L, N, N) of the vectors (P,), or of what they are beyond x (P,): as a whole, then layer by layer.
 
     The whole is what the L layers make up together, or where there are none all of the vectors. A cosine is 0 where one
-    of the two has no length.
+    of the two is zero.
     """
     products = torch.zeros(1 + len(layers), len(vectors), len(vectors), dtype=torch.float64)
     parts = zip(products[1:], layers, strict=True) if layers else [(products[0], (0, len(vectors[0])))]
@@ -47,18 +47,18 @@ def layer_cosines(vectors: Sequence[Tensor], layers: Sequence[Stretch], x: Tenso
             own += (rows @ rows.t()).double()
     if layers:
         products[0] = products[1:].sum(0)
-    length = products.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt()
-    unit = torch.where(length > SHORTEST, 1.0 / length.clamp(min=SHORTEST), 0.0)
+    norm = products.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt()
+    unit = torch.where(norm > SMALLEST, 1.0 / norm.clamp(min=SMALLEST), 0.0)
     return unit[:, :, None] * products * unit[:, None, :]
 
 
 def limits(limit: float, layers: Sequence[Stretch], size: int) -> Tensor:
-    """The limit (1 + L,) for the whole and each layer: what is asked for, or what is beyond chance in so few numbers.
+    """The limit (1 + L,) for the whole and each layer: the configured one, or what is beyond random in so few numbers.
 
     `size`: of the whole.
     """
     sizes = torch.tensor([size, *(end - begin for begin, end in layers)], dtype=torch.float64)
-    return (-CHANCE / sizes.clamp(min=1.0).sqrt()).clamp(max=limit)
+    return (-DEVIATIONS / sizes.clamp(min=1.0).sqrt()).clamp(max=limit)
 
 
 def peers(names: Sequence[str], declared: Mapping[str, Shares], within: float | None) -> list[list[int]]:
@@ -108,26 +108,26 @@ class Bearing:
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """How a source has pointed (L,), a mean in which the last round weighs half, and where it was left aside for it."""
+    """The cosine of a source so far (L,), a mean in which the last round weighs half, and where it was excluded."""
 
     along: Tensor
     aside: Tensor
 
 
 class Bearings:
-    """How each source has pointed so far.
+    """The cosine of each source with the others so far.
 
-    It is left aside where in the mean of its rounds it points against others who agree: one odd round after others does
-    not do. It comes in again when that mean points along with them.
+    A source is excluded where the mean of its rounds points against others who agree: one odd round does not suffice.
+    It is accepted again when that mean points along with them.
     """
 
     def __init__(self) -> None:
         self._past: dict[tuple[str, str, str], Past] = {}
         self.news: list[dict[str, Any]] = []
-        """Lines for the run's record, with which a run that is taken up again knows them too."""
+        """Lines for the run's record, from which a resumed run restores them."""
 
     def opposed(self, round: int, step: str, part: str, found: Mapping[str, Bearing], limits: Tensor) -> list[str]:
-        """Who is left aside in this round: below the `limits` (L,), where the others agree by as much, or still."""
+        """Who is excluded in this round: below the `limits` (L,), where the others agree by as much, or still."""
         offenders = []
         for client, new in found.items():
             past = self._past.get((client, step, part), Past(new.along, torch.zeros(len(new.along), dtype=torch.bool)))
@@ -142,12 +142,12 @@ class Bearings:
         return offenders
 
     def still(self, step: str, part: str, clients: Iterable[str]) -> list[str]:
-        """Who of these was last left aside: as long as there is nobody to compare with, it stays so."""
+        """Which of these were excluded last: as long as there is nobody to compare with, they stay so."""
         past = {client: self._past.get((client, step, part)) for client in clients}
         return [client for client, own in past.items() if own is not None and bool(own.aside.any())]
 
     def recall(self, line: Mapping[str, Any]) -> None:
-        """Take up what one round of this or an earlier job has left."""
+        """Restore one line of this or an earlier job."""
         along = torch.tensor(line["along"], dtype=torch.float64)
         aside = torch.zeros(len(along), dtype=torch.bool)
         aside[line["aside"]] = True

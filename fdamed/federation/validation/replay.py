@@ -1,9 +1,8 @@
-"""Who says again what it said before: a model or an update that a hospital once sent, when it began from another model.
+"""Replayed answers: a model or an update that a client has sent before, when it started from another model.
 
-Whoever trains from another model does not end at the same bits. The comparison is exact, by digests, so that an honest
-answer is never taken for an old one: the same answer from the same model is none (a lost round is asked again), nor is
-an update of nothing but zeros, nor a model of a few numbers, whose training may end at its very optimum. A liar who
-changes one bit of an old answer is not found here.
+Training from another model does not end at the same bits. The comparison is exact, by digests, so an honest answer is
+never taken for an old one: the same answer from the same model is none (a lost round is asked again), nor is an update
+of zeros, nor a model of a few numbers, whose training may end at its optimum. Changing one bit evades this check.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ import torch
 from torch import Tensor
 
 from fdamed.federation.messages import kinds
-from fdamed.federation.validation.checks import REJECTED, WHOLE
+from fdamed.federation.validation.checks import WHOLE
 
 FEWEST = 100
-"""Numbers of a model from which on training does not come to the same bits from two starts."""
+"""Numbers of a model from which on training never reaches the same bits from two starts."""
 
 
-class Repeats:
-    """The digests of the sources' answers so far, and of the model that each began from."""
+class Replays:
+    """The digests of the sources' answers so far, and of the model that each started from."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
-        """Hospital, step and part -> answer -> the round in which it came, and the model from which it began."""
+        """Client, step and field -> answer -> the round in which it came, and the model from which it started."""
         self.news: list[dict[str, Any]] = []
-        """Lines for the run's record, with which a run that is taken up again knows them too."""
+        """Lines for the run's record, from which a resumed run restores them."""
         self._begun: dict[str, str] = {}
         """The model that each source was last sent: not every question has one."""
         self._last: tuple[Any, str] = (None, "")
 
     def fault(self, round: int, client: str, step: str, question: Any, reply: Any) -> str | None:
-        """Why an answer is one that was given before; None: it is new, and known from now on."""
+        """Why an answer is a replay; None: it is new, and known from now on."""
         if model := self._model(question):
             self._begun[client] = model
         begun = self._begun.get(client, "")
@@ -49,7 +48,7 @@ class Repeats:
                 self.recall(line)
                 self.news.append(line)
             elif before[0] < round and before[1] != begun and bool(value.any()):
-                return f"{REJECTED}{name} is that of an earlier round, bit for bit"
+                return f"{name} is that of an earlier round, bit for bit"
         return None
 
     def recall(self, line: Mapping[str, Any]) -> None:
@@ -58,13 +57,13 @@ class Repeats:
         known[line["answer"]] = (line["round"], line["begun"])
 
     def _model(self, question: Any) -> str:
-        """The digest of the models in a question, empty without one; several hospitals are asked the same question."""
+        """The digest of the models in a question, empty without one; several clients are asked the same question."""
         if self._last[0] is not question:
             self._last = (question, "".join(digest(value) for _, value in wholes(question)))
         return self._last[1]
 
     def forget_question(self) -> None:
-        """Let the last question go, with the model in it."""
+        """Release the last question, with the model in it."""
         self._last = (None, "")
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream, stream
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Features, Scalar, Statistic, Weights, message
-from fdamed.federation.server import DroppedOut, Server
+from fdamed.federation.messages import Check, Count, Features, Knowledge, Scalar, Statistic, Weights, message
+from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
 from fdamed.methods._shared.local_training import finite
-from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents, passing
+from fdamed.methods.fada.disentangle import Rates, branches, branches_layout, disentangle, opponents, passing
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import batches
@@ -77,7 +79,7 @@ class Ended:
     """The model after the round, with its branches where it has them."""
 
     x: Weights
-    d: Statistic
+    d: Annotated[Tensor, Knowledge("statistic"), Check(module=branches_layout)]
     n: Count
 
 

@@ -17,8 +17,8 @@ from fdamed.federation.messages import Count, Update, message
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of
-from fdamed.methods._shared.local_training import auxiliary_tasks
-from fdamed.training.local import AuxiliaryTasks, in_order, local_loss
+from fdamed.methods._shared.local_training import auxiliary_tasks, train_from
+from fdamed.training.local import AuxiliaryTasks, batches, in_order, local_loss
 
 
 @message
@@ -55,6 +55,21 @@ def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None, start
     return model.grad
 
 
+def epoch_gradient(client: Client, x: Tensor) -> Tensor:
+    """The gradient of F_k at x over one epoch's batches in training mode, weight decay included, (P,) on the CPU."""
+    recipe = client.recipe.model_copy(update={"lr": 0.0, "epochs": 1, "optimizer": "sgd", "weight_decay": 0.0})
+    sizes = [len(rows) for rows in batches(len(client.data), recipe.batch, client.rng)]
+    shares = iter([size / sum(sizes) for size in sizes])
+    total = torch.zeros_like(client.model.grad)
+
+    def add(grad: Tensor) -> None:
+        total.add_(grad, alpha=next(shares))
+
+    train_from(client, x, recipe, add)  # at a learning rate of 0 nothing moves, auxiliary heads neither
+    total.add_(client.model.trainable, alpha=client.recipe.weight_decay)
+    return total.cpu()
+
+
 def statistics(j: Sequence[Tensor]) -> tuple[float, float, float]:
     """|mean J_k|, mean |J_k| and sigma^2 = mean |J_k|^2 - |mean J_k|^2 of Jacobians (P,) (FedGTST, Definition 4)."""
     total = torch.zeros_like(j[0], dtype=torch.float64)
@@ -74,7 +89,7 @@ def watch(server: Server, x: Tensor, every: int) -> None:
     j = [reply.g for reply in server.ask_all(server.sources, gradient_at, Model(x=x)).values()]
     if j:
         together, alone, variance = statistics(j)
-        server.notes |= {"jacobian/together": together, "jacobian/alone": alone, "jacobian/variance": variance}
+        server.log({"jacobian/together": together, "jacobian/alone": alone, "jacobian/variance": variance})
 
 
 def note_norms(server: Server, gammas: Sequence[float]) -> None:
@@ -82,4 +97,4 @@ def note_norms(server: Server, gammas: Sequence[float]) -> None:
     if gammas:
         mean = sum(gammas) / len(gammas)
         spread = sum((g - mean) ** 2 for g in gammas) / len(gammas)
-        server.notes |= {"jacobian/norm": mean, "jacobian/spread": spread}
+        server.log({"jacobian/norm": mean, "jacobian/spread": spread})

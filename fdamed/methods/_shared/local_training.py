@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Scalar, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.federation.privacy_budget import WITHHELD, spend
 from fdamed.models.backbone import initialize
@@ -34,7 +36,7 @@ class Moved:
 
     g: Update
     n: Count
-    reach: Scalar
+    reach: Annotated[float, Knowledge("scalar"), Check(positive=True)]
     loss: Scalar
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from torch import Tensor
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Update, Weights, message
 from fdamed.methods._shared.adversarial_training import Game, Local, Objective, discriminator
-from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents, passing
+from fdamed.methods.fada.disentangle import Rates, branches, branches_layout, disentangle, opponents, passing
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import FlatModel, Layout
 
@@ -30,13 +33,18 @@ class Adapt:
     on_f: Count
 
 
+def branches_shape(ask: Adapt, layout: Layout) -> tuple[int, ...]:
+    """The branches of a source in model III; the target's are not sent."""
+    return (branches_layout(layout).size if ask.apart and ask.source else 0,)
+
+
 @message
 class Adapted:
     """`d`: the branches of a source, for the target's stay as they are; `skipped`: steps without mutual information,
     which was not finite."""
 
     g: Update
-    d: Statistic
+    d: Annotated[Tensor, Knowledge("statistic"), Check(shape=branches_shape, module=branches_layout)]
     di: Statistic
     n: Count
     loss: Scalar

@@ -25,7 +25,7 @@ from fdamed.models.adversarial import (
     shape_of,
     uniformity,
 )
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import FlatModel, Layout, layout_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class Rates:
     entropy: float
     information: float
     reconstruction: float
+
+
+def branches_layout(layout: Layout) -> Layout:
+    """The layout of D and C behind a network of this layout."""
+    s = shape_of(layout)
+    return layout_of(Branches(s.d, s.classes))
 
 
 def branches(client: Client, vector: Tensor) -> FlatModel:

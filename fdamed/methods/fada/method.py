@@ -21,19 +21,19 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Step
 from fdamed.federation.messages import Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
-from fdamed.federation.server import DroppedOut, Server
-from fdamed.federation.validation.answers import sound_moves, sound_parts
+from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import combined, progress
-from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, end, exchange
+from fdamed.methods._shared.feature_exchange import STEPS, Judges, Start, exchange
 from fdamed.methods._shared.local_training import move_locally
 from fdamed.methods.fada.attention import Candidate, settle, settled, spread_of
 from fdamed.methods.fada.attention_weights import attention
 from fdamed.methods.fada.client import Adapt, adapt, quarter
 from fdamed.models.adversarial import Branches, Discriminator, Opponents, count, folded, half, shape_of
-from fdamed.models.flat import FlatModel, layout_of
+from fdamed.models.flat import FlatModel
 from fdamed.ops.aggregation import mean
 from fdamed.ops.slices import with_head
 
@@ -107,28 +107,21 @@ class Fada(Method[State]):
 
     def round(self, state: State, server: Server) -> State:
         if self.model == "I":
-            step, (s, t), di = (
-                move_locally,
-                (server.ask_all(server.sources, move_locally, Model(x=state.x)), None),
-                state.di,
-            )
+            s, t, di = server.ask_all(server.sources, move_locally, Model(x=state.x)), None, state.di
         elif self.wire == "discriminator":
-            step, (s, t), di = adapt, self._copies(state, server), None
+            (s, t), di = self._copies(state, server), None
         else:
-            step, (s, t, di) = end, self._features(state, server)
-        s = sound_moves(server, step, state.x, s, also=("di",) if step is adapt else ())
-        if self.model == "III":
-            shape = shape_of(server.layout)
-            s = sound_parts(server, step, s, "d", layout=layout_of(Branches(shape.d, shape.classes)))
+            s, t, di = self._features(state, server)
         if not s:
             return state
         n = sum(r.n for r in s.values())
-        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / n
+        server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / n})
         kept = self._weights(state, server, s)
         w = [float(kept[server.sources.index(i)]) for i in s]
         x = combined(state.x, server.layout, [r.g for r in s.values()], w, t.g if t else None)
         d = state.d
         if self.model == "III":
+            shape = shape_of(server.layout)
             d = mean([r.d for r in s.values()], w)
             x, d = settled(server, x, d, self.probe) if t else (x, d)
             x = with_head(x, fold(Branches(shape.d, shape.classes), d), server.layout)
@@ -140,7 +133,7 @@ class Fada(Method[State]):
         """The weight of L_G and the target's pace."""
         ramp = progress(server.round, server.rounds)
         pull = self.adversarial_start + (self.adversarial - self.adversarial_start) * ramp
-        server.notes["adversarial"] = pull
+        server.log({"adversarial": pull})
         return pull, self.target_pace * ramp
 
     def _copies(self, state: State, server: Server) -> tuple[dict[str, Any], Any]:
@@ -154,7 +147,7 @@ class Fada(Method[State]):
         s = server.ask_all(server.sources, adapt, Adapt(**ask, pull=pull if t.n else 0.0, pace=1.0, source=1))
         for i, r in s.items():
             if r.skipped:
-                server.notes[f"skipped/{i}"] = float(r.skipped)
+                server.log({f"skipped/{i}": float(r.skipped)})
         return s, t if t.n else None
 
     def _features(self, state: State, server: Server) -> tuple[dict[str, Any], Any, Tensor]:
@@ -185,7 +178,7 @@ class Fada(Method[State]):
             new = self._look(state, server, s)
         for i, v in zip(s, new, strict=True):
             kept[server.sources.index(i)] = v
-            server.notes[f"weight/{i}"] = v
+            server.log({f"weight/{i}": v})
         return kept
 
     def _look(self, state: State, server: Server, s: Mapping[str, Any]) -> list[float]:
@@ -200,7 +193,7 @@ class Fada(Method[State]):
                 after.append(spread(state.x + r.g, 0))
             except DroppedOut:
                 after.append(float("nan"))  # a gain that nobody could measure has weight 0
-        server.notes["spread"] = before
+        server.log({"spread": before})
         return attention(before, after, self.temperature, self.raw)
 
 

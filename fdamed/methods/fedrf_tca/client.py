@@ -9,6 +9,7 @@ hospital's own `smallest_batch`, below which nothing is computed or told, and `n
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,12 +17,12 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, enough, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fedrf_tca.model import Alignment, Parts, still
-from fdamed.models.adversarial import flat_part, shape_of
-from fdamed.models.flat import FlatModel
+from fdamed.models.adversarial import count, flat_part, shape_of
+from fdamed.models.flat import FlatModel, Layout
 from fdamed.ops.random_features import checksum, fourier_features, frequencies, unit
 
 
@@ -54,8 +55,9 @@ class Begun:
 
 @message
 class Call:
-    """What a hospital must know to tell its mean; the first `frozen` parameters of G stay as they are."""
+    """What a client must know to send its mean; the first `frozen` parameters of G stay as they are."""
 
+    frequencies: Count
     smallest: Count
     frozen: Count
     noise: Scalar
@@ -66,7 +68,7 @@ class Call:
 class Told:
     """The mean random feature of one batch (2 N,): Sigma l of the paper, a source's positive, the target's negative."""
 
-    x: Statistic
+    x: Annotated[Tensor, Knowledge("statistic"), Check(shape=lambda ask, _: (2 * ask.frequencies,), zero_ok=False)]
 
 
 @message
@@ -87,12 +89,24 @@ class Lesson:
     send_c: Count
 
 
+def aligner_shape(ask: Lesson, layout: Layout) -> tuple[int, ...]:
+    """(m 2 N,) where W was asked for."""
+    return (ask.components * ask.others.shape[1] if ask.send_w else 0,)
+
+
+def classifier_shape(ask: Lesson, layout: Layout) -> tuple[int, ...]:
+    """The numbers of C, m -> width -> width -> classes, where it was asked for."""
+    if not ask.send_c:
+        return (0,)
+    return (count(Parts(1, ask.components, ask.width, shape_of(layout).classes).classifier),)
+
+
 @message
 class Learned:
     """W (m 2 N,) and C, empty where they were not asked for; means over the steps; |W|_F afterwards."""
 
-    x: Statistic
-    c: Statistic
+    x: Annotated[Tensor, Knowledge("statistic"), Check(shape=aligner_shape, zero_ok=False)]
+    c: Annotated[Tensor, Knowledge("statistic"), Check(shape=classifier_shape, zero_ok=False)]
     n: Count
     loss: Scalar
     apart: Scalar

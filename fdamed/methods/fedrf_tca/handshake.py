@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.server import DroppedOut, Server
+from fdamed.federation.absences import DroppedOut
+from fdamed.federation.server import Server
 from fdamed.methods.fedrf_tca.client import Begin, Terms, agree, begin
 
 

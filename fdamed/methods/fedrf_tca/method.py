@@ -32,7 +32,7 @@ from fdamed.federation.client import Step
 from fdamed.federation.messages import Count, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import sound_parts, source_average
+from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedrf_tca.client import (
     STEPS,
@@ -145,7 +145,7 @@ class FedRfTca(Method[State]):
         state = self._met(state, server)
         here = tuple(p for p in server.sources if has_begun(server, state.begun, p))
         senders = self._senders(state, server, here)
-        server.notes["sources"] = float(len(senders.means))
+        server.log({"sources": float(len(senders.means))})
         there = has_begun(server, state.begun, server.target)
         m_t = self._mean_of_target(server) if there else None
         m = self._means(server, senders.means) if m_t is not None else {}
@@ -169,7 +169,7 @@ class FedRfTca(Method[State]):
         """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
         if server.round == 1:
             agreed(server, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
-        return dataclasses.replace(state, x=source_average(server, Model(x=state.x)).x)
+        return dataclasses.replace(state, x=average_models(server, Model(x=state.x)).x)
 
     def _met(self, state: State, server: Server) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""
@@ -201,10 +201,14 @@ class FedRfTca(Method[State]):
         if self.weight == 0.0:
             return {}
         whole = int(self.means == "epoch")
-        call = Call(smallest=self.smallest_batch, frozen=self._frozen(server.layout), noise=self.noise, whole=whole)
-        answers, like = server.ask_all(senders, tell, call), torch.empty(2 * self.frequencies)
-        told = sound_parts(server, tell, answers, "x", like=like, still=False)  # means of unit vectors
-        return {i: r.x for i, r in told.items()}
+        call = Call(
+            frequencies=self.frequencies,
+            smallest=self.smallest_batch,
+            frozen=self._frozen(server.layout),
+            noise=self.noise,
+            whole=whole,
+        )
+        return {i: r.x for i, r in server.ask_all(senders, tell, call).items()}
 
     def _frozen(self, layout: Layout) -> int:
         """How many parameters lie before the first that learns."""
@@ -222,12 +226,12 @@ class FedRfTca(Method[State]):
         self, server: Server, here: tuple[str, ...], senders: Senders, m_t: Tensor | None, m: Mapping[str, Tensor]
     ) -> dict[str, Learned]:
         """Algorithm 2 at every source."""
-        out: dict[str, Learned] = {}
         others = m_t[None] if m_t is not None else torch.empty(0, 2 * self.frequencies)
+        questions = {}
         for i in here:
             flags = {"aligned": int(i in m), "send_w": int(i in senders.w), "send_c": int(i in senders.c)}
-            out |= server.ask_all((i,), learn, self._lesson(server, others, **flags))
-        return out
+            questions[i] = self._lesson(server, others, **flags)
+        return server.ask_each(questions, learn)
 
     def _target(self, server: Server, m: Mapping[str, Tensor]) -> Learned | None:
         """Algorithm 3; None: the target was gone."""
@@ -254,17 +258,12 @@ class FedRfTca(Method[State]):
     ) -> State:
         """Algorithm 4, and its results to those who sent, and to the target where it is there."""
         if s:
-            server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(r.n for r in s.values())
+            server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / sum(r.n for r in s.values())})
         if t:
-            server.notes |= {"mmd": t.apart, "norm/w": t.norm}
+            server.log({"mmd": t.apart, "norm/w": t.norm})
         vote = self.setting in VOTES
-        parts = Parts(self.frequencies, self.components, self.width, shape_of(server.layout).classes)
-        sent_w = {i: s[i] for i in senders.w if i in s}
-        kept = sound_parts(server, learn, sent_w, "x", like=torch.empty(count(parts.aligner)), still=False)
-        sent_c = {i: s[i] for i in senders.c if i in s and (i in kept or i not in sent_w)}
-        w = {i: r.x for i, r in kept.items()}
-        kept = sound_parts(server, learn, sent_c, "c", like=torch.empty(count(parts.classifier)), still=False)
-        c = {i: r.c for i, r in kept.items()}
+        w = {i: s[i].x for i in senders.w if i in s}
+        c = {i: s[i].c for i in senders.c if i in s}
         new_w = _uniform([*w.values(), *([t.x] if t else [])]) if w else NOTHING  # alone, the target has W already
         new_c = (torch.stack(list(c.values())) if vote else _uniform(list(c.values()))) if c else NOTHING
         for i in sorted({*w, *(() if vote else c)}):

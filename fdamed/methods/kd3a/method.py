@@ -26,7 +26,6 @@ from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.federation.validation.answers import sound_models
 from fdamed.methods._shared.local_training import Trained, train_locally
 from fdamed.methods.kd3a.client import Lesson, Mark, checksum, holds, learn, take
 from fdamed.models.backbone import initialize
@@ -139,12 +138,11 @@ class KD3A(Method[Consensus]):
             else state.x
         )
         s = server.ask_all(server.sources, train_source, Course(x=x, pace=pace, own_head=own_head))
-        s = sound_models(server, train_source, x, s)
-        server.notes["sources"] = float(len(s))
+        server.log({"sources": float(len(s))})
         if not s:
             return state
         names, n = list(s), [r.n for r in s.values()]
-        server.notes["train/loss"] = sum(r.n * r.loss for r in s.values()) / sum(n)
+        server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / sum(n)})
         present = torch.tensor([*(p in s for p in server.sources), True])
         alpha = state.alpha if len(state.alpha) else torch.full((len(server.sources) + 1,), NONE, dtype=torch.float64)
         lesson = Lesson(
@@ -171,11 +169,11 @@ class KD3A(Method[Consensus]):
         # Who dropped out keeps its weight for the day it is back; the others share the rest.
         absent = alpha[~present].clamp(min=0.0).sum()
         alpha = alpha.masked_scatter(present, t.alpha * (1.0 - absent))
-        server.notes |= {f"weight/{p}": None for p in server.sources}
-        server.notes |= {f"weight/{p}": a for p, a in zip([*names, server.target], t.alpha.tolist(), strict=True)}
-        server.notes["gate"], server.notes["gate/passed"] = lesson.gate, t.passed
-        server.notes["distil/loss"] = t.loss if t.steps else None
-        server.notes["distil/skipped"] = float(t.skipped)
+        server.log({f"weight/{p}": None for p in server.sources})
+        server.log({f"weight/{p}": a for p, a in zip([*names, server.target], t.alpha.tolist(), strict=True)})
+        server.log({"gate": lesson.gate, "gate/passed": t.passed})
+        server.log({"distil/loss": t.loss if t.steps else None})
+        server.log({"distil/skipped": float(t.skipped)})
         return Consensus(x=t.x, alpha=alpha)
 
     def final(self, state: Consensus) -> Tensor:

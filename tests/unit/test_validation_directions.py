@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fdamed.config.loader import load, parse
-from fdamed.config.validation import Guard
+from fdamed.config.validation import Directions, Validation
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model
-from fdamed.federation.server import InProcess
-from fdamed.federation.validation.answers import sound_moves
+from fdamed.federation.server import Server
 from fdamed.federation.validation.directions import (
     Bearing,
     Bearings,
@@ -26,13 +25,14 @@ from fdamed.federation.validation.directions import (
     peers,
     total_variation,
 )
-from fdamed.federation.validation.replay import FEWEST, Repeats, digest
-from fdamed.methods._shared.local_training import Moved, Trained, move_locally
-from fdamed.models.flat import layout_of
+from fdamed.federation.validation.replay import FEWEST, Replays, digest
+from fdamed.federation.validation.validator import Validator
+from fdamed.methods import scaffold
+from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally
+from fdamed.models.flat import Layout, layout_of
 from fdamed.pipeline.clients import declare
-from tests.support import attackers
 from tests.support import federation as hospitals
-from tests.support.attackers import SOURCES, TARGET, Attacked, hospital
+from tests.support.attackers import ROBUST, SOURCES, TARGET
 from tests.unit.test_guards import STUDY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,8 +106,9 @@ def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_aga
     assert told(-0.5, agreement=0.1) == [[]]
 
 
-def test_a_limit_of_nobody_needs_no_rates_and_a_default_has_one() -> None:
-    assert (Guard().opposed, Guard().alike) == (-0.2, 0.1)
+def test_norms_and_directions_are_checked_only_where_a_study_asks_for_it() -> None:
+    assert Validation().directions is None and Validation().norms is None
+    assert (Directions().reject_below, Directions().label_rate_gap) == (-0.2, 0.1)
 
 
 # --- layer by layer --------------------------------------------------------------------------------------------------
@@ -130,10 +131,18 @@ def left_after(turned: slice | None, features: int = 256) -> set[str]:
     sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
     if turned is not None:
         sent["lyon"][turned] *= -1.0
-    server = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
-    server.layout = layout
-    answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
-    return set(sound_moves(server, move_locally, torch.zeros(layout.size), answers))
+    return accepted(validator(layout), {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()})
+
+
+def validator(layout: Layout) -> Validator:
+    out = Validator(layout, TARGET, ROBUST)
+    out.class_shares = dict.fromkeys(SOURCES, (0.5, 0.5))
+    return out
+
+
+def accepted(checks: Validator, answers: dict[str, Moved], round: int = 1) -> set[str]:
+    question = Model(x=torch.full((checks.layout.size,), float(round)))
+    return set(checks.check(round, move_locally, dict.fromkeys(answers, question), answers).accepted)
 
 
 def test_where_whole_updates_have_nothing_in_common_a_layer_tells_who_points_the_other_way() -> None:
@@ -152,16 +161,34 @@ def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
 
 def test_who_was_left_aside_stays_so_while_there_is_nobody_to_compare_with() -> None:
     layout, generator = layout_of(Wide()), torch.Generator().manual_seed(1)
-    server = Attacked({p: hospital(p, 0, attackers.model()) for p in (*SOURCES, TARGET)}, None, 0)
-    server.layout, common = layout, torch.randn(layout.size, generator=generator)
-    sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
-    sent["lyon"] *= -1.0
-    answers = {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}
-    x, few = torch.zeros(layout.size), {p: answers[p] for p in ("genoa", "lyon", "mallory")}
-    assert set(sound_moves(server, move_locally, x, few)) == set(few)  # never compared, never left aside
-    assert set(sound_moves(server, move_locally, x, answers)) == set(answers) - {"lyon"}
-    assert set(sound_moves(server, move_locally, x, few)) == {"genoa", "mallory"}
-    assert sound_moves(server, move_locally, x, {"lyon": answers["lyon"]}) == {}
+    checks, common = validator(layout), torch.randn(layout.size, generator=generator)
+
+    def round(number: int, *clients: str) -> set[str]:
+        noise = {p: torch.randn(layout.size, generator=generator) for p in SOURCES}
+        sent = {p: (common + noise[p]) * (-1.0 if p == "lyon" else 1.0) for p in clients}
+        return accepted(checks, {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}, number)
+
+    few = ("genoa", "lyon", "mallory")
+    assert round(1, *few) == set(few)  # never compared, never excluded
+    assert round(2, *SOURCES) == set(SOURCES) - {"lyon"}
+    assert round(3, *few) == {"genoa", "mallory"}
+    assert round(4, "lyon") == set()
+
+
+def test_models_that_a_method_compares_as_a_whole_may_differ_in_a_layer() -> None:
+    """SCAFFOLD's c - c_k turns single layers of honest models apart."""
+    layout, generator = layout_of(Wide()), torch.Generator().manual_seed(1)
+    common = torch.randn(layout.size, generator=generator)
+    sent = {p: common + 0.1 * torch.randn(layout.size, generator=generator) for p in SOURCES}
+    sent["lyon"][256 * 201 :] *= -1.0  # the head alone
+    start, dc = torch.zeros(layout.size), torch.ones(layout.trainable)
+    replies = {p: scaffold.Answer(x=x, dc=dc, n=10, loss=0.5) for p, x in sent.items()}
+    ask = scaffold.Ask(x=start, c=dc, option=1, round=1, taken=0)
+    verdict = validator(layout).check(1, scaffold.train_corrected, dict.fromkeys(SOURCES, ask), replies)
+    assert set(verdict.accepted) == set(SOURCES)
+    trained = {p: Trained(x=x, n=10, loss=0.5) for p, x in sent.items()}
+    verdict = validator(layout).check(1, train_locally, dict.fromkeys(SOURCES, Model(x=start)), trained)
+    assert set(verdict.accepted) == set(SOURCES) - {"lyon"}
 
 
 # --- repeated answers ------------------------------------------------------------------------------------------------
@@ -183,25 +210,23 @@ def asked(number: float) -> Model:
 
 
 def test_an_old_answer_from_another_model_is_found_whatever_else_was_changed() -> None:
-    known = Repeats()
+    known = Replays()
     assert known.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
     assert known.fault(2, "north", "s", asked(2.0), moved(1.0, 2.5)) is None
     again = dataclasses.replace(moved(1.0, 2.0), n=2, loss=0.1)
-    assert (
-        known.fault(3, "north", "s", asked(3.0), again) == "update rejected: g is that of an earlier round, bit for bit"
-    )
+    assert known.fault(3, "north", "s", asked(3.0), again) == "g is that of an earlier round, bit for bit"
     assert known.fault(3, "south", "s", asked(3.0), again) is None  # of another hospital
     assert known.fault(3, "north", "t", asked(3.0), again) is None  # to another step
 
 
 def test_the_same_answer_from_the_same_model_is_no_fault() -> None:
-    known = Repeats()
+    known = Replays()
     for round in (1, 2):  # a lost round is asked again
         assert known.fault(round, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
 
 
 def test_the_model_of_an_earlier_question_is_where_a_question_without_one_begins() -> None:
-    known, nothing = Repeats(), Begin(frequencies=1)
+    known, nothing = Replays(), Begin(frequencies=1)
     rounds = [(1.0, 5.0, False), (1.0, 5.0, False), (2.0, 5.0, True), (2.0, 6.0, False)]
     for round, (model, answer, old) in enumerate(rounds, 1):
         known.fault(round, "north", "slope", asked(model), moved(float(round)))
@@ -209,7 +234,7 @@ def test_the_model_of_an_earlier_question_is_where_a_question_without_one_begins
 
 
 def test_a_hospital_that_has_not_moved_repeats_nothing() -> None:
-    known = Repeats()
+    known = Replays()
     for round in (1, 2, 3):
         question = asked(float(round))
         assert known.fault(round, "north", "s", question, moved(0.0, 0.0)) is None
@@ -217,22 +242,23 @@ def test_a_hospital_that_has_not_moved_repeats_nothing() -> None:
 
 
 def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() -> None:
-    known = Repeats()
+    known = Replays()
     for round in (1, 2):
         answer = Trained(x=torch.ones(FEWEST - 1), n=3, loss=0.5)
         assert known.fault(round, "north", "s", asked(float(round)), answer) is None
 
 
 def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
-    first, second = hospitals.in_process(), hospitals.in_process()
-    first.repeats.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0))
-    first.bearings.opposed(1, "s", "x", {"north": bearing(-0.5, 0.5)}, torch.tensor([LIMIT]))
+    layout = layout_of(Wide())
+    first, second, common = validator(layout), validator(layout), torch.ones(layout.size)
+    sent = {p: Moved(g=common * (i + 1), n=10, reach=1.0, loss=0.5) for i, p in enumerate(SOURCES)}
+    turned = {**sent, "lyon": dataclasses.replace(sent["lyon"], g=-common)}
+    assert accepted(first, turned, 1) == set(SOURCES) - {"lyon"}
     lines: list[dict[str, Any]] = json.loads(json.dumps(first.news()))
-    assert len(lines) == 2 and first.news() == []
+    assert len(lines) == 8 and first.news() == []
     second.learn(lines)
-    assert second.repeats.fault(2, "north", "s", asked(2.0), moved(1.0, 2.0)) is not None
-    assert second.bearings.opposed(2, "s", "x", {"north": bearing(0.4, 0.5)}, torch.tensor([LIMIT])) == ["north"]
-    assert second.bearings.opposed(3, "s", "x", {"north": bearing(0.4, 0.5)}, torch.tensor([LIMIT])) == []
+    assert accepted(second, {"bern": sent["bern"]}, 2) == set(), "its update of round 1"
+    assert accepted(second, {"lyon": dataclasses.replace(sent["lyon"], g=common * 9)}, 2) == set(), "still excluded"
 
 
 def test_a_digest_tells_every_bit() -> None:
@@ -247,17 +273,18 @@ def test_rates_are_those_of_the_images_that_a_hospital_trains_on(tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     config = parse(STUDY, "test")
     server = _declared(config, {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99})
-    assert server.declared == {"A": 40, "B": 40} and server.shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
+    assert server.validator.images == {"A": 40, "B": 40}
+    assert server.validator.class_shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
 
 
 def test_a_public_set_declares_no_rates(tmp_path: Path, monkeypatch: Any) -> None:
     config = load(ROOT / "tests/workflow/tiny_benchmark.yaml")
     monkeypatch.chdir(tmp_path)
     server = _declared(config, {"train": 30}, {"train": 5})
-    assert set(server.declared.values()) == {30} and server.shares == {}
+    assert set(server.validator.images.values()) == {30} and server.validator.class_shares == {}
 
 
-def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) -> InProcess:
+def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) -> Server:
     folder = Path("results") / config.study
     folder.mkdir(parents=True)
     clients = {p: {"images": images, "positives": positives} for p in config.split.clients}

@@ -1,13 +1,14 @@
-"""What the guard costs: its share of the CPU time of a FedAvg round, ResNet-18, four sources.
+"""What validation costs: its share of the CPU time of a FedAvg round, ResNet-18, four sources.
 
-`python -m benchmarks.guard` prints one JSON line; `share` is the time inside the checks over that of the whole round,
-both from the same rounds: at the door, digests among them, and side by side, with lengths and directions.
+`python -m benchmarks.validation [--robust]` prints one JSON line; `share` is the time inside the checks over the whole
+round, both from the same rounds; with --robust norms and directions are compared too.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +17,15 @@ import numpy as np
 import torch
 
 import fdamed.federation.runner as loop
-import fdamed.federation.server as network
-import fdamed.federation.validation.answers as averaging
 from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
+from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Model
+from fdamed.federation.server import Server
+from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import FlatModel
 
@@ -43,9 +45,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    network.unusable = timed(network.unusable)
-    network.Repeats.fault = timed(network.Repeats.fault)  # type: ignore[method-assign]
-    averaging.sound_models = timed(averaging.sound_models)
+    robust = Validation(norms=Norms(), directions=Directions()) if "--robust" in sys.argv else Validation()
     healthy = timed(loop.healthy)
     rng = np.random.default_rng(0)
     model = FlatModel(fresh())
@@ -55,9 +55,10 @@ def main() -> None:
     for name in names:
         data = Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
         sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
-    server = network.InProcess(sites, "target", "fedavg")
-    server.declared = dict.fromkeys(names, IMAGES)
-    server.shares = dict.fromkeys(names, (0.5, 0.5))
+    server = Server(InProcess(sites), "target", "fedavg", robust)
+    server.validator.images = dict.fromkeys(names, IMAGES)
+    server.validator.class_shares = dict.fromkeys(names, (0.5, 0.5))
+    server.validator.check = timed(server.validator.check)  # type: ignore[method-assign]
     state, shares, rounds = Model(x=model.read()), [], []
     for repeat in range(REPEATS + 1):
         server.begin(repeat + 1, REPEATS + 1)
@@ -66,7 +67,7 @@ def main() -> None:
         whole = time.process_time() - begin
         shares.append(spent[0] / whole)
         rounds.append(whole)
-    found = {"benchmark": "guard", "share": round(statistics.median(shares[1:]), 5)}
+    found = {"benchmark": "validation", "share": round(statistics.median(shares[1:]), 5)}
     print(json.dumps(found | {"round_cpu_s": round(statistics.median(rounds[1:]), 2), "images": SOURCES * IMAGES}))
 
 

@@ -13,12 +13,13 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from fdamed.config.faults import Faults
-from fdamed.config.validation import Guard
+from fdamed.config.validation import Norms, Validation
+from fdamed.federation.absences import DroppedOut
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.server import DroppedOut
-from fdamed.federation.transport.faulty import Unreliable
-from fdamed.federation.validation.answers import sound_moves
-from fdamed.federation.validation.checks import Travel, judged, odd_shapes, unusable
+from fdamed.federation.transport.base import Altered
+from fdamed.federation.validation.checks import fault_of, odd_shapes
+from fdamed.federation.validation.norms import Move, judge
+from fdamed.federation.validation.validator import Validator
 from fdamed.methods._shared.local_training import Moved, move_locally
 from fdamed.ops.aggregation import fedda, fedgp, gp, mean
 from tests.support import federation as hospitals
@@ -43,14 +44,12 @@ def updates(draw) -> Moved:
     return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), reach=reach, loss=0.5)
 
 
-def let_in(sent: dict[str, Moved], guard: Guard | None = None) -> dict[str, Moved]:
-    """What of the answers passes the door and the judgment side by side."""
-    server = hospitals.in_process(("target", *sent))
-    server.guard = guard or Guard()
-    x = hospitals.theta()
-    asked = type("Asked", (), {"x": x})()
-    known = {k: r for k, r in sent.items() if unusable(r, asked, LAYOUT, images=40) is None}
-    return sound_moves(server, move_locally, x, known)
+def let_in(sent: dict[str, Moved], norms: Norms | None = None) -> dict[str, Moved]:
+    """The answers that validation accepts."""
+    validator = Validator(LAYOUT, "target", Validation(norms=norms or Norms()))
+    validator.images = dict.fromkeys(sent, 40)
+    questions = dict.fromkeys(sent, Model(x=hospitals.theta()))
+    return validator.check(1, move_locally, questions, sent).accepted
 
 
 RULES = {
@@ -95,8 +94,7 @@ def test_the_order_of_the_answers_changes_no_bit(order, bad, rule) -> None:
 @fuzz
 @given(updates())
 def test_nothing_that_is_let_in_is_longer_than_the_limit(bad) -> None:
-    guard = Guard(longest=20.0, shortened=4.0)
-    kept = let_in({"north": bad, "east": plain(1), "south": plain(2)}, guard)
+    kept = let_in({"north": bad, "east": plain(1), "south": plain(2)}, Norms(reject_above=20.0, clip_above=4.0))
     if "north" in kept:
         usual = max(float(plain(i).g[:CUT].norm()) for i in (1, 2))
         times = float(kept["north"].g[:CUT].norm()) / usual
@@ -132,44 +130,47 @@ def test_a_weight_of_zero_is_removal(rule) -> None:
 def test_a_count_is_a_whole_number_that_the_hospital_has_declared(n) -> None:
     fine = type(n) is int and 0 <= n <= 14
     reply = dataclasses.replace(plain(0), n=n)
-    assert (unusable(reply, None, LAYOUT, images=14) is None) == fine
+    assert (fault_of(reply, None, LAYOUT, images=14) is None) == fine
 
 
 @fuzz
 @given(arrays(np.float64, st.integers(2, 6), elements=st.floats(1e-3, 1e3)), st.floats(1e-2, 1e2))
 def test_the_judgment_does_not_depend_on_the_unit_of_length(lengths, unit) -> None:
     def verdict(scale: float):
-        travels = {str(i): Travel(float(v) * scale, 10, 10.0) for i, v in enumerate(lengths)}
-        return judged(travels, None, 5.0 * scale, Guard(longest=7.0001, shortened=3.0001))
+        moves = {str(i): Move(float(v) * scale, 10, 10.0) for i, v in enumerate(lengths)}
+        return judge(moves, None, 5.0 * scale, Norms(reject_above=7.0001, clip_above=3.0001))
 
     here, there = verdict(1.0), verdict(unit)
-    assert here.faults.keys() == there.faults.keys() and here.factors.keys() == there.factors.keys()
+    assert here.rejected.keys() == there.rejected.keys() and here.factors.keys() == there.factors.keys()
 
 
-def test_a_senseless_guard_is_refused() -> None:
-    with pytest.raises(ValueError, match="beyond `longest`"):
-        Guard(longest=5.0)
+def test_limits_in_the_wrong_order_and_old_keys_are_refused() -> None:
+    with pytest.raises(ValueError, match="must not exceed `reject_above`"):
+        Norms(reject_above=5.0)
+    with pytest.raises(ValueError, match=r"`longest` is now `norms.reject_above`"):
+        Validation.model_validate({"longest": 50})
 
 
 def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:
-    inner = hospitals.in_process()
-    server = Unreliable(inner, Faults(quorum=3), 0)
-    deliver = inner._deliver
+    server = hospitals.in_process()
+    deliver = server.transport.deliver
 
     def huge(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
         return dataclasses.replace(reply, x=reply.x * 1e6) if client == "north" else reply
 
-    inner._deliver = huge
+    server.transport = Altered(server.transport, huge)
+    server = hospitals.unreliable_server(server, Faults(quorum=3), 0)
+    server.validator.settings = Validation(norms=Norms())
     server.begin(1, 1)
-    with pytest.raises(DroppedOut, match="2 of 3 are there, the quorum is 3"):
+    with pytest.raises(DroppedOut, match="2 of 3 sources are left, the quorum is 3"):
         REGISTRY["fedavg"]().round(Model(x=hospitals.theta()), server)
 
 
 def test_parts_of_another_shape_or_dtype_than_most_are_named_and_nothing_is_broadcast() -> None:
     parts = {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(1), "d": torch.zeros(3, dtype=torch.float64)}
-    assert odd_shapes(parts) == {
-        "c": "a part has shape [1] of float32, not [3] of float32",
-        "d": "a part has shape [3] of float64, not [3] of float32",
+    assert {c: f.why for c, f in odd_shapes("m", parts).items()} == {
+        "c": "m has shape [1] of float32, not [3] of float32",
+        "d": "m has shape [3] of float64, not [3] of float32",
     }
-    assert list(odd_shapes({"a": torch.zeros(2)}, like=torch.zeros(3))) == ["a"]
+    assert list(odd_shapes("m", {"a": torch.zeros(2)}, like=torch.zeros(3))) == ["a"]

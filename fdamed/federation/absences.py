@@ -1,0 +1,65 @@
+"""Why an answer was not used."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class Reason(StrEnum):
+    """Why a client is missing from a step of a round; the `reason` of a line in absences.jsonl."""
+
+    ABSENT = "absent"
+    LOST = "lost"
+    LATE = "late"
+    DISCONNECTED = "disconnected"
+    NOT_INVITED = "not invited"
+    QUARANTINED = "quarantined"
+    AGGREGATE = "unusable aggregate"
+    """The answers were accepted, but what they were combined into is no model."""
+    QUORUM = "below quorum"
+    MALFORMED = "malformed"
+    SHAPE = "shape"
+    NOT_FINITE = "not finite"
+    COUNT = "count"
+    VALUE = "value"
+    VARIANCE = "negative variance"
+    REPLAY = "replay"
+    NORM = "norm"
+    NO_IMAGES = "no images"
+    UNCHANGED = "unchanged"
+    DIRECTION = "direction"
+
+    @property
+    def strikes(self) -> bool:
+        """Whether it brings the client nearer to quarantine: no honest client sends such an answer."""
+        return self in _REJECTED
+
+    @property
+    def excludes(self) -> bool:
+        """Whether validation excluded the answer; the client is not asked again in this round."""
+        return self in _REJECTED or self in _SET_ASIDE
+
+
+_REJECTED = {
+    Reason.MALFORMED,
+    Reason.SHAPE,
+    Reason.NOT_FINITE,
+    Reason.COUNT,
+    Reason.VALUE,
+    Reason.VARIANCE,
+    Reason.REPLAY,
+    Reason.NORM,
+}
+_SET_ASIDE = {Reason.NO_IMAGES, Reason.UNCHANGED, Reason.DIRECTION}
+
+
+class DroppedOut(Exception):
+    """A client did not answer, or its answer cannot be used."""
+
+    def __init__(
+        self, client: str, why: str, reason: Reason = Reason.ABSENT, asked: bool = True, reply: Any = None
+    ) -> None:
+        """`asked`: the question left the server; `reply`: the answer left the client, but did not arrive in time."""
+        super().__init__(f"{client}: {why}")
+        self.client, self.why, self.reason, self.asked, self.reply = client, why, reason, asked, reply

@@ -1,0 +1,109 @@
+"""Clients in this process: all of them, or each built when it is asked, with only some resident at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fdamed.federation.client import Client, Step, answer
+from fdamed.federation.client_state import pack_state, park_state, read_state, unpack_state
+from fdamed.federation.transport.base import Transport
+from fdamed.models.flat import Layout
+
+SEATS = 64
+"""Clients that are resident at a time."""
+
+
+class InProcess(Transport):
+    """All clients in this process: messages are passed as they are."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        super().__init__(clients, next(iter(clients.values())).model.layout)
+        self.clients = dict(clients)
+
+    def release(self, client: str) -> frozenset[str]:
+        return self.clients[client].release
+
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        return answer(self.clients[client], step, self.round, nth, msg)
+
+    def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
+        return pack_state(self.clients[client].memory, names)
+
+    def restore(self, client: str, state: bytes) -> None:
+        self.clients[client].memory = unpack_state(state, f"client {client}")
+
+    def close(self) -> None:
+        self.clients.clear()
+
+
+class OnDemand(Transport):
+    """Any number of clients in this process: the one that was asked longest ago makes room for the next.
+
+    What a client remembers waits in the file `parked(name)` while it is away, so neither memory nor open files grow
+    with the number of clients (docs/transfer_protocol.md).
+    """
+
+    def __init__(
+        self,
+        builders: Mapping[str, Callable[[], Client]],
+        layout: Layout,
+        release: frozenset[str],
+        parked: Callable[[str], Path],
+        seats: int = SEATS,
+    ) -> None:
+        super().__init__(builders, layout)
+        self._builders, self._release, self._parked, self._seats = dict(builders), release, parked, seats
+        self._resident: OrderedDict[str, Client] = OrderedDict()
+        self._changed: set[str] = set()
+        """Resident clients that were asked since they were built."""
+        self._away: set[str] = set()
+        """Clients whose state is in their parked file."""
+
+    def release(self, client: str) -> frozenset[str]:
+        return self._release
+
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        resident = self._seated(client)
+        self._changed.add(client)
+        return answer(resident, step, self.round, nth, msg)
+
+    def _seated(self, name: str) -> Client:
+        if name in self._resident:
+            self._resident.move_to_end(name)
+            return self._resident[name]
+        while len(self._resident) >= self._seats:
+            self._leave()
+        client = self._builders[name]()
+        if name in self._away:
+            client.memory = read_state(self._parked(name))
+        self._resident[name] = client
+        return client
+
+    def _leave(self) -> None:
+        name, client = self._resident.popitem(last=False)
+        if name in self._changed:
+            self._changed.discard(name)
+            self._park(name, pack_state(client.memory))
+
+    def _park(self, name: str, state: bytes) -> None:
+        if state:
+            park_state(state, self._parked(name))
+            self._away.add(name)
+        else:
+            self._away.discard(name)
+
+    def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
+        if client in self._resident:
+            return pack_state(self._resident[client].memory, names)
+        return pack_state(read_state(self._parked(client)), names) if client in self._away else b""
+
+    def restore(self, client: str, state: bytes) -> None:
+        self._park(client, state)
+        self._changed.discard(client)
+        self._resident.pop(client, None)
+
+    def close(self) -> None:
+        self._resident.clear()

@@ -1,0 +1,249 @@
+"""FedDA and FedGP with auto-weighting: the target estimates beta_i of each source in each round, from its own steps.
+
+Paper: "Principled Federated Domain Adaptation: Gradient Projection and Auto-Weighting".
+FedDA: theta + sum_i w_i ((1 - beta_i) g_T + beta_i g_i), beta_i = sigma^2 / (sigma^2 + d_i^2), with the target's
+variance sigma^2 and its distance d_i to each source. Both hold for steps of the target's size, so the sources' updates
+are brought to it (`align`; the authors' code adds them at full size).
+FedGP: theta + sum_i w_i ((1 - beta_i) g_T + beta_i Proj+(g_T | g_i)), beta_i = sigma^2 / (sigma^2 + p_i^2), p_i = tau d
+the part of the target's gradient that source i cannot express. A source's beta holds for the whole model, the
+projection goes layer by layer. `projection: cosine` is the authors' code: cos+ times the aligned update.
+
+Messages: the model down and updates up from the sources; the model and the sources' directions to the target; its
+update and a few numbers back, never its steps. Buffers are the target's.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fdamed.federation.client import Client, Step, step
+from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.method import Model, OneModel, method, option
+from fdamed.federation.server import Server
+from fdamed.methods._shared.averaging import average_models
+from fdamed.methods._shared.local_training import Moved, move_locally, train_locally
+from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
+from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, with_step
+from fdamed.training.local import fit
+
+SMALLEST = 1e-30
+"""Norm below which an update has no direction."""
+log = logging.getLogger(__name__)
+
+
+@message
+class Paced:
+    """A model, and the factor on the client's learning rate."""
+
+    x: Weights
+    pace: Scalar
+
+
+@message
+class Directions:
+    """The model, one unit direction a source (N, P) with zero buffers, and |update| / reach of each (N,)."""
+
+    x: Weights
+    u: Individual
+    length: Statistic
+    pace: Scalar
+
+
+@message
+class Compared:
+    """The target's update, and estimates from its steps: no step itself. One step has no variance: zeros."""
+
+    g: Update
+    n: Count
+    reach: Scalar
+    loss: Scalar
+    steps: Count
+    sigma2: Scalar
+    mean2: Scalar
+    d2: Statistic
+    p2: Statistic
+    delta: Statistic
+
+    @property
+    def estimated(self) -> bool:
+        return self.steps > 1
+
+
+@step("auto_weighting.compute_update", noised=True)
+def move_paced(client: Client, ask: Paced) -> Moved:
+    """Train with the learning rate times `pace`, and send what changed."""
+    moved: Moved = move_locally.run(_paced(client, ask.pace), Model(x=ask.x))
+    return moved
+
+
+@step("auto_weighting.compare_gradients")
+def compare_steps(client: Client, ask: Directions) -> Compared:
+    """Train, watch each step against the directions, and send what changed with the estimates."""
+    client, model, layout = _paced(client, ask.pace), client.model, client.model.layout
+    model.load(ask.x)
+    before, step = ask.x.clone(), torch.empty_like(ask.x)
+    sums, first = no_steps(len(ask.u)), True
+
+    def watch(_: Tensor | None = None) -> None:
+        nonlocal sums, first
+        if not first:
+            now = model.theta.detach().cpu()
+            torch.sub(now, before, out=step)
+            dot, _, square = inner_products(step, ask.u, layout, per_layer=False)
+            sums = with_step(sums, dot[:, 0], float(square[0]))
+            before.copy_(now)
+        first = False
+
+    outcome = fit(model, client.data, client.recipe, client.rng, correct=watch, precision=client.precision)
+    watch()  # the last step; `correct` sees the model before each one
+    g = model.read().sub_(ask.x)
+    mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / sums.count**2
+    zero = torch.zeros(len(ask.u), dtype=torch.float64)
+    e = Estimates(0.0, mean2, zero, zero, zero)
+    if sums.count > 1:
+        e = estimates(sums, mean2, ask.length * client.recipe.lr)
+    recipe, n = client.recipe, len(client.data)
+    reach = recipe.lr * recipe.epochs * n / recipe.batch
+    return Compared(
+        g=g,
+        n=n,
+        reach=reach,
+        loss=outcome.loss,
+        steps=sums.count,
+        sigma2=e.sigma2,
+        mean2=e.mean2,
+        d2=e.d2,
+        p2=e.p2,
+        delta=e.delta,
+    )
+
+
+def _paced(client: Client, pace: float) -> Client:
+    if pace == 1.0:
+        return client
+    return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One round's answers: the target's, and for each source its unit direction, norm, reach and images."""
+
+    target: Compared
+    names: list[str]
+    u: Tensor
+    """(N, P), unit norm over the parameters, zero in the buffers."""
+    length: Tensor
+    """|update| (N,) float64."""
+    reach: Tensor
+    n: list[int]
+
+    @property
+    def estimates(self) -> Estimates:
+        t = self.target
+        return Estimates(t.sigma2, t.mean2, t.d2, t.p2, t.delta)
+
+
+def compare(server: Server, state: Model, pace: float) -> Comparison:
+    """Ask the sources to train, then the target to train and compare its steps with theirs."""
+    s: dict[str, Moved] = server.ask_all(server.sources, move_paced, Paced(x=state.x, pace=pace))
+    cut, names, n = server.layout.trainable, list(s), [r.n for r in s.values()]
+    reach = torch.tensor([r.reach for r in s.values()], dtype=torch.float64)
+    length = torch.zeros(len(names), dtype=torch.float64)
+    u = torch.zeros(len(names), server.layout.size)
+    for i, name in enumerate(names):
+        g = s.pop(name).g[:cut]
+        length[i] = torch.linalg.vector_norm(g, dtype=torch.float64)
+        if length[i] > SMALLEST:
+            torch.mul(g, 1.0 / float(length[i]), out=u[i, :cut])
+    ask = Directions(x=state.x, u=u, length=length / reach, pace=pace)
+    t: Compared = server.ask(server.target, compare_steps, ask)
+    server.log({"train/loss": t.loss})
+    return Comparison(t, names, u, length, reach, n)
+
+
+def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated: float) -> Tensor:
+    """beta (N,): `found` from the estimates, or where a single step leaves the variance unknown `unestimated`."""
+    if c.target.estimated:
+        beta, of_bias = found, getattr(c.target, bias).tolist()
+        server.log({"sigma2": c.target.sigma2} | {f"{bias}/{k}": v for k, v in zip(c.names, of_bias, strict=True)})
+    else:
+        log.warning("round %d: one step at %s, so beta is %s", server.round, server.target, unestimated)
+        beta = torch.full((len(c.names),), unestimated, dtype=torch.float64)
+    server.log({f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)})
+    return beta
+
+
+@method("fedda_auto")
+class FedDAAuto(OneModel):
+    title: ClassVar[str] = "FedDA, auto-weighted"
+    paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
+    target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "the weight of each source comes from its own update's distance to the target's steps"
+    noised: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
+
+    align: bool = option(True, "scale the source updates to the target's nominal reach")
+    weighting: Literal["uniform", "samples"] = option("samples", "1/N, or by number of images")
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+    pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
+    unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
+
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return average_models(server, state)
+        c = compare(server, state, self.pace)
+        t = c.target
+        if not c.names:
+            return Model(x=t.g + state.x)
+        w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
+        beta = weights(server, c, "d2", fedda_betas(c.estimates), self.unestimated)
+        align = t.reach / c.reach if self.align else torch.ones_like(w)
+        share = w * beta * align * c.length
+        own = float((w * (1.0 - beta)).sum())
+        return Model(x=combine(t.g, c.u, server.layout, own, share[:, None], per_layer=False).add_(state.x))
+
+
+@method("fedgp_auto")
+class FedGPAuto(OneModel):
+    title: ClassVar[str] = "FedGP, auto-weighted"
+    paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
+    target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = "a projection on each source's update, with a weight of its own, needs each update"
+    noised: ClassVar[bool] = True
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
+
+    estimator: Literal["paper", "threshold"] = option("paper", "delta = 1, or with the share that the filter keeps")
+    granularity: Literal["layer", "model"] = option("layer", "project each layer by itself, or the whole model at once")
+    projection: Literal["true", "cosine"] = option("true", "Def. 3.1, or the code's cosine times the aligned update")
+    keep_negative: bool = option(False, "keep sources that point against the target (no filter)")
+    weighting: Literal["uniform", "samples"] = option("uniform", "1/N as in Def. 3.1, or by number of images")
+    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
+    pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
+    unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
+
+    def round(self, state: Model, server: Server) -> Model:
+        if server.round <= self.warmup:
+            return average_models(server, state)
+        c = compare(server, state, self.pace)
+        t = c.target
+        if not c.names:
+            return Model(x=t.g + state.x)
+        w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
+        betas = fedgp_betas(c.estimates, self.estimator == "threshold")
+        beta = weights(server, c, "p2", betas, self.unestimated)
+        layered = self.granularity == "layer"
+        dot, ss, tt = inner_products(t.g, c.u, server.layout, layered)
+        cos = cosines(dot, ss, tt)
+        kept = cos if self.keep_negative else cos.clamp(min=0.0)
+        if self.projection == "true":
+            share = torch.where(ss > 0, kept * (tt / ss.where(ss > 0, torch.ones_like(ss))).sqrt(), 0.0)
+        else:
+            share = kept * (t.reach / c.reach * c.length)[:, None]
+        server.log_cosines(c.names, dot, ss, tt)
+        own = float((w * (1.0 - beta)).sum())
+        return Model(x=combine(t.g, c.u, server.layout, own, (w * beta)[:, None] * share, layered).add_(state.x))

@@ -1,0 +1,145 @@
+"""Fine-tuning at the target as a second phase (`then`) after any method: the head alone, or the whole model.
+
+`finetune_head` is transferable federated learning (FedGTST paper, section 3, Eq. 3): the extractor f* is fixed and a
+new classifier g_T is trained on the target's labels. `finetune_whole` is the usual alternative (FedGP, section 5).
+Messages: the target gets the model once a round and sends it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fdamed.core.rng import stream
+from fdamed.federation.client import Client, Step, step
+from fdamed.federation.messages import Count, Weights, message
+from fdamed.federation.method import Method, method, option
+from fdamed.federation.server import Server
+from fdamed.methods._shared.local_training import Trained, finite
+from fdamed.models.backbone import initialize_head
+from fdamed.models.flat import FlatModel
+from fdamed.ops.slices import head_place
+from fdamed.training.local import fit
+from fdamed.training.optimizer import Optimizer
+
+
+@message
+class Handover:
+    """A model to fine-tune; counts are 0 or 1. `fresh`: with a new head. `afresh`: with a new optimizer."""
+
+    x: Weights
+    fresh: Count
+    afresh: Count
+
+
+@message
+class Tuned:
+    """The model; `begun`: it has the target's head already."""
+
+    x: Weights
+    begun: Count
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a model, as an optimizer sees it: views of its parameters and gradients."""
+
+    trainable: Tensor
+    grad: Tensor
+
+
+@step("finetune_head")
+def finetune_head(client: Client, ask: Handover) -> Trained:
+    """Train the main head; all else stays as it is to the bit, BatchNorm included."""
+    place = head_place(client.model.layout)
+    return _tune(client, ask, Head(client.model.theta[place], client.model.grad[place]))
+
+
+@step("finetune_whole")
+def finetune_whole(client: Client, ask: Handover) -> Trained:
+    """Train the whole model."""
+    return _tune(client, ask, client.model)
+
+
+def _tune(client: Client, ask: Handover, part: Head | FlatModel) -> Trained:
+    client.model.load(ask.x)
+    if ask.fresh:
+        initialize_head(client.model.module, stream(client.seed, client.name, "head").torch)
+    optimizer = Optimizer(part, client.recipe)
+    if not (ask.fresh or ask.afresh):
+        optimizer.remember({k.removeprefix("tune."): v for k, v in client.memory.items() if k.startswith("tune.")})
+    loss = _frozen_loss if isinstance(part, Head) else None
+    outcome = fit(
+        client.model, client.data, client.recipe, client.rng, loss=loss, optimizer=optimizer, precision=client.precision
+    )
+    if not ask.afresh:
+        client.memory |= {f"tune.{k}": v.clone() for k, v in optimizer.memory().items()}
+    return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
+
+
+def _frozen_loss(model: FlatModel, x: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of the head on the features of an extractor that neither learns nor counts its batches."""
+    model.module.eval()
+    with torch.no_grad():
+        f = model.module.features(x)  # type: ignore[operator]  # every network here has features
+    return F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
+
+
+@method("finetune_head")
+class FinetuneHead(Method[Tuned]):
+    title: ClassVar[str] = "fine-tuned head"
+    paper: ClassVar[str] = "FedGTST, section 3"
+    target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
+    asks_sources: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (finetune_head,)
+    state: ClassVar[type] = Tuned
+
+    head: Literal["new", "kept"] = option("new", "begin with a new classifier g_T, or with the sources' own")
+    optimizer: Literal["kept", "fresh"] = option("kept", "one optimizer for the whole phase, or a new one each round")
+
+    def start(self, theta: Tensor) -> Tuned:
+        return Tuned(x=theta, begun=0)
+
+    def round(self, state: Tuned, server: Server) -> Tuned:
+        return _round(self, finetune_head, state, server)
+
+    def final(self, state: Tuned) -> Tensor:
+        return state.x
+
+
+@method("finetune_whole")
+class FinetuneWhole(Method[Tuned]):
+    title: ClassVar[str] = "fine-tuned whole"
+    paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
+    target_labels: ClassVar[bool] = True
+    needs_each: ClassVar[str] = ""
+    noised: ClassVar[bool] = True
+    asks_sources: ClassVar[bool] = False
+    steps: ClassVar[tuple[Step, ...]] = (finetune_whole,)
+    state: ClassVar[type] = Tuned
+
+    head: Literal["new", "kept"] = option("kept", "begin with a new head, or with the sources' own")
+    optimizer: Literal["kept", "fresh"] = option("kept", "one optimizer for the whole phase, or a new one each round")
+
+    def start(self, theta: Tensor) -> Tuned:
+        return Tuned(x=theta, begun=0)
+
+    def round(self, state: Tuned, server: Server) -> Tuned:
+        return _round(self, finetune_whole, state, server)
+
+    def final(self, state: Tuned) -> Tensor:
+        return state.x
+
+
+def _round(options: FinetuneHead | FinetuneWhole, step: Step, state: Tuned, server: Server) -> Tuned:
+    fresh = options.head == "new" and not state.begun
+    ask = Handover(x=state.x, fresh=int(fresh), afresh=int(options.optimizer == "fresh"))
+    h_t = server.ask(server.target, step, ask)
+    server.log({"train/loss": h_t.loss})
+    return Tuned(x=h_t.x, begun=1)
