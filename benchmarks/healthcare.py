@@ -74,7 +74,8 @@ def main() -> None:
         "gp": (GP(), False),
         "auxinfo_gp": (GP(), True),
     }
-    nets = {k: Server(InProcess(hospitals(given.side, model, config, aux)), "target", k) for k, (_, aux) in rows.items()}
+    made = {k: InProcess(hospitals(given.side, model, config, aux)) for k, (_, aux) in rows.items()}
+    nets = {k: Server(transport, "target", k) for k, transport in made.items()}
     seconds: dict[str, list[float]] = {k: [] for k in rows}
     for turn in range(given.repeats + 1):
         for name, (method, _) in rows.items():

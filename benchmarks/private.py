@@ -21,7 +21,7 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores
 from fdamed.federation.client import Client
-from fdamed.federation.privacy_budget import note_costs
+from fdamed.federation.privacy_budget import log_costs
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
@@ -61,7 +61,7 @@ def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
         if setting and name != "target":
             sites[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
     begin = time.process_time()
-    after = note_costs if setting else None
+    after = log_costs if setting else None
     network = Server(InProcess(sites), "target", "fedavg")
     theta, record = run(FedAvg(), network, model.read(), ROUNDS, lambda theta: {}, after=after)
     seconds = time.process_time() - begin

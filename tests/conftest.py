@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,26 @@ def real_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no real data beside the repository")
     return SHARED
+
+
+class _Stderr(logging.StreamHandler):
+    """Writes to whatever standard error is now, so that capsys and capfd see the log."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self):
+        return sys.stderr
+
+
+@pytest.fixture(autouse=True)
+def log_on_stderr():
+    """Show what the package logs, as the command line does."""
+    logger, handler = logging.getLogger("fdamed"), _Stderr()
+    before, level = logger.handlers, logger.level
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    yield
+    logger.handlers = before
+    logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""The `train.validation` section: which updates of sources the server aggregates (docs/validation.md)."""
+"""The `train.validation` section: which updates of sources the server aggregates (docs/explanation/validation.md)."""
 
 from __future__ import annotations
 

@@ -89,14 +89,15 @@ def checks(message: type) -> dict[str, Check]:
 def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
     if message not in _KNOWN:
         hints = get_type_hints(message, include_extras=True)
-        of_kind, of_check = {}, {}
+        of_kind: dict[str, str] = {}
+        of_check: dict[str, Check] = {}
         for name in (f.name for f in fields(message)):
             marks = get_args(hints[name])[1:]
             found = [mark.kind for mark in marks if isinstance(mark, Knowledge)]
             if len(found) != 1:
                 raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
             of_kind[name] = found[0]
-            of_check |= {name: mark for mark in marks if isinstance(mark, Check)}
+            of_check.update((name, mark) for mark in marks if isinstance(mark, Check))
         _KNOWN[message] = (of_kind, of_check)
     return _KNOWN[message]
 

@@ -138,7 +138,7 @@ def _nobody_left(server: Server) -> FdamedError:
     return FdamedError(
         f"all {len(server.sources)} sources are quarantined after rejected updates in {strikes} rounds",
         f"{server.method}, target {server.target}, round {server.round}",
-        "The reasons are in absences.jsonl and in the log; docs/validation.md explains the checks.",
+        "The reasons are in absences.jsonl and in the log; docs/explanation/validation.md explains the checks.",
     )
 
 

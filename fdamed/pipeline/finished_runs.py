@@ -46,14 +46,14 @@ class Chosen:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the model: the run's weights, or what the target keeps of its own."""
-        from fdamed.federation.client_state import read_memory
+        from fdamed.federation.client_state import read_state
         from fdamed.pipeline.personalized_models import own_path
 
         record = self.record
         if self.method is None or not self.keeps:
             return tensors_in(self.folder / "theta.safetensors", "federate")
         path = needed(own_path(self.places, record.target, record.run, record.target, record.seed), "federate")
-        kept = read_memory(path)
+        kept = read_state(path)
         if not all(name in kept for name in self.method.keeps):
             raise incomplete_model(record.target, str(path))
         return kept

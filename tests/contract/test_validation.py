@@ -66,6 +66,11 @@ def negative_variance(r: Sent) -> Sent:
     return dataclasses.replace(r, g=g)
 
 
+def times(r: Sent, factor: float) -> Sent:
+    """The parameters' part of the update times a factor; the running statistics stay as they were."""
+    return dataclasses.replace(r, g=r.g * factor * (torch.arange(len(r.g)) < attackers.model().layout.trainable))
+
+
 ALWAYS: dict[str, tuple[str, Callable[[Sent], Any]]] = {
     "nan": ("not finite", lambda r: dataclasses.replace(r, g=r.g * float("nan"))),
     "wrong shape": ("shape", lambda r: dataclasses.replace(r, g=r.g[:-1])),
@@ -75,8 +80,8 @@ ALWAYS: dict[str, tuple[str, Callable[[Sent], Any]]] = {
     "negative variance": ("negative variance", negative_variance),
 }
 ROBUSTLY: dict[str, tuple[str, Callable[[Sent], Any]]] = {
-    "huge norm": ("norm", lambda r: dataclasses.replace(r, g=r.g * 1e4 * (torch.arange(len(r.g)) < 700))),
-    "sign flip": ("direction", lambda r: dataclasses.replace(r, g=-r.g * (torch.arange(len(r.g)) < 700))),
+    "huge norm": ("norm", lambda r: times(r, 1e4)),
+    "sign flip": ("direction", lambda r: times(r, -1.0)),
 }
 
 
@@ -92,7 +97,7 @@ def attacked(change: Callable[[Sent], Any] | None, validation: Validation, round
         reply = deliver(client, step, nth, msg)
         if client != ATTACKER:
             return reply
-        return change(reply) if change else first.setdefault(client, reply)
+        return change(reply) if change else first.setdefault(client, times(reply, 1.0))
 
     server.transport = Altered(server.transport, answer)
     theta, record = run(REGISTRY["plain"](), server, attackers.model().read(), rounds, hospitals.no_judge)

@@ -38,7 +38,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(cut: Path, expected, c
     hurt(state(cut) / "checkpoint.bin", damage)
     assert finish(cut, RUN) == expected
     told = capfd.readouterr().err
-    assert "checkpoint.bin is damaged (checksum) and passed over" in told and "going on after round 2 of 5" in told
+    assert (
+        "checkpoint.bin is damaged (checksum); trying the one before" in told and "resumed after round 2 of 5" in told
+    )
 
 
 def test_a_draft_that_was_left_behind_is_removed_and_never_read(cut: Path, expected, capfd) -> None:
@@ -47,7 +49,7 @@ def test_a_draft_that_was_left_behind_is_removed_and_never_read(cut: Path, expec
     memory = memories(cut, 3)[0]
     memory.with_name(f".{memory.name}.abcdefgh.part").write_bytes(b"half")
     assert finish(cut, RUN) == expected
-    assert "going on after round 3 of 5" in capfd.readouterr().err
+    assert "resumed after round 3 of 5" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES.values(), None], ids=[*DAMAGES, "gone"])
@@ -58,7 +60,7 @@ def test_a_damaged_memory_of_a_hospital_gives_way_to_the_checkpoint_before(
     hurt(memory, damage) if damage else memory.unlink()
     assert finish(cut, RUN) == expected
     told = capfd.readouterr().err
-    assert "damaged (a hospital's memory)" in told and "going on after round 2 of 5" in told
+    assert "damaged (a client's state)" in told and "resumed after round 2 of 5" in told
 
 
 @pytest.mark.parametrize("what", ["checkpoints", "memories", "record"])
@@ -74,7 +76,7 @@ def test_where_both_generations_are_damaged_the_run_begins_anew_and_comes_to_the
         hurt(file, DAMAGES["one bit"] if what != "record" else DAMAGES["empty"])
     assert finish(cut, RUN) == expected
     told = capfd.readouterr().err
-    assert told.count("passed over") == 2 and "going on after" not in told and "round 1/5" in told
+    assert told.count("trying the one before") == 2 and "resumed after" not in told and "round 1/5" in told
 
 
 def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one_before(cut: Path, expected, capfd) -> None:
@@ -88,7 +90,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one_before(cut:
     hurt(newest, DAMAGES["half"])
     capfd.readouterr()
     assert finish(cut, RUN) == expected
-    assert "going on after round 2 of 5" in capfd.readouterr().err
+    assert "resumed after round 2 of 5" in capfd.readouterr().err
 
 
 def test_a_finished_run_keeps_no_state(cut: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_clock_that_jumps_changes_no_bit_and_no_run_ends_before_it_began(cut: 
         cut, "never", "0", "SIGKILL", "--", *single(RUN), module="tests.faults.victim", env=env
     ) as job:
         told = job.stderr.read()
-    assert job.returncode == 0 and "going on after round 3 of 5" in told, told
+    assert job.returncode == 0 and "resumed after round 3 of 5" in told, told
     assert studies.outcome(cut, RUN) == expected
     record = read(studies.place_of(cut, RUN))
     assert record is not None

@@ -111,7 +111,7 @@ def test_sigterm_ends_with_75_and_one_line_and_the_next_start_goes_on(study: Pat
     assert [line for line in told.splitlines() if "stopped by SIGTERM" in line] == told.splitlines()[-1:]
     assert not (folder / "done").exists()
     again = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert "going on after round 1 of 2" in again.stderr
+    assert "resumed after round 1 of 2" in again.stderr
     assert content(study, "fedavg") == expected
 
 

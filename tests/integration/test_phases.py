@@ -152,7 +152,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
             stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
     assert not (place / "done").exists()
     stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
-    assert f"going on after round {killed_in if killed_in <= 3 else 3} of 3" in capsys.readouterr().err
+    assert f"resumed after round {killed_in if killed_in <= 3 else 3} of 3" in capsys.readouterr().err
     assert (place / "done").read_text() == digest
     assert (place / "metrics.jsonl").read_text() == metrics and (place / "ledger.jsonl").read_text() == ledger
     assert not [p for p in (place / "state").rglob("*") if p.is_file()], "a finished run keeps no state"

@@ -76,7 +76,7 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
         until(lambda: first not in running(cluster), "the end of the job that was told to end")
         assert cluster.described(first)["JobState"] == "FAILED"
 
-        until(lambda: "going on after round" in words(log), "the same run in a second job")
+        until(lambda: "resumed after round" in words(log), "the same run in a second job")
         before = {number for number, _ in cluster.jobs()}
         os.kill(child(watch.pid), signal.SIGKILL)
         until(lambda: "Snakemake is started again (1" in said.read_text(), "a second Snakemake")
@@ -95,7 +95,7 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
             watch.send_signal(signal.SIGINT)
             watch.wait(120)
     assert digests(there) == expected
-    assert re.search(r"going on after round [1-9]", words(log))
+    assert re.search(r"resumed after round [1-9]", words(log))
     told = [line for line in said.read_text().splitlines() if " watch: " in line]
     print(f"\na bad day: {time.monotonic() - begin:.0f} s", *told, sep="\n  ")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fdamed.config.validation import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.absences import DroppedOut
@@ -157,6 +158,7 @@ def test_an_answer_with_a_norm_that_is_not_finite_is_left_out_by_name() -> None:
 
 def test_an_unsound_model_does_not_set_the_guide() -> None:
     server = hospitals.in_process()
+    server.validator.settings = Validation(norms=Norms())
     server.begin(1, 2)
     step = {"east": 1.0, "north": 1.0, "south": 1e9}
     server.transport = Altered(

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fdamed.config.faults import Faults
+from fdamed.config.validation import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
@@ -155,13 +157,14 @@ def test_a_source_that_tells_nothing_is_not_in_the_mean_and_trains_all_the_same(
 
 def test_a_gradient_that_cannot_be_is_left_out_by_name() -> None:
     server, _ = scripted({"east": (ONES, 10), "north": (THREES, 10), "south": ([1e9] * HEAD, 10)})
+    server.validator.settings = Validation(norms=Norms())
     assert FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), server).g.tolist() == [2.0] * HEAD
     assert [(a["client"], a["step"]) for a in server.absences] == [("south", slope.name)]
 
 
 def test_without_an_answer_nothing_changes() -> None:
     server, _ = scripted({})
-    server._unreachable = lambda client: "away"
+    server = hospitals.unreliable_server(server, Faults(absent=1.0, quorum=0), 0)
     state = State(x=hospitals.theta(), g=torch.ones(HEAD), t=4)
     after = FedIIR().round(state, server)
     assert torch.equal(after.x, state.x) and torch.equal(after.g, state.g) and after.t == 4

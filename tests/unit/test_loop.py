@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
     capsys.readouterr()
     theta, record = fedavg(keep(tmp_path / "hurt"), 4)
     told = capsys.readouterr().err
-    assert "damaged" in told and "going on after round 2" in told
+    assert "damaged" in told and "resumed after round 2" in told
     assert torch.equal(theta, expected)
     assert [m["round"] for m in record.metrics] == [1, 2, 3, 4]
 
@@ -113,15 +113,15 @@ def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path:
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
         if server.round == 1:
-            server._workers["east"].kill()
-            server._workers["east"].join()
+            server.transport._workers["east"].kill()
+            server.transport._workers["east"].join()
         return {}
 
     theta, record = run(FedAvg(), server, hospitals.theta(), 3, judge, keep(tmp_path))
     server.close()
     assert torch.isfinite(theta).all()
     assert [(a["round"], a["client"]) for a in record.absences] == [(2, "east"), (3, "east")]
-    assert server.gone("east") and not server.gone("north")
+    assert server.transport.state("east") is None and server.transport.state("north") is not None
 
 
 def test_a_run_that_lost_every_round_is_not_scored() -> None:

@@ -63,7 +63,7 @@ def test_hospitals_that_come_and_go_give_the_same_bits_and_ledger(tmp_path, seat
     theta, record = run(method, server, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.equal(theta, expected)
     assert record.ledger == all_there.ledger and record.metrics == all_there.metrics
-    assert len(server._here) <= seats
+    assert len(server.transport._resident) <= seats
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -122,7 +122,7 @@ def test_a_checkpoint_without_one_of_its_memories_is_passed_over(tmp_path, capsy
     run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
     (tmp_path / "east" / "00003.safetensors").unlink()
     _, record = run(Counting(), few_seats(tmp_path, 2), hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
-    assert "a hospital's memory" in capsys.readouterr().err
+    assert "a client's state" in capsys.readouterr().err
     assert record.metrics[-1]["count/east"] == 3.0
 
 

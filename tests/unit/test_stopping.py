@@ -52,7 +52,7 @@ def test_in_the_middle_of_a_round_it_stops_at_once_and_ends_later_with_the_same_
     capsys.readouterr()
     theta, record = rounds(tmp_path / "split")
     told = capsys.readouterr().err
-    assert (f"going on after round {round - 1} of {ROUNDS}" in told) == (round > 1)
+    assert (f"resumed after round {round - 1} of {ROUNDS}" in told) == (round > 1)
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics and record.ledger == whole.ledger
 
@@ -63,7 +63,7 @@ def test_a_round_that_is_not_on_disk_is_written_down_first(tmp_path: Path, capsy
         rounds(tmp_path / "split", every=3, server=interrupted(round=2, question=1))
     capsys.readouterr()
     theta, record = rounds(tmp_path / "split", every=3)
-    assert f"going on after round 2 of {ROUNDS}" in capsys.readouterr().err
+    assert f"resumed after round 2 of {ROUNDS}" in capsys.readouterr().err
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics
 
@@ -72,12 +72,12 @@ def test_a_hospital_in_a_process_of_its_own_leaves_the_decision_to_the_server(tm
     names = ("north", "east", "target")
     server = hospitals.processes(names)
     expected, whole = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "whole", 1))
-    for worker in server._workers.values():
+    for worker in server.transport._workers.values():
         os.kill(worker.pid, signal.SIGTERM)
     server.close()
     server = hospitals.processes(names)
     run(GP(), server, hospitals.theta(), 1, hospitals.no_judge, keep(tmp_path / "split", 1))
-    for worker in server._workers.values():
+    for worker in server.transport._workers.values():
         os.kill(worker.pid, signal.SIGTERM)  # as SLURM tells every process of the job
     theta, record = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "split", 1))
     server.close()

@@ -14,7 +14,7 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.privacy_budget import note_costs, tell_cost
+from fdamed.federation.privacy_budget import log_costs, report_cost
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.base import Altered
@@ -145,7 +145,9 @@ def test_who_is_absent_is_not_sent_anything() -> None:
     replies = server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))
     assert set(replies) == {"east", "south"}
     assert bytes_of(server, receiver="north") == bytes_of(server, sender="north") == 0
-    assert server.absences == [{"round": 1, "client": "north", "step": TRAIN, "why": "absent by schedule"}]
+    assert server.absences == [
+        {"round": 1, "client": "north", "step": TRAIN, "reason": "absent"} | {"why": "absent by schedule"}
+    ]
     server.absences.clear()
     server.begin(2, 3)
     assert set(server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))) == set(SOURCES)
@@ -258,7 +260,7 @@ def test_the_quorum_counts_all_sources_of_the_round_not_those_of_one_question() 
     ask = Model(x=hospitals.theta())
     assert set(server.ask_all(["south"], train_locally, ask)) == {"south"}
     assert server.ask_all(["north"], train_locally, ask) == {}
-    with pytest.raises(DroppedOut, match="1 of 3 are there, the quorum is 2"):
+    with pytest.raises(DroppedOut, match="1 of 3 sources are left, the quorum is 2"):
         server.ask_all(["east"], train_locally, ask)
     assert server.notes["below_quorum"] == 1.0
 
@@ -385,10 +387,14 @@ def test_every_overlay_can_be_laid_over_the_cohorts(path: Path) -> None:
         assert len(faulty) >= 2
 
 
-def test_a_lost_account_of_privacy_takes_no_quorum_from_a_round_that_was_good(monkeypatch) -> None:
+def test_a_lost_account_of_privacy_takes_no_quorum_from_a_round_that_was_good() -> None:
+    class CostsAreLost(Schedule):
+        def lost(self, round, client, question, way, step):
+            return "scalar" if step is report_cost else None
+
     server = unreliable(quorum=3)
-    monkeypatch.setattr(server, "_lost", lambda client, way, step: "scalar" if step is tell_cost else None)
+    server.transport.schedule = CostsAreLost(Faults(quorum=3), "target", 3)
     assert len(server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))) == 3
-    note_costs(server)
+    log_costs(server)
     assert "below_quorum" not in server.notes
-    assert {a["client"] for a in server.absences if a["step"] == tell_cost.name} == set(SOURCES)
+    assert {a["client"] for a in server.absences if a["step"] == report_cost.name} == set(SOURCES)

@@ -214,7 +214,7 @@ def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) 
     again = snakemake(study)
     assert again.returncode == 0, again.stderr[-3000:]
     log = (study / "results" / "tiny" / "logs" / "federate.gp_auxinfo.edema.0.log").read_text()
-    assert "going on after round 1 of 2" in log
+    assert "resumed after round 1 of 2" in log
     assert (folder / "done").read_text() == digest
     assert (folder / "metrics.jsonl").read_text() == metrics
 

@@ -140,6 +140,9 @@ class Validator:
         """Compare one field of the sources' answers: norms, then directions; then clip what is a little too large."""
         replies = verdict.accepted
         start = {c: self._start(c, name, kind, questions[c]) for c in replies}
+        for c, base in start.items():
+            if base is not None and base.shape != getattr(replies[c], name).shape:
+                start[c] = None  # another thing of the same name
         if self.target in replies:
             self._of_target[step.name, name] = self._move(replies[self.target], name, kind, start[self.target])
         values = {c: getattr(r, name) for c, r in replies.items() if c != self.target}
