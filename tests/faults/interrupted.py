@@ -25,7 +25,7 @@ def cut_after(folder: Path, round: int, run: str) -> None:
             raise Split
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_tell", end)
+        patch.setattr(loop, "_log_round", end)
         with pytest.raises(Split):
             studies.fdamed(folder, *single(run))
 

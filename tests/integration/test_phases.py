@@ -147,7 +147,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
 
     (place / "done").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_tell", kill)
+        patch.setattr(loop, "_log_round", kill)
         with pytest.raises(Killed):
             stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
     assert not (place / "done").exists()

@@ -1,6 +1,6 @@
 """Directions of updates: which point against the others, where label rates do not explain it (opt-in).
 
-An honest client with other label rates points against the others as an attacker does (docs/explanation/validation.md has figures).
+An honest client with other label rates points against the others as an attacker does (docs/explanation/validation.md).
 So a client is compared only with those whose label rates, as declared in the cohort, are like its own (decision 0040),
 as a whole and layer by layer: large networks have layers in which honest clients share nothing, and others in which
 they share much (decision 0041).
