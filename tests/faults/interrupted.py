@@ -17,7 +17,7 @@ class Split(BaseException):
 
 def cut_after(folder: Path, round: int, run: str) -> None:
     """Train until this round is on disk, and no further."""
-    told = loop._tell
+    told = loop._log_round
 
     def end(number: int, *rest: object) -> None:
         told(number, *rest)

@@ -134,7 +134,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
     config, _ = study
     place = folder(config, "head")
     digest, metrics, ledger = ((place / n).read_text() for n in ("done", "metrics.jsonl", "ledger.jsonl"))
-    told, count = loop._tell, [0]
+    told, count = loop._log_round, [0]
 
     class Killed(BaseException):
         pass
