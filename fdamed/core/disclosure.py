@@ -1,4 +1,4 @@
-"""What may be shown: small counts, spreadsheet formulas and local paths stay inside."""
+"""Disclosure control: suppresses small counts, spreadsheet formulas, local paths and secrets."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
 
 
 def small(count: int, smallest: int) -> bool:
-    """A count that could point at persons; zero points at nobody."""
+    """Whether a count could identify persons; zero cannot."""
     return 0 < count < smallest
 
 
 def hides(n: int, positives: int | None, smallest: int) -> bool:
-    """Whether a score over `n` images, `positives` of them positive (None: several classes), is not to be shown."""
+    """Whether a score over `n` images, `positives` of them positive (None: several classes), must be suppressed."""
     if positives is None:
         return small(n, smallest)
     return small(n, smallest) or small(positives, smallest) or small(n - positives, smallest)
 
 
 def counts(cells: Sequence[int], smallest: int) -> list[int | None]:
-    """The cells and their total, None where hidden; the total goes too where it would give a hidden cell away."""
+    """The cells and their total, None if suppressed; the total as well if it would reveal a suppressed cell."""
     shown: list[int | None] = [None if small(c, smallest) else c for c in cells]
     return [*shown, None if None in shown else sum(cells)]
 
 
 def vague(count: int, smallest: int) -> str:
-    """A count in words that never tells a small one."""
+    """A count as text; a small one only as a range."""
     return f"1 to {smallest - 1}" if small(count, smallest) else f"{count:,}"
 
 
 def formula_safe(cell: object) -> object:
-    """Text that a spreadsheet would run gets a leading apostrophe; numbers stay numbers."""
+    """Prefix text that a spreadsheet would evaluate with an apostrophe; numbers stay numbers."""
     return "'" + cell if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def cell_safe(cell: str) -> str:
-    """`formula_safe` for files with a reader of their own: NUL is written out, a lone return starts no row."""
+    """`formula_safe` for CSV files: NUL is escaped, and a lone carriage return starts no row."""
     return str(formula_safe(cell.replace("\r", " "))).replace("\0", "\\0")
 
 
 def shareable(content: Any, key: str = "") -> Any:
-    """A configuration or any JSON value without secrets, paths of this machine and addresses."""
+    """A JSON value without secrets, local paths and addresses."""
     if isinstance(content, Mapping):
         return {k: shareable(v, str(k)) for k, v in content.items()}
     if isinstance(content, list | tuple):

@@ -1,4 +1,4 @@
-"""What every process of fdamed sets before it imports anything: no code from files, no telemetry, short waits."""
+"""Environment variables that every process sets before its imports: no code from files, no telemetry, short waits."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ REQUIRED = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""Settings that nobody may relax."""
+"""Always set."""
 FORBIDDEN = ("MONAI_ALLOW_PICKLE", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-"""Settings that would open the door again."""
+"""Always removed."""
 CHOSEN = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # with MLflow's seven a silent server holds a call for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
 }
-"""Settings that the environment may already have: a slow server may be given more time."""
+"""Defaults; a slow server may be given more time."""
 
 
 def secure(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make the environment of this process and of its children safe; called once, at the start of the command line."""
+    """Secure this process and its children; called once, when the command line starts."""
     environment.update(REQUIRED)
     for name in FORBIDDEN:
         environment.pop(name, None)

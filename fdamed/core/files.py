@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and folders that one run holds at a time."""
+"""Atomic writes, JSON files, digests, and errors that say how much disk space is missing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_ROOM = {
     errno.EDQUOT: "the quota is used up",
     errno.EFBIG: "it is larger than a file may be here",
 }
-"""Numbers of the errors by which a file system says that there is no room."""
+"""Error numbers of a file system without space."""
 
 
 def private(folder: Path | str) -> Path:
-    """A folder that only its owner can enter; one that is there keeps the rights that its owner gave it."""
+    """Create a folder that only its owner can enter; an existing one keeps its permissions."""
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
@@ -32,9 +32,9 @@ def private(folder: Path | str) -> Path:
 
 @contextmanager
 def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
-    """Give a temporary name beside `path`; move it there, synced, only if the block ends well.
+    """Yield a temporary path beside `path`; sync and rename it to `path` only if the block succeeds.
 
-    `needed`: how many bytes the file will have, for the message when there is no room for them.
+    `needed`: the size of the file, for the message if the disk is full.
     """
     path = Path(path)
     with room_for(path, needed):
@@ -60,7 +60,7 @@ def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
 
 
 def sweep(folder: Path, name: str = "*") -> None:
-    """Remove the drafts that a killed process has left of `name`; only who holds the folder may."""
+    """Remove temporary files of `name` that a killed process left; call it only with the folder locked."""
     for draft in folder.glob(f".{name}.*.part"):
         draft.unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def sweep(folder: Path, name: str = "*") -> None:
 
 @contextmanager
 def room_for(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn a write that fails for want of room into an error that says how much is needed and free."""
+    """Turn a write that fails on a full disk into an error that says how much space is needed and free."""
     try:
         yield
     except Exception as error:
@@ -81,24 +81,24 @@ def room_for(path: Path, needed: int | None = None) -> Iterator[None]:
         raise FdamedError(
             f"{path.name} cannot be written: {NO_ROOM[number]} ({wanted}, {megabytes(free(path.parent))} free)",
             str(path.parent),
-            "Make room and start again: what was written before is whole and kept, and the work goes on from there.",
+            "Free some space and start again: finished files are complete and kept, and the work resumes from there.",
         ) from None
 
 
 def _no_room(error: Exception) -> int | None:
-    """Which of NO_ROOM it was; safetensors tells the number in its text only."""
+    """The error number, if it is one of NO_ROOM; safetensors gives it only in its text."""
     if isinstance(error, OSError):
         return error.errno if error.errno in NO_ROOM else None
     return next((n for n in NO_ROOM if f"(os error {n})" in str(error)), None)
 
 
 def free(folder: Path) -> int:
-    """Bytes that may still be written there."""
+    """Free bytes in the folder's file system."""
     return shutil.disk_usage(nearest(folder)).free
 
 
 def nearest(folder: Path) -> Path:
-    """The folder itself, or the one above it that exists."""
+    """The folder itself, or its nearest existing parent."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -123,7 +123,7 @@ def write_json(path: Path | str, content: Any) -> None:
 
 
 def write_lines(path: Path | str, records: list[dict[str, Any]]) -> None:
-    """One JSON object a line."""
+    """One JSON object per line."""
     write_text(path, "".join(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records))
 
 

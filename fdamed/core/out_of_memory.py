@@ -1,4 +1,4 @@
-"""Out of memory, on the host or on the GPU: told with the batch that was too large, and never mended by itself."""
+"""Reports out-of-memory errors with the batch size, which is never reduced automatically."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from fdamed.core.errors import FdamedError
 
 TEXTS = ("can't allocate memory", "out of memory", "bad allocation", "Cannot allocate memory")
-"""What torch says, as a plain RuntimeError, when the host gives it no more."""
+"""Messages of torch's plain RuntimeError when the host is out of memory."""
 
 
 @contextmanager
 def telling_batch(doing: str, where: str, batches: str) -> Iterator[None]:
-    """Turn want of memory into an error that names the batch sizes, such as `train.source.batch 32`."""
+    """Turn out-of-memory errors into one that names the batch sizes, such as `train.source.batch 32`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -24,8 +24,8 @@ def telling_batch(doing: str, where: str, batches: str) -> Iterator[None]:
         raise FdamedError(
             f"out of memory in {doing} ({batches})",
             where,
-            "Give the job more memory, run fewer at a time, or choose a smaller batch: that changes the results, "
-            "so it never happens by itself. The last checkpoint is kept.",
+            "Give the job more memory, run fewer jobs at a time, or choose a smaller batch, which changes the results. "
+            "The last checkpoint is kept.",
         ) from None
 
 

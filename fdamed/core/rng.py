@@ -1,4 +1,4 @@
-"""Every random number comes from `stream(seed, *names)`: a counter, never a state that is carried on."""
+"""Every random number comes from `stream(seed, *names)`; no generator state is carried along."""
 
 from __future__ import annotations
 

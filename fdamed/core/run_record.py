@@ -1,4 +1,4 @@
-"""One finished run as its folder tells it: the files of `docs/reference/files.md`, read and checked."""
+"""Reads and checks the folder of a finished run (docs/reference/files.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run: what it was, how its rounds went, what was sent, how it scored."""
+    """A finished run: its settings, rounds, traffic and scores."""
 
     run: str
     target: str
@@ -44,7 +44,7 @@ class Record:
     timing: tuple[Row, ...]
     sent: tuple[Sent, ...]
     traffic: dict[int, tuple[int, int]]
-    """Round -> bytes out of the hospitals, bytes into them."""
+    """Round -> bytes sent and received by clients."""
     scores: dict[str, Row]
     weights: str
     """Digest of the final weights."""
@@ -57,13 +57,13 @@ class Record:
 
     @property
     def phases(self) -> list[Row]:
-        """`method`, `title`, `options`, `rounds` and `train` of each phase; one where the run has no second."""
+        """`method`, `title`, `options`, `rounds` and `train` of each phase; a single one without `then`."""
         alone = {"method": self.method, "rounds": len(self.rounds), "options": self.facts.get("options") or {}}
         return list(self.facts.get("phases") or [alone | {"train": self.facts.get("train") or {}}])
 
     @property
     def bytes_out(self) -> int:
-        """Bytes that left hospitals."""
+        """Bytes that clients sent."""
         return sum(s.bytes for s in self.sent if s.client != SERVER)
 
 
@@ -75,7 +75,7 @@ def read(folder: Path) -> Record | None:
     named = (str(facts.get("run")), str(facts.get("target")), str(facts.get("seed")))
     if named != folder.parts[-3:] or not {"study", "method", "rounds"} <= facts.keys():
         raise FdamedError(
-            "run.json does not belong to this folder or lacks its cohort, method or rounds",
+            "run.json does not belong to this folder, or lacks its study, method or rounds",
             _short(folder),
             "Delete the folder and start again; the run is trained anew.",
         )
@@ -114,7 +114,7 @@ def study(runs: Path, keys: Iterable[Key]) -> tuple[list[Record], list[Key]]:
 
 
 def layers(folder: Path) -> list[Row]:
-    """Lines `round, source, layer, cos` of a run that looked at layers; read on demand, for they are many."""
+    """Lines `round, source, layer, cos` of a run that compares layers; read on demand, because there are many."""
     return _lines(folder / "layers.jsonl") if (folder / "layers.jsonl").is_file() else []
 
 
@@ -168,7 +168,7 @@ def _text(path: Path) -> str:
 
 def _broken(path: Path) -> FdamedError:
     fix = "Delete the run's folder and start again; the run is trained anew."
-    return FdamedError("the file of a finished run is missing or not readable", _short(path), fix)
+    return FdamedError("a file of a finished run is missing or cannot be read", _short(path), fix)
 
 
 def _short(path: Path) -> str:
@@ -176,7 +176,7 @@ def _short(path: Path) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """Sixteen hex digits of the run's files, whatever the machine."""
+    """Sixteen hex digits of the run's files, the same on every machine."""
     h = hashlib.sha256()
     for path in [*(folder / name for name in CONTENT), *sorted((folder / "scores").glob("*.json"))]:
         content = path.read_bytes()

@@ -1,7 +1,7 @@
-"""A polite end: SIGTERM, as SLURM sends it before a time limit or a preemption, stops a run where it can go on.
+"""SIGTERM, which SLURM sends before a time limit or a preemption, stops a run so that it can resume.
 
-While the last finished round is on disk a run stops at once, in the middle of whatever it does: that round is begun
-again, with the same bits. Otherwise it ends the round and writes it down first.
+If the last finished round is on disk, the run stops at once and later repeats the current round with the same bits.
+Otherwise it first finishes the round and writes its checkpoint.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT = 75
-"""What the process ends with (EX_TEMPFAIL): nothing is wrong, start it again."""
+"""Exit code (EX_TEMPFAIL): nothing is wrong, start it again."""
 
 
 class Stopped(BaseException):
-    """The run was asked to stop and did; not an Exception, so that nothing on the way takes it for a fault."""
+    """The run was asked to stop and did; not an Exception, so that no handler takes it for an error."""
 
 
 class Stop:
@@ -33,14 +33,14 @@ class Stop:
             raise Stopped
 
     def at_once(self, allowed: bool) -> None:
-        """From here on a signal stops the run where it stands, or waits for the end of the round."""
+        """From now on a signal stops the run at once, or at the end of the round."""
         self._at_once = allowed
         if allowed and self.asked:
             raise Stopped
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM as a question, not as an order; signals reach the main thread only."""
+        """Handle SIGTERM here; signals reach only the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -53,4 +53,4 @@ class Stop:
 
 
 stop = Stop()
-"""Signals come to a process, not to a run: this is the one state that is the process's own."""
+"""One per process, because signals are sent to processes."""

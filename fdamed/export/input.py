@@ -1,4 +1,4 @@
-"""New files on their way to a trained model: found, decoded and brought to the pixels that the training cache has."""
+"""Input of an exported model: finds, decodes and preprocesses files exactly as the training cache does."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PRELOAD = (
 
 @dataclass(frozen=True)
 class Preparation:
-    """From a file to the network's input; `views`: those that the model knows, empty where no header said."""
+    """The preprocessing; `views`: those seen in training, empty if unknown."""
 
     size: int
     equalize: bool
     views: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
-        """Every step in words and numbers, for other programs; `read` takes it back."""
+        """Every step as JSON, for other programs; `read` parses it."""
         from fdamed.data.dicom.header import CHEST, MODALITIES
         from fdamed.data.gray_image import TAILS
 
@@ -58,23 +58,20 @@ class Preparation:
 
     @classmethod
     def read(cls, content: dict[str, Any], where: str) -> Preparation:
-        """What `described` told, if this installation does exactly the same."""
+        """The preprocessing of a model.json, if this installation does exactly the same."""
         try:
             views = tuple(content["steps"][0]["views"])
             found = cls(int(content["size"]), bool(content["equalize"]), views)
         except (KeyError, IndexError, TypeError, ValueError):
-            raise FdamedError("the pre-processing is not readable", where, "Export the model again.") from None
+            raise FdamedError("the preprocessing cannot be read", where, "Export the model again.") from None
         if found.described() != content:
             fix = "Use the version of fdamed that `versions` in this file names, or export the model again."
-            raise FdamedError("this installation would prepare images otherwise than the training did", where, fix)
+            raise FdamedError("this installation preprocesses images differently than the training did", where, fix)
         return found
 
 
 def listed(given: Sequence[str]) -> list[str]:
-    """Files as the user named them: folders with all that is below them, patterns filled in, each once.
-
-    What a pattern or a folder gives is in alphabetical order; hidden files are passed over.
-    """
+    """The files of folders (recursively), patterns and names, each once; sorted, without hidden files."""
     return list(dict.fromkeys(name for word in given for name in _one(word)))
 
 
@@ -96,7 +93,7 @@ def _one(word: str) -> Iterator[str]:
 def prepared(
     files: Sequence[str], preparation: Preparation, workers: int, seconds: float = 30.0
 ) -> Iterator[NDArray[np.uint8] | Refusal]:
-    """For each file, in order, its (size, size) image or why there is none; decoded in processes that may die."""
+    """For each file, in order, its (size, size) image or the reason why not; decoded in processes that may crash."""
     work = partial(prepare, preparation=preparation)
     early: dict[int, NDArray[np.uint8] | Refusal] = {}
     due = 0
@@ -124,7 +121,7 @@ def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8
 def batched(
     images: Iterable[NDArray[np.uint8] | Refusal], size: int
 ) -> Iterator[tuple[list[int], NDArray[np.uint8], dict[int, Refusal]]]:
-    """Places of the readable images, those images (B, S, S), and the refused among as many files as it took."""
+    """Batches: indices of the readable images, the images (B, S, S), and the refused files up to there."""
     places: list[int] = []
     kept: list[NDArray[np.uint8]] = []
     refused: dict[int, Refusal] = {}

@@ -1,4 +1,4 @@
-"""A trained network for other programs: probabilities instead of logits, as ONNX, and how far the two are apart."""
+"""Writes a trained network with its softmax as ONNX, and compares the forms of a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fdamed.export.runtime import INPUT, OUTPUT, Floats, Scorer
 
 OPSET = 18
 LIMIT = 1e-4
-"""Probabilities further apart than this are not those of the same model."""
+"""Largest difference between probabilities of the same model."""
 
 
-class Chances(nn.Module):
-    """What predicts, with the softmax behind it."""
+class Probabilities(nn.Module):
+    """A network with its softmax."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Chances(nn.Module):
 
 def in_torch(network: nn.Module) -> Scorer:
     """Probabilities by torch, on the CPU."""
-    module = Chances(network).cpu().eval()
+    module = Probabilities(network).cpu().eval()
 
     @torch.inference_mode()
     def score(x: Floats) -> Floats:
@@ -56,7 +56,7 @@ def write_onnx(network: nn.Module, sample: Tensor, path: Path, about: Mapping[st
     """
     import onnx
 
-    module = Chances(network).cpu().eval()
+    module = Probabilities(network).cpu().eval()
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -76,12 +76,12 @@ def write_onnx(network: nn.Module, sample: Tensor, path: Path, about: Mapping[st
 
 
 def furthest(first: Scorer, second: Scorer, batches: Sequence[Floats]) -> float:
-    """The largest difference of two scorers over all images and classes."""
+    """The largest difference between two scorers over all images and classes."""
     return max((float(np.abs(first(x) - second(x)).max()) for x in batches if len(x)), default=0.0)
 
 
 def held_to_limit(found: Mapping[str, float]) -> None:
-    """Refuse a model whose forms do not agree."""
+    """Refuse a model whose forms disagree."""
     for form, value in found.items():
         if not value <= LIMIT:
             raise FdamedError(

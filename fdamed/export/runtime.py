@@ -1,4 +1,4 @@
-"""An exported network in onnxruntime: whoever only scores needs no torch, nor the seconds of its import."""
+"""An exported network in onnxruntime: scoring needs neither torch nor the seconds of its import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study needs around it: room to write, a tracking store, a GPU, a cluster that takes jobs; looked at only."""
+"""Read-only checks of the environment: disk space, MLflow store, GPU and SLURM."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from fdamed.config.study import Config
 from fdamed.core.files import nearest
 
 Say = Callable[[str, str, str], None]
-"""(status, check, what was found)."""
+"""Reports (status, check, detail)."""
 PLUGIN = "snakemake_executor_plugin_slurm"
 SCRATCH_GB = 1.0
-"""Room for the temporary files of a job; below it there is a warning."""
+"""Space for the temporary files of a job; less is a warning."""
 PATIENCE = 20
-"""Seconds that SLURM may take for an answer."""
+"""Timeout for SLURM, in seconds."""
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search?max_results=1"
 
 
 def look_around(config: Config, say: Say, gpu_here: bool, cluster: bool) -> None:
-    """Check everything but the data; the cluster's side where it was asked for, or where there is an sbatch."""
+    """Check everything but the data; the cluster if requested, or if sbatch exists."""
     _scratch(Path(tempfile.gettempdir()), say)
     _results(Path(config.results), say)
     _tracking(config, say)
@@ -54,7 +54,7 @@ def _gpu(config: Config, say: Say, here: bool, there: bool) -> None:
 
 
 def _torch_fault() -> str:
-    """Why torch could not train on the GPU that is here; empty: it could."""
+    """Why torch cannot use the GPU; empty: it can."""
     import torch
 
     if torch.cuda.is_available():
@@ -96,7 +96,7 @@ def _tracking(config: Config, say: Say) -> None:
 
 
 def _server_fault(uri: str) -> str:
-    """Why an MLflow server would take no runs from us; empty: it lists its experiments."""
+    """Why an MLflow server cannot be used; empty: it lists its experiments."""
     parts = urlsplit(uri)
     question = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}{EXPERIMENTS}"
     user = parts.username or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
@@ -118,7 +118,7 @@ def _server_fault(uri: str) -> str:
 
 
 def _database_fault(file: Path) -> str:
-    """Why a SQLite file would take no runs; empty: it would. It is locked for a moment, and not written."""
+    """Why a SQLite file cannot be written; empty: it can. It is locked briefly, and not changed."""
     if not os.access(nearest(file.parent), os.W_OK | os.X_OK):
         return "the folder of MLflow's store cannot be written"
     if not file.exists():
@@ -134,7 +134,7 @@ def _database_fault(file: Path) -> str:
 
 
 def _slurm(config: Config, say: Say, grave: str) -> bool:
-    """Whether jobs could be submitted; True: some partition has GPUs. A study may also run beside a cluster."""
+    """Check that jobs can be submitted; True: some partition has GPUs."""
     if importlib.util.find_spec(PLUGIN):
         say("ok", "plug-in", f"{PLUGIN.replace('_', '-')} {importlib.metadata.version(PLUGIN.replace('_', '-'))}")
     else:
@@ -159,7 +159,7 @@ def _slurm(config: Config, say: Say, grave: str) -> bool:
 
 
 def _ask(*command: str) -> str | None:
-    """What SLURM says; None: it refuses, or does not answer."""
+    """SLURM's output; None: it refuses, or does not answer."""
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:

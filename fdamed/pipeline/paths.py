@@ -1,4 +1,4 @@
-"""Where everything lies below results/{cohort}/ (docs/reference/files.md)."""
+"""The paths of a study below results/{study}/, and readers that name the command which makes a missing file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 FROZEN = "init"
-"""The backbone that no run has trained."""
+"""The name of the untrained backbone."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of one cohort."""
+    """The paths of one study."""
 
     root: Path
 
@@ -34,7 +34,7 @@ class Places:
 
     @property
     def clients(self) -> Path:
-        """What stays in the hospitals."""
+        """Files that stay with the clients."""
         return self.root / "clients"
 
     def client(self, name: str) -> Path:
@@ -47,7 +47,7 @@ class Places:
         return self.root / "runs" / run / target / str(seed)
 
     def features(self, client: str, backbone: str, target: str, seed: int) -> Path:
-        """What a hospital's images become in a backbone: `init`, or the run whose weights it has."""
+        """The features of a client's images; backbone: `init`, or a run."""
         return self.client(client) / "features" / backbone / target / f"{seed}.safetensors"
 
     def weights(self, backbone: str, target: str, seed: int) -> Path:
@@ -63,22 +63,22 @@ class Places:
 
 
 def clinical(config: Config) -> tuple[DataSet, Split]:
-    """The data set and its cut, if the study is one of radiographs."""
+    """The data set and its split, if the study uses radiographs."""
     if isinstance(config.data, Benchmark) or isinstance(config.split, Partition):
-        fix = "Public sets become hospitals by `fdamed partition`."
-        raise FdamedError("this stage is for radiographs, and the data is a benchmark set", "data.layout", fix)
+        fix = "Use `fdamed partition`: it makes clients of public sets."
+        raise FdamedError("this command is for radiographs, and the data is a benchmark set", "data.layout", fix)
     return config.data, config.split
 
 
 def needed(path: Path, made_by: str) -> Path:
-    """The path, if it is there; an error that names the stage which makes it if not."""
+    """The path, if it exists; else an error that names the command which makes it."""
     if not path.exists():
-        raise FdamedError("a file of an earlier stage is missing", str(path), f"Run `fdamed {made_by}` first.")
+        raise FdamedError("a file of an earlier step is missing", str(path), f"Run `fdamed {made_by}` first.")
     return path
 
 
 def rows_in(path: Path, made_by: str) -> pd.DataFrame:
-    """The rows of an earlier stage's parquet file."""
+    """The rows of a parquet file."""
     import pandas as pd
     from pyarrow import ArrowInvalid
 
@@ -89,7 +89,7 @@ def rows_in(path: Path, made_by: str) -> pd.DataFrame:
 
 
 def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
-    """The weights of an earlier stage as one vector, if they are this configuration's model's."""
+    """The weights as one vector, if they fit the configuration's model."""
     from fdamed.models.flat import vector_from
 
     try:
@@ -99,7 +99,7 @@ def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
 
 
 def tensors_in(path: Path, made_by: str) -> dict[str, Tensor]:
-    """The tensors of an earlier stage by name."""
+    """The tensors of a safetensors file by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -111,6 +111,6 @@ def tensors_in(path: Path, made_by: str) -> dict[str, Tensor]:
 
 
 def foreign_weights(path: Path, made_by: str) -> FdamedError:
-    """The error of a file whose tensors do not fit."""
+    """The error for a file whose tensors do not fit."""
     what = "the weights are damaged, or those of another model"
     return FdamedError(what, str(path), f"Run `fdamed {made_by}` again with this configuration.")

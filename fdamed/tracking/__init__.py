@@ -1,5 +1,5 @@
-"""Finished runs -> MLflow, as often as one likes: what is already there unchanged is left alone.
+"""Imports finished runs into MLflow; what is already there unchanged is left alone.
 
-Training never talks to MLflow. One importer reads run folders and writes each in a few calls, so compute nodes need no
-network, nothing races, and a lost tracking database is made again from the files.
+Training never talks to MLflow. One importer reads run folders, so compute nodes need no network, nothing races, and a
+lost tracking database can be rebuilt from the files.
 """

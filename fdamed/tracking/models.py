@@ -1,4 +1,4 @@
-"""A study's adapted models in MLflow's registry: one name a target, a new version where the weights are new."""
+"""A study's adapted models in MLflow's registry: one name per target, a new version if the weights are new."""
 
 from __future__ import annotations
 

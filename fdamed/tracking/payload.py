@@ -1,4 +1,4 @@
-"""What a run becomes in MLflow: tags for where it comes from, flat params to compare by, points of its curves."""
+"""A run as MLflow stores it: tags for provenance, flat params to compare, metrics by round."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fdamed.core.disclosure import hides, shareable
 from fdamed.core.run_record import Record, millis
 
 OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
-"""Nobody's login name, nobody's folder."""
+"""No login name, no folder."""
 NAMED = 20
-"""Sources that are named one by one."""
+"""Up to this number, sources are listed by name."""
 RUN, STUDY = "run", "study"
 """Values of the tag `level`: a trained run, or the one entry that holds what belongs to the whole study."""
 
@@ -21,7 +21,7 @@ Point = tuple[str, float, int, int]
 
 @dataclass(frozen=True)
 class Content:
-    """What an entry holds, made only where it is not in MLflow yet."""
+    """The content of an entry, computed only if it is not in MLflow yet."""
 
     params: Mapping[str, str]
     points: Sequence[Point]
@@ -31,7 +31,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line in MLflow's table: who it is, a digest that tells whether it has changed, and how to make its content."""
+    """A row of MLflow's table: its key, a digest that shows changes, and how to compute its content."""
 
     key: str
     digest: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[str, str]]) -> Entry:
-    """A trained run, with the files that are kept beside it; another smallest cell shows other scores."""
+    """A trained run with its files; another smallest cell shows other scores."""
     return Entry(
         key=record.key,
         digest=f"{record.digest}-{smallest}",
@@ -55,7 +55,7 @@ def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[s
 
 
 def study_entry(cohort: str, digest: str, span: tuple[int, int], files: Callable[[], Mapping[str, str]]) -> Entry:
-    """What belongs to no single run: the report and its tables."""
+    """The report and its tables."""
     return Entry(
         key=f"{cohort}/{STUDY}",
         digest=digest,
@@ -67,16 +67,16 @@ def study_entry(cohort: str, digest: str, span: tuple[int, int], files: Callable
 
 
 def span(record: Record) -> tuple[int, int]:
-    """Begin and end of the training in milliseconds, from its files: an import tells nothing of its own clock.
+    """Begin and end of the training in milliseconds, from the timing of all rounds.
 
-    Of all rounds: a clock that was set back between two of them must not make a run end before it began.
+    A clock that was set back between two rounds must not make a run end before it began.
     """
     begins, ends = [millis(row) for row in record.timing], [millis(row, end=True) for row in record.timing]
     return (min(begins), max(ends)) if record.timing else (0, 0)
 
 
 def tags(record: Record) -> dict[str, str]:
-    """Where the run comes from; nobody's login name, nobody's folders."""
+    """Provenance of the run, without login names and folders."""
     out = {"level": RUN, "weights_digest": record.weights, **OURS}
     for group in ("versions", "digests"):
         out |= {f"{group}.{k}": str(shareable(v)) for k, v in (record.facts.get(group) or {}).items()}
@@ -84,7 +84,7 @@ def tags(record: Record) -> dict[str, str]:
 
 
 def params(record: Record) -> dict[str, str]:
-    """What defines the run and is worth comparing, flat: the rest is in its config.json."""
+    """The settings worth comparing, flat; the rest is in config.json."""
     facts = record.facts
     out: dict[str, object] = {"study": facts["study"], "run": record.run, "method": record.method}
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
@@ -133,7 +133,7 @@ def points(record: Record, smallest: int) -> list[Point]:
 
 
 def final_scores(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
-    """test/SCORE at the target, test/CLIENT/SCORE elsewhere; nothing where it is undefined or may not be shown."""
+    """test/SCORE at the target, test/CLIENT/SCORE elsewhere; undefined and suppressed scores are omitted."""
     for client, score in record.scores.items():
         if hides(score["n"], score["positives"], smallest):
             continue

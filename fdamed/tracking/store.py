@@ -1,7 +1,7 @@
-"""Where runs are tracked: a server, or a SQLite file with a folder of artifacts beside it.
+"""The tracking store: an MLflow server, or a SQLite file with a folder of artifacts beside it.
 
 Artifacts of a local store: MLflow would write the absolute path of this machine into the experiment. Instead the
-experiment's location is `mlflow-artifacts:/COHORT` and the files are put where a server started with
+experiment's location is `mlflow-artifacts:/STUDY` and the files are put where a server started with
 `--artifacts-destination {results}/mlflow/artifacts` looks for it, so results/ can be moved or copied as a whole.
 """
 
@@ -19,26 +19,26 @@ from fdamed.core.environment import secure
 from fdamed.core.errors import FdamedError
 
 PATIENCE = 4.0
-"""Seconds until a silent server counts as away: for the connection, and again for its first answer."""
+"""Seconds to wait for the connection, and again for the first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where to track: an MLflow URI, and for a local store the folder of its artifacts."""
+    """An MLflow URI and, for a local store, the folder of its artifacts."""
 
     uri: str
     artifacts: Path | None = None
 
 
 def place(uri: str) -> str:
-    """A tracking URI as it may be printed: without user, password and query."""
+    """A tracking URI without user, password and query."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 def connect(store: Store) -> Any:
-    """A client of the store, whose database is made if absent; an unreachable server is an error within seconds."""
+    """An MLflow client; creates a missing database; an unreachable server is an error within seconds."""
     secure()
     parts = urlsplit(store.uri)
     if parts.scheme in {"http", "https"}:
@@ -63,7 +63,7 @@ def _answers(host: str, port: int, where: str) -> None:
 
 
 def first_answer(client: Any, store: Store, cohort: str) -> None:
-    """Ask the first question without patience: a port that takes connections and says nothing costs seconds too."""
+    """Send a first request with a short timeout: a port that accepts connections may still never answer."""
     if urlsplit(store.uri).scheme not in {"http", "https"}:
         return
     usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}

@@ -1,4 +1,4 @@
-"""Entries into an experiment: new ones are made, changed ones replaced, the rest is left as it is."""
+"""Synchronizes entries with an experiment: creates new ones, replaces changed ones, keeps the rest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fdamed.tracking.payload import Entry
 from fdamed.tracking.store import FIX, Store, connect, first_answer, place
 
 BATCH = 1000
-"""Metrics that MLflow takes in one call."""
+"""Metrics per call of MLflow."""
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """What an import did."""
+    """The result of an import."""
 
     experiment_id: str
     new: int
@@ -32,7 +32,7 @@ class Tracked:
 def track(
     entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, cohort: str, tags: Mapping[str, str]
 ) -> Tracked:  # fmt: skip
-    """Bring everything into the experiment `cohort` with its tags; call it from one process at a time."""
+    """Import everything into the experiment `cohort`; call it from one process at a time."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -71,7 +71,7 @@ def _experiment(client: Any, store: Store, cohort: str, tags: Mapping[str, str])
 
 
 def _known(client: Any, experiment: str) -> dict[str, list[Any]]:
-    """Key -> the active runs that carry it."""
+    """Key -> the active runs with it."""
     out: dict[str, list[Any]] = {}
     token = None
     while True:
@@ -86,7 +86,7 @@ def _known(client: Any, experiment: str) -> dict[str, list[Any]]:
 def _bring(
     client: Any, experiment: str, entry: Entry, old: list[Any], store: Store, cohort: str
 ) -> tuple[str, str]:  # fmt: skip
-    """Import one entry; say whether it was kept, replaced or new, and MLflow's name for it."""
+    """Import one entry; returns kept, replaced or new, and MLflow's id of the run."""
     same = [r for r in old if r.data.tags.get("content_digest") == entry.digest and r.info.status == "FINISHED"]
     for run in [r for r in old if r not in same[:1]]:
         client.delete_run(run.info.run_id)

@@ -1,4 +1,4 @@
-"""How MLflow's page shows a study: the experiment's tags. Out of the box it would show no metric at all."""
+"""Tags of the experiment that make MLflow's page show its metrics; by default it shows none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def link(experiment: str) -> str:
 
 
 def experiment_tags(note: str, targets: int) -> dict[str, str]:
-    """What the experiment says and shows; with several targets its table groups by them, too."""
+    """Note and view of the experiment; with several targets the table groups by them, too."""
     return {
         "mlflow.experimentKind": "custom_model_development",
         "mlflow.note.content": note,

@@ -282,8 +282,8 @@ def test_a_folder_that_another_run_holds_is_left_alone(study: Path, told, folder
         (["federate", "--run", "fedavg", "--target", "East", "--seed", "0"], "no target 'East'", "North"),
         (["federate", "--run", "fedavg", "--target", "North", "--seed", "1"], "no seed 1", "0"),
         (["evaluate", *FEDERATE[:-2], "--seeds", "0", "7", "--client", "North"], "no seed 7", "0"),
-        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "--client", "../North"], "no hospital '../North'", "North, East"),
-        (["cache", "--client", "../North"], "no hospital '../North'", "North, East"),
+        (["evaluate", *FEDERATE[:-2], "--seeds", "0", "--client", "../North"], "no client '../North'", "North, East"),
+        (["cache", "--client", "../North"], "no client '../North'", "North, East"),
     ],
 )
 def test_what_the_study_does_not_have_is_named_with_what_it_has(

@@ -101,7 +101,7 @@ def test_recovery_cancels_what_a_dead_snakemake_has_left(stage: Stage) -> None:
 def test_it_gives_up_at_last_with_a_reason(stage: Stage, capfd) -> None:
     stage.snakemake("exec sleep 60")
     assert main(["watch", "--silence", "0.3", "--every", "0.1", "--restarts", "1", "--", "-n"]) == 2
-    assert "was started 2 times and never came to an end" in capfd.readouterr().err
+    assert "was started 2 times and never ended" in capfd.readouterr().err
 
 
 def test_an_interrupt_reaches_snakemake_once_and_its_word_is_the_last(stage: Stage) -> None:

@@ -35,9 +35,9 @@ def test_a_description_is_taken_back_and_one_of_other_pixels_is_refused() -> Non
         assert Preparation.read(preparation.described(), "here") == preparation
     other = Preparation(48, False).described()
     other["steps"][4] |= {"shrink": "nearest"}
-    with pytest.raises(FdamedError, match="otherwise than the training"):
+    with pytest.raises(FdamedError, match="differently than the training"):
         Preparation.read(other, "here")
-    with pytest.raises(FdamedError, match="not readable"):
+    with pytest.raises(FdamedError, match="cannot be read"):
         Preparation.read({"size": 48}, "here")
 
 

@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 GROUP = "prepare", 3
 PRIVATE = True
 SAMPLE = 200
-"""Files that are opened."""
+"""Files to open."""
 DECODED = {"dicom": 15.0, "picture": 80.0}
-"""Images a second and core that the cache makes, roughly."""
+"""Decoded images per second and core, roughly."""
 TRAINED = 25.0
-"""Images a second and core on which a full ResNet-18 trains at 64 pixels, roughly; a GPU does the work of 60 cores."""
+"""Images per second and core for training a full ResNet-18 at 64 pixels, roughly; a GPU equals 60 cores."""
 GPU = 60.0
 CLASSES = {"positive": 1, "negative": 0}
 FAULTS = 3
-"""Runs below the floor that are told one by one."""
+"""Runs below the minimum that are listed one by one."""
 SALT = "doctor"
-"""Pseudonyms here never leave this process."""
+"""These pseudonyms never leave the process."""
 
 
 @dataclass
 class Report:
-    """What was found; `ok` is False when the run could not succeed."""
+    """The findings; `ok` is False if the study would fail."""
 
     checks: list[dict[str, str]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--cluster", action="store_true", help="the study is to run on SLURM: sbatch must be there")
+    parser.add_argument("--cluster", action="store_true", help="the study will run on SLURM: check sbatch, too")
     add_json(parser)
 
 
@@ -84,11 +84,11 @@ def run(arguments: argparse.Namespace) -> None:
         show(report)
     if not report.ok:
         faults = "; ".join(f"{c['check']}: {c['detail']}" for c in report.checks if c["status"] == "fail")
-        raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Mend the faults above.")
+        raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Fix them.")
 
 
 def examine(config: Config, cluster: bool = False) -> Report:
-    """All checks, in the order in which the stages would fail; of a public set's data there is nothing to ask."""
+    """All checks, in the order in which the steps would fail; the data of a public set is not checked."""
     report = Report(machine=machine(config))
     look_around(config, report.say, report.machine["gpu"], cluster)
     _checkpoints(config, report)
@@ -114,7 +114,7 @@ def machine(config: Config) -> dict[str, Any]:
 
 
 def _checkpoints(config: Config, report: Report) -> None:
-    """Room for the final weights of every run, and for the checkpoints of as many trainings as there are cores."""
+    """Space for the final weights of all runs, and for the checkpoints of one training per core."""
     from fdamed.models import backbone
 
     model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
@@ -206,7 +206,7 @@ def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
 
 
 def _floor(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
-    """Whether every hospital has the images and steps without which nothing leaves it."""
+    """Whether every client has the minimum of images and steps for sharing anything."""
     sizes = {p: {s: int((f["split"] == s).sum()) for s in ("train", "adapt")} for p, f in manifests.items()}
     faults = []
     for name, run in config.expanded_runs().items():
@@ -228,7 +228,7 @@ def _shown(count: int, cell: int) -> str:
 
 
 def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
-    """Disk of the cache, time of the cache and of the training: orders of magnitude, not promises."""
+    """Rough estimates: disk space of the cache, time of cache and training."""
     cores = report.machine["cores"]
     images = sum(len(f) for f in manifests.values())
     pictures = sum(

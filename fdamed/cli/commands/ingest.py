@@ -28,7 +28,7 @@ PRIVATE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--tables-only", action="store_true", help="index the tables without looking at any image")
+    parser.add_argument("--tables-only", action="store_true", help="index the tables without opening images")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def ingest(config: Config, places: Places, tables_only: bool) -> None:
-    """Read the data set; rejects.csv is written whatever comes, index.parquet only if enough is left."""
+    """Read the data set; rejects.csv is always written, index.parquet only if enough rows are valid."""
     from fdamed.data.ingestion import check_share, read_index
     from fdamed.data.manifest import column_hash
     from fdamed.data.row_reader import Rejects
@@ -73,7 +73,7 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
 
 
 def salt_of(data: DataSet, places: Places) -> str:
-    """The configured salt, or the one that was made once for this cohort and that only its owner can read."""
+    """The configured salt, or one generated once for this study and readable only by its owner."""
     if data.salt:
         return data.salt
     path = places.clients / "salt"
@@ -92,10 +92,10 @@ def salt_of(data: DataSet, places: Places) -> str:
 
 
 def _publish(draft: Path, path: Path) -> None:
-    """Whoever is first wins; a link, unlike a rename, never replaces the other's salt."""
+    """The first process wins; a link, unlike a rename, never replaces the other's salt."""
     try:
         os.link(draft, path)
     except FileExistsError:
-        log.info("another process made the salt at the same moment; it is used")
+        log.info("another process generated the salt at the same moment; it is used")
     finally:
         draft.unlink()

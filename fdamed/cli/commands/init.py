@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write(config: Config, seed: int, folder: Path) -> None:
-    """theta.safetensors and layout.json: seeded, or pretrained where the configuration names a file."""
+    """Write theta.safetensors and layout.json: random by seed, or pretrained if the configuration names a file."""
     from safetensors.torch import save_file
 
     from fdamed.core.rng import stream
@@ -41,7 +41,7 @@ def write(config: Config, seed: int, folder: Path) -> None:
     initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):
         absent = load_pretrained(net, Path(config.model.weights))
-        log.info(f"pretrained weights loaded; {len(absent)} tensors of the trunk were not in the file")
+        log.info(f"pretrained weights loaded; {len(absent)} tensors of the backbone were not in the file")
     layout = layout_of(net)
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     with atomic(folder / "theta.safetensors") as draft:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
-"""Split -> what its images are for; a copy in two roles is a leak."""
+"""Split -> role; a near-duplicate in two roles is a leak."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def check(config: Config, places: Places) -> None:
-    """Write leakage.json (counts) and clients/near_duplicates.csv (which images; stays in the hospitals)."""
+    """Write leakage.json and clients/near_duplicates.csv."""
     import numpy as np
     import pandas as pd
 

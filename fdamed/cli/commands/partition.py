@@ -22,7 +22,7 @@ from fdamed.pipeline.paths import Places
 log = logging.getLogger(__name__)
 GROUP = "prepare", 9
 MANY, FEW = 50, 5
-"""With more hospitals than the first, the log names only as many as the second."""
+"""With more clients than MANY, the log names only FEW."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write(config: Config, places: Places) -> None:
-    """images.npy and order.parquet of every hospital; ingest.json, cohort.json and leakage.json of the study."""
+    """Write images.npy and order.parquet of every client; ingest.json, cohort.json and leakage.json."""
     import numpy as np
 
     from fdamed.data.benchmark.partition import partition, repeated, shared

@@ -33,11 +33,11 @@ BATCH = 64
 
 
 @dataclass
-class Told:
-    """One line of the answer: probabilities by class, or why there are none."""
+class Result:
+    """The probabilities of one file by class, or the reason why there are none."""
 
     file: str
-    chances: list[float] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
     reason: str = ""
     detail: str = ""
 
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
     files = listed(arguments.images)
     if not files:
         raise FdamedError("there is no file in what was given", ", ".join(arguments.images), "Name images or folders.")
-    runtime, told = scored(exported, files, arguments.runtime, workers)
-    text = as_json(exported, runtime, told) if arguments.json else as_csv(exported, told)
+    runtime, results = scored(exported, files, arguments.runtime, workers)
+    text = as_json(exported, runtime, results) if arguments.json else as_csv(exported, results)
     content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has
     if arguments.out:
         with atomic(arguments.out) as draft:
@@ -75,16 +75,16 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
-    refused = Counter(line.reason for line in told if line.reason)
+    refused = Counter(line.reason for line in results if line.reason)
     reasons = "".join(f", {reason} {n}" for reason, n in refused.most_common())
-    done = len(told) - refused.total()
-    log.info(f"{done} of {len(told)} files scored with {runtime}{reasons}")
+    done = len(results) - refused.total()
+    log.info(f"{done} of {len(results)} files scored with {runtime}{reasons}")
     if not done:
         fix = "Give DICOM (CR, DX), JPEG or PNG files of single gray chest radiographs; each file's reason is listed."
-        raise FdamedError(f"none of the {len(told)} files could be scored", ", ".join(arguments.images), fix)
+        raise FdamedError(f"none of the {len(results)} files could be scored", ", ".join(arguments.images), fix)
 
 
-def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> tuple[str, list[Told]]:
+def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> tuple[str, list[Result]]:
     """Every file with its probabilities or its refusal, in the order given, and what computed them."""
     import numpy as np
 
@@ -93,37 +93,37 @@ def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> 
 
     preparation = exported.preparation()
     name, score = exported.scorer(runtime, workers)
-    told = [Told(file) for file in files]
+    results = [Result(file) for file in files]
     images = track(prepared(files, preparation, workers), "images", len(files))
     for places, pixels, refused in batched(images, BATCH):
         for place, refusal in refused.items():
-            told[place].reason, told[place].detail = refusal.reason, refusal.detail
+            results[place].reason, results[place].detail = refusal.reason, refusal.detail
         if places:
             found = score(pixels[:, None].astype(np.float32) / np.float32(255))
-            for place, chances in zip(places, found.tolist(), strict=True):
-                told[place].chances = chances
-    return name, told
+            for place, probabilities in zip(places, found.tolist(), strict=True):
+                results[place].probabilities = probabilities
+    return name, results
 
 
-def as_csv(exported: Exported, told: list[Told]) -> str:
+def as_csv(exported: Exported, results: list[Result]) -> str:
     """file, score (of the positive class, or of each class), call, reason, detail."""
     two = exported.threshold is not None
     scores = ["score"] if two else [f"score_{i}" for i in range(len(exported.classes))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["file", *scores, "call", "reason", "detail"])
-    for line in told:
-        cells = [f"{p:.6f}" for p in (line.chances[1:] if two else line.chances)] or [""] * len(scores)
+    for line in results:
+        cells = [f"{p:.6f}" for p in (line.probabilities[1:] if two else line.probabilities)] or [""] * len(scores)
         writer.writerow([formula_safe(line.file), *cells, call(exported, line), line.reason, line.detail])
     return out.getvalue()
 
 
-def as_json(exported: Exported, runtime: str, told: list[Told]) -> str:
+def as_json(exported: Exported, runtime: str, results: list[Result]) -> str:
     lines = [
-        {"file": t.file, "probability": t.chances, "call": call(exported, t)}
-        if t.chances
+        {"file": t.file, "probability": t.probabilities, "call": call(exported, t)}
+        if t.probabilities
         else {"file": t.file, "reason": t.reason, "detail": t.detail}
-        for t in told
+        for t in results
     ]
     content: dict[str, Any] = {
         "classes": exported.classes,
@@ -134,10 +134,10 @@ def as_json(exported: Exported, runtime: str, told: list[Told]) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def call(exported: Exported, line: Told) -> str:
-    """The class that the model tells: the positive one from the threshold on, or the most probable."""
-    if not line.chances:
+def call(exported: Exported, line: Result) -> str:
+    """The predicted class: positive from the threshold on, or the most probable one."""
+    if not line.probabilities:
         return ""
     if exported.threshold is not None:
-        return exported.classes[int(line.chances[1] >= exported.threshold)]
-    return exported.classes[max(range(len(line.chances)), key=line.chances.__getitem__)]
+        return exported.classes[int(line.probabilities[1] >= exported.threshold)]
+    return exported.classes[max(range(len(line.probabilities)), key=line.probabilities.__getitem__)]

@@ -17,12 +17,12 @@ from fdamed.core.files import read_json, write_json, write_text
 log = logging.getLogger(__name__)
 GROUP = "analyze", 7
 Sets = dict[str, dict[str, Any]]
-"""cohort/target -> its audit."""
+"""study/target -> its audit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("studies", nargs="+", type=Path, metavar="FOLDER", help="results/COHORT of a finished study")
-    parser.add_argument("--metric", default="auc", choices=["auc", "acc"], help="what is ranked (default: auc)")
+    parser.add_argument("studies", nargs="+", type=Path, metavar="FOLDER", help="results/STUDY of a finished study")
+    parser.add_argument("--metric", default="auc", choices=["auc", "acc"], help="the score to rank by (default: auc)")
     parser.add_argument("--runs", nargs="+", metavar="RUN", help="only these (default: the runs that all studies have)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write ranks.json and ranks.svg there")
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def audits(studies: list[Path], metric: str) -> Sets:
-    """Every target that tells this score."""
+    """The audits that have this score."""
     out: Sets = {}
     names = [study.resolve().name for study in studies]
     for name in names:
@@ -52,7 +52,7 @@ def audits(studies: list[Path], metric: str) -> Sets:
         files = sorted((study / "audit").glob("*.json"))
         if not files:
             raise FdamedError(
-                "this study has no audit", str(study), "Give the folder results/COHORT of a finished study."
+                "this study has no audit", str(study), "Give the folder results/STUDY of a finished study."
             )
         out |= {f"{name}/{f.stem}": read_json(f) for f in files}
     told = {name: audit for name, audit in out.items() if metric in audit["scores"]}
@@ -63,7 +63,7 @@ def audits(studies: list[Path], metric: str) -> Sets:
 
 
 def ranked(sets: Sets, metric: str, wanted: list[str] | None) -> dict[str, Any]:
-    """What ranks.json holds: mean ranks, Friedman's test, and who was surely better how often."""
+    """The content of ranks.json: mean ranks, Friedman's test, and counts of significant differences."""
     from fdamed.evaluation.intervals import SURE
 
     found = _ranking(sets, metric, wanted)

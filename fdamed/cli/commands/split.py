@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def split(config: Config, places: Places) -> None:
-    """Split the index; nothing is written unless every hospital came out well."""
+    """Split the index; nothing is written unless every client is complete."""
     from fdamed.data.splitting.cohort import build
     from fdamed.data.splitting.leakage import check_manifests
 
@@ -51,7 +51,7 @@ def split(config: Config, places: Places) -> None:
         "patients_by_hospitals_they_fit": cohort.shared,
         "notes": cohort.notes,
     }
-    # The pseudonyms differ from salt to salt; what the cohort is does not.
+    # Without the pseudonyms, which depend on the salt.
     summary["hash"] = digest({client: entry["content"] for client, entry in summary["clients"].items()})  # type: ignore[attr-defined]
     for client, frame in cohort.manifests.items():
         with atomic(places.client(client) / "manifest.parquet") as draft:

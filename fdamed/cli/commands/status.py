@@ -26,12 +26,12 @@ from fdamed.pipeline.selection import is_classical
 GROUP = "analyze", 1
 STATES = ("done", "running", "stopped", "failed", "pending")
 BATCHED = re.compile(r"run \d+ of \d+: ")
-"""How a batch announces each of its runs in their common log."""
+"""The log line that starts each run of a batch."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One run, target and seed: its state, the rounds that it has, and why it failed."""
+    """State of one run, target and seed: finished rounds, and why it failed."""
 
     run: str
     target: str
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def files_of(config: Config, places: Places) -> dict[str, bool]:
-    """What is made once for the study, in the order in which it is made -> whether it is there."""
+    """Step -> whether its files exist, in the order of the work."""
     root = places.root
     data = ("partition",) if isinstance(config.data, Benchmark) else ("ingest", "split", "cache", "leakage")
     made = {
@@ -86,8 +86,8 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
     trained = not all(map(is_classical, config.expanded_runs().values()))
     advised, probed = ("advise",) if config.advise else (), ("attributes",) if config.audit.probe and trained else ()
     asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
-    stages = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
-    return {stage: all(path.exists() for path in made[stage]) for stage in stages}
+    steps = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
+    return {step: all(path.exists() for path in made[step]) for step in steps}
 
 
 def runs_of(config: Config, places: Places) -> list[Standing]:
@@ -102,7 +102,7 @@ def runs_of(config: Config, places: Places) -> list[Standing]:
 
 
 def logs_of(config: Config) -> dict[str, str]:
-    """Run -> how the log of its training begins; runs of a batch share one."""
+    """Run -> prefix of its log; runs of a batch share one."""
     runs = config.expanded_runs()
     classical = [name for name, run in runs.items() if is_classical(run)]
     trained = [name for name in runs if name not in classical]
@@ -125,7 +125,7 @@ def standing(places: Places, run: str, target: str, seed: int, log: Path) -> Sta
 
 
 def rounds_in(folder: Path) -> int | None:
-    """Rounds that an unfinished run has in its checkpoints; None where there is none."""
+    """Rounds in the checkpoints of an unfinished run; None without any."""
     done = 0
     for name in ("state", "state/then"):
         path = folder / name / "record.jsonl"
@@ -136,12 +136,12 @@ def rounds_in(folder: Path) -> int | None:
 
 
 def _rounds(line: bytes) -> int:
-    """Rounds that one checkpoint has added to the log; a line that a kill cut short is in no checkpoint."""
+    """Rounds of one checkpoint; an incomplete last line belongs to no checkpoint."""
     return len(json.loads(line)["metrics"]) if line.endswith(b"}\n") else 0
 
 
 def last_error(log: Path, name: str) -> str:
-    """What a log says of a job that failed: the text after its last `error:`, or the last line of a traceback."""
+    """Why a job failed: the text after its last `error:`, or the last line of a traceback."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -166,8 +166,8 @@ def show(config: Config, files: dict[str, bool], standings: list[Standing]) -> N
     from fdamed.core.progress import console
 
     out = console()
-    made = ", ".join(stage for stage, there in files.items() if there) or "nothing"
-    left = ", ".join(stage for stage, there in files.items() if not there) or "nothing"
+    made = ", ".join(step for step, there in files.items() if there) or "nothing"
+    left = ", ".join(step for step, there in files.items() if not there) or "nothing"
     table = Table("run", *STATES, "rounds of the unfinished", title=f"{config.study}: {len(standings)} runs")
     for name in config.expanded_runs():
         here = [s for s in standings if s.run == name]
@@ -180,7 +180,7 @@ def show(config: Config, files: dict[str, bool], standings: list[Standing]) -> N
     table.add_row("all", *(str(total[s] or "-") for s in STATES), "")
     out.print(table)
     unscored = sum(s.state == "done" and not s.scored for s in standings)
-    print(f"made: {made}\nleft: {left}" + (f"\ntrained but not scored: {unscored} runs" if unscored else ""))
+    print(f"done: {made}\npending: {left}" + (f"\ntrained but not scored: {unscored} runs" if unscored else ""))
     for s in [s for s in standings if s.state == "failed"][:10]:
         print(f"failed: {s.run}/{s.target}/{s.seed}: {s.why}")
 

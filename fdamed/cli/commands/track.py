@@ -28,9 +28,9 @@ from fdamed.tracking.store import Store
 log = logging.getLogger(__name__)
 GROUP = "analyze", 5
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
-"""Files that are kept with the study as a whole, where they are there."""
+"""Files of the study as a whole, if they exist."""
 WAIT = 300.0
-"""Seconds that an import waits for another study's import into the same database."""
+"""Seconds to wait for another study's import into the same database."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def models_of(config: Config, records: list[Record]) -> list[Candidate]:
-    """The models to register; none, and a word why, where ONNX cannot be written or the study wants none."""
+    """The models to register; none if ONNX cannot be written or the configuration says so."""
     import importlib.util
 
     from fdamed.export.writer import save_for_mlflow
@@ -108,7 +108,7 @@ def of_runs(config: Config, records: list[Record]) -> list[Entry]:
 
 
 def of_study(config: Config, folder: Path, records: list[Record]) -> Entry:
-    """The report and what goes with it, as far as they are written."""
+    """The report and its tables, as far as they exist."""
     there = [name for name in OF_THE_STUDY if (folder / name).is_file()]
     spans = [span(record) for record in records]
     return study_entry(
@@ -128,7 +128,7 @@ def store_of(config: Config) -> Store:
 
 
 def note(config: Config) -> str:
-    """What the MLflow page says about the study."""
+    """The note on the study's MLflow page."""
     synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
     targets, clients = ", ".join(config.split.targets), list(config.split.clients)
     named = ", ".join(clients) if len(clients) <= NAMED else f"{len(clients)}, {clients[0]} to {clients[-1]}"
@@ -141,7 +141,7 @@ def note(config: Config) -> str:
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """Hold the database, after waiting for another study's import to end."""
+    """Lock the database; wait while another study imports."""
     end = time.monotonic() + WAIT
     with ExitStack() as stack:
         while True:

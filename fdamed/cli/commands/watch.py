@@ -20,9 +20,9 @@ from fdamed.core.errors import FdamedError
 log = logging.getLogger(__name__)
 GROUP = "run", 1
 RUN_ID = "SLURM run ID: "
-"""How the plug-in's log names the run; every SLURM job of it carries the id as its name."""
+"""Prefix of the run id in the plug-in's log; it is the name of every SLURM job of the run."""
 PATIENCE = 60
-"""Seconds that a question to SLURM may take."""
+"""Timeout for SLURM, in seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         if code is not None:
             sys.exit(code)
     raise FdamedError(
-        f"Snakemake was started {arguments.restarts + 1} times and never came to an end",
+        f"Snakemake was started {arguments.restarts + 1} times and never ended",
         "fdamed watch",
         "Look into the newest file of .snakemake/log and .snakemake/slurm_logs; is the cluster in order?",
     )
@@ -78,7 +78,7 @@ def jobs_left(run_id: str) -> int | None:
 
 @dataclass
 class Watch:
-    """One study's Snakemake, started as often as it takes."""
+    """Runs Snakemake for one study, repeatedly if needed."""
 
     arguments: list[str]
     quiet: float
@@ -150,10 +150,10 @@ class Watch:
         unlocked = subprocess.run(["snakemake", *self.arguments, "--unlock"], capture_output=True, check=False)
         if unlocked.returncode:
             sys.stderr.write(unlocked.stderr.decode(errors="replace"))
-            raise FdamedError("the folder could not be unlocked", str(self.logs.parent), "See Snakemake's words above.")
+            raise FdamedError("the folder could not be unlocked", str(self.logs.parent), "See its message above.")
 
     def _note_outage(self, left: int | None) -> bool:
-        """Tell when SLURM stops and starts answering; True while it does not."""
+        """Log when SLURM stops and starts answering; True while it does not."""
         if left is None and self.outage is None:
             self.outage = time.monotonic()
             say("SLURM does not answer; its jobs run on, we wait")
