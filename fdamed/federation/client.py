@@ -123,7 +123,7 @@ def insist(client: Client, step: Step) -> None:
         raise FdamedError(
             f"step {step.name} looks at images without the noise that {client.name} insists on",
             f"hospital {client.name}",
-            "Choose a method that privacy.differential goes with (docs/privacy.md), or leave `differential` out.",
+            "Choose a method that supports privacy.differential (docs/explanation/privacy.md), or leave it out.",
         )
     recipe = client.recipe
     enough(client, local_steps(len(client.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)

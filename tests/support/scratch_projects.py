@@ -53,11 +53,11 @@ BENCHMARKS = {
         '["clients"] == 1000': '["clients"] == 100',
     },
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
-    "guard": {"REPEATS = 2": "REPEATS = 1"},
     "label_leak": {"= 200, (1,": "= 4, (1,"},
     "private": {"= 800, 28, 4,": "= 320, 28, 1,"},
     "startup": {"REPEATS = 5": "REPEATS = 1"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
+    "validation": {"REPEATS = 2": "REPEATS = 1"},
 }
 """Benchmark -> its sizes and their replacements: it runs completely, but measures nothing."""
 STUB = """#!{python}

@@ -171,3 +171,21 @@ def test_every_test_file_that_a_page_names_exists() -> None:
     cited = {(page.name, name) for page in PAGES for name in re.findall(r"\btest_\w+\.py\b", page.read_text())}
     assert len(cited) > 20
     assert sorted((page, name) for page, name in cited if name not in there | MADE_BY_READER) == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git repository")
+    missing = []
+    for name in listed.stdout.splitlines():
+        if (
+            name.startswith("docs/")
+            or not (ROOT / name).is_file()
+            or not name.endswith((".py", ".yaml", ".smk", ".html"))
+        ):
+            continue
+        for page in re.findall(r"\bdocs/[\w/-]+\.(?:md|yaml)\b", (ROOT / name).read_text(encoding="utf-8")):
+            if not (ROOT / page).exists():
+                missing.append(f"{name}: {page}")
+    assert missing == []

@@ -43,7 +43,7 @@ class OnDemand(Transport):
     """Any number of clients in this process: the one that was asked longest ago makes room for the next.
 
     What a client remembers waits in the file `parked(name)` while it is away, so neither memory nor open files grow
-    with the number of clients (docs/transfer_protocol.md).
+    with the number of clients (docs/how_to/pretrain_and_finetune.md).
     """
 
     def __init__(
