@@ -36,7 +36,7 @@ HARSH = Faults.model_validate(
         "spare": ["target"],
     }
 )
-NEEDS_NO_TARGET = {"fedavg", "fedgtst", "fediir", "fedprox", "fedsr", "scaffold"}
+NEEDS_NO_TARGET = {name for name in METHODS if not REGISTRY[name].asks_target}
 NEEDS_NO_SOURCE = {"oracle", "target_only", "finetune_head", "finetune_whole"}
 OFFLINE = {"finetune_offline"}
 """First the sources alone, then the target alone."""
