@@ -6,7 +6,9 @@ rule partition:
         orders=expand(
             f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients
         ),
-        images=expand(f"{ROOT}/clients/{{client}}/images.npy", client=study.split.clients),
+        images=expand(
+            f"{ROOT}/clients/{{client}}/images.npy", client=study.split.clients
+        ),
         summary=multiext(f"{ROOT}/", "ingest.json", "cohort.json", "leakage.json"),
     log:
         f"{ROOT}/logs/partition.log",

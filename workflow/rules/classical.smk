@@ -21,7 +21,9 @@ rule features:
         gpu=1 if study.train.device == "cuda" else 0,
         runtime=60,
     params:
-        settings=settings("phantom", "data", "split", "image", "model", source="features"),
+        settings=settings(
+            "phantom", "data", "split", "image", "model", source="features"
+        ),
     shell:
         "fdamed features --client {wildcards.client} --backbone {wildcards.backbone:q} "
         "--target {wildcards.target} --seed {wildcards.seed} --threads {threads} 2> {log:q}"

@@ -45,7 +45,8 @@ CLASSICAL = [n for n, run in RUNS.items() if catalog()[run.method].get("classica
 FEDERATED = [n for n in RUNS if n not in CLASSICAL]
 COMMANDS = "fdamed.cli.commands"
 DATA = [
-    f"{COMMANDS}.{c}" for c in ("phantom", "ingest", "split", "cache", "leakage", "partition")
+    f"{COMMANDS}.{c}"
+    for c in ("phantom", "ingest", "split", "cache", "leakage", "partition")
 ]
 # Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
 SOURCE = {
@@ -220,7 +221,9 @@ def audit_files():
     )
     # Public sets have no patients of whom a model could tell.
     if study.audit.membership and FEDERATED and study.data.layout != "benchmark":
-        found += expand(f"{ROOT}/membership/{{client}}.json", client=study.split.clients)
+        found += expand(
+            f"{ROOT}/membership/{{client}}.json", client=study.split.clients
+        )
     return found
 
 
