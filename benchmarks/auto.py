@@ -17,7 +17,7 @@ import torch
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Role
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
 from fdamed.federation.server import Server
@@ -46,7 +46,8 @@ def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[Serve
         n = labeled if name == "target" else images
         data = Labeled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
-        sites[name] = Client(name, data, model, recipe, 0, RELEASE, floor=NO_FLOOR)
+        role: Role = "target" if name == "target" else "source"
+        sites[name] = Client(name, data, model, recipe, 0, RELEASE, role=role, floor=NO_FLOOR)
     return Server(InProcess(sites), "target", "auto"), Weights(x=model.read())
 
 

@@ -48,7 +48,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.config.study import Model, Recipe
     from fdamed.data.loader import load
     from fdamed.federation.checkpoint import Checkpoints, Record
-    from fdamed.federation.client import Client
+    from fdamed.federation.client import Client, Role
     from fdamed.federation.method import Model as Weights
     from fdamed.federation.server import Server
     from fdamed.federation.transport.in_process import OnDemand
@@ -65,7 +65,8 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
 
     def hospital(name: str) -> Client:
         data = load(root / name, splits=("train",))
-        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
+        role: Role = "target" if name == "target" else "source"
+        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, floor=NO_FLOOR)
         if remember:
             site.memory["own"] = torch.zeros(model.layout.size)
         return site

@@ -43,6 +43,7 @@ def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> di
         with_heads = auxiliary and source
         out[name] = Client(
             name=name,
+            role="source" if source else "target",
             data=data,
             model=model,
             recipe=Recipe(lr=1e-3, batch=32) if source else Recipe(lr=2e-4, batch=16),

@@ -24,7 +24,7 @@ import fdamed.methods  # noqa: F401  (registers the methods)
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Role
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
@@ -44,7 +44,8 @@ def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> Se
     sites = {}
     for i, data in enumerate(sets):
         client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
-        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, floor=NO_FLOOR)  # type: ignore[arg-type]
+        role: Role = "target" if client == "target" else "source"
+        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, role=role, floor=NO_FLOOR)  # type: ignore[arg-type]
     return Server(InProcess(sites), "target", name)
 
 

@@ -57,7 +57,9 @@ def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
     initialize(net, stream(0, "net").torch)
     model, sites = FlatModel(net), {}
     for name in ("north", "south", "target"):
-        sites[name] = Client(name, drawn(name, IMAGES), model, RECIPE, 0, RELEASE)
+        sites[name] = Client(
+            name, drawn(name, IMAGES), model, RECIPE, 0, RELEASE, role="target" if name == "target" else "source"
+        )
         if setting and name != "target":
             sites[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
     begin = time.process_time()

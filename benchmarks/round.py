@@ -74,6 +74,7 @@ def main() -> None:
             Recipe(lr=1e-3, batch=BATCH),
             0,
             released,
+            role="target" if name == "target" else "source",
             floor=NO_FLOOR,
         )
         for name, data in zip(names, sets, strict=True)

@@ -22,7 +22,7 @@ from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
 from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Role
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
@@ -54,7 +54,8 @@ def main() -> None:
     sites = {}
     for name in names:
         data = Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
-        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, floor=NO_FLOOR)
+        role: Role = "target" if name == "target" else "source"
+        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, floor=NO_FLOOR)
     server = Server(InProcess(sites), "target", "fedavg", robust)
     server.validator.images = dict.fromkeys(names, IMAGES)
     server.validator.class_shares = dict.fromkeys(names, (0.5, 0.5))

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ TRAINED = frozenset({"weights", "update"})
 """Kinds that local steps have made."""
 
 
+Role = Literal["source", "target"]
+
+
 @dataclass
 class Client:
     """What a step may see: this hospital and nothing else."""
@@ -39,6 +42,7 @@ class Client:
     recipe: Recipe
     seed: int
     release: frozenset[str]
+    role: Role = field(kw_only=True)
     auxiliary: Auxiliary | None = None
     heads: FlatModel | None = None
     precision: str = "float32"

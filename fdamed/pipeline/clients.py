@@ -85,6 +85,7 @@ def hospital(
     noise = _mechanism(config, spec, folder) if source else None
     return Client(
         name=client,
+        role="source" if source else "target",
         data=data,
         model=model or resident(config),
         recipe=train.source if source or every else train.target,

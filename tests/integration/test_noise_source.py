@@ -80,6 +80,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
             Recipe(lr=1e-3, batch=32),
             seed,
             RELEASE,
+            role="target" if name == TARGET else "source",
             floor=NO_FLOOR,
         )
         for name, own in data.items()

@@ -87,6 +87,7 @@ def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, pos
     data = radiographs(name, IMAGES[name], seed, positives)
     return Client(
         name=name,
+        role="target" if name == TARGET else "source",
         data=data if labels or name != TARGET else data.without_labels(),
         model=resident,
         recipe=Recipe(lr=0.004, batch=16) if name == TARGET else Recipe(lr=0.01, batch=16),

@@ -69,6 +69,7 @@ def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: 
     data = images(name)
     return Client(
         name=name,
+        role="target" if target else "source",
         data=data if labels or not target else data.without_labels(),
         model=resident or model(),
         recipe=Recipe(lr=0.01, batch=4) if target else Recipe(lr=0.02, batch=4),

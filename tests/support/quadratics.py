@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Recipe
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Role
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.flat import FlatModel
@@ -34,7 +34,9 @@ class Parabola(nn.Module):
 
 def hospital(name: str, model: FlatModel, recipe: Recipe) -> Client:
     row = np.array([CURVES.get(name, (1.0, 0.0))] * 2, np.float32)
-    return Client(name, Labeled(row, np.zeros(2, np.int64), {}), model, recipe, 0, hospitals.RELEASE, floor=NO_FLOOR)
+    data = Labeled(row, np.zeros(2, np.int64), {})
+    role: Role = "target" if name == "target" else "source"
+    return Client(name, data, model, recipe, 0, hospitals.RELEASE, role=role, floor=NO_FLOOR)
 
 
 def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:

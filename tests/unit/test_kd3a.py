@@ -550,6 +550,7 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
         data = Labeled(x.astype(np.uint8), y.astype(np.int64), {})
         sites[name] = Client(
             name=name,
+            role="target" if name == "target" else "source",
             data=data.without_labels() if name == "target" else data,
             model=resident,
             recipe=Recipe(lr=0.02, batch=20, epochs=2),

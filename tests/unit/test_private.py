@@ -444,5 +444,7 @@ def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest
 
 def test_a_site_without_noise_is_trained_as_ever() -> None:
     data = Labeled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
-    site = Client("a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, floor=NO_FLOOR)
+    site = Client(
+        "a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, role="source", floor=NO_FLOOR
+    )
     assert site.noise is None and site.account is None and lines_in(site.memory) == []

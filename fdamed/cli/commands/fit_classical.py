@@ -137,6 +137,7 @@ def site(config: Config, row: Row, client: str, target: str, seed: int, model: F
         memory[QUESTIONS] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
     return Client(
         name=client,
+        role="target" if client == target else "source",
         data=data,
         model=model or resident(config),
         recipe=config.train.target if client == target else config.train.source,

@@ -63,7 +63,7 @@ class Local:
         heads = (self.auxiliary.heads,) if self.auxiliary else ()
         self.players = (self.client.model, *heads, *self.opponents)
         recipe = self.client.recipe
-        if recipe.optimizer == "adam" and not hasattr(self.client.data, "y"):
+        if recipe.optimizer == "adam" and self.client.role == "target":
             recipe = recipe.model_copy(update={"lr": recipe.lr * self.pace})
         others = tuple(Optimizer(p, self.client.recipe) for p in self.players[1:])
         self.optimizers = (Optimizer(self.client.model, recipe), *others)
@@ -131,7 +131,7 @@ def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int)
     if data.noise:
         x = noisy(x, data.noise, rng.child("noise", epoch, number))
     own = rng.child("batch", epoch, number)
-    if not hasattr(data, "y"):
+    if client.role == "target":
         return Batch(x, None, {}, own)
     known = cast("Labeled", data)
     heads: tuple[str, ...] = client.auxiliary.heads if client.auxiliary else ()

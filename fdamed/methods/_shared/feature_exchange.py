@@ -261,7 +261,7 @@ def _resume(client: Client, g: Tensor) -> tuple[Local, Callable[[Tensor, Batch],
         objective: Callable[[Tensor, Batch], Tensor] = lambda f, batch: local.task(f, batch) + pull(f)  # noqa: E731
     else:
         d, on_f = branches(client, client.memory[f"{_KEPT}d"]), bool(int(client.memory[f"{_KEPT}on_f"]))
-        labeled = hasattr(client.data, "y")
+        labeled = client.role == "source"
         others: tuple[FlatModel, ...] = (d, opponents(client)) if labeled else (d,)
         local = Local(client, others, pace)
         if labeled:

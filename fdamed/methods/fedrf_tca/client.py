@@ -157,7 +157,7 @@ def tell(client: Client, ask: Call) -> Told:
         # Replacing one image moves the mean over b images by 2/b at most.
         images = sum(len(b.x) for b in batches)
         x += ask.noise * 2.0 / images * torch.randn(len(x), generator=client.rng.child("noise").torch)
-    return Told(x=x if hasattr(client.data, "y") else -x)
+    return Told(x=x if client.role == "source" else -x)
 
 
 @step("fedrf_tca.train")
@@ -187,7 +187,7 @@ def learn(client: Client, ask: Lesson) -> Learned:
     vector, cut = parts.read(), len(parts.module.aligner.weight.flatten())  # type: ignore[operator, union-attr]
     w, c = vector[:cut].clone(), vector[cut:].clone()
     client.memory |= {"fedrf.g": client.model.read(), "fedrf.w": w, "fedrf.step": torch.tensor([first + steps])}
-    if hasattr(client.data, "y"):
+    if client.role == "source":
         client.memory["fedrf.c"] = c
     for i, optimizer in enumerate(local.optimizers):
         client.memory |= {f"fedrf.{i}.{k}": v.clone() for k, v in optimizer.memory().items()}
@@ -245,14 +245,14 @@ def _parts(client: Client, components: int, width: int) -> FlatModel:
     with torch.no_grad():
         if "fedrf.w" in client.memory:
             part.theta[:cut] = client.memory["fedrf.w"].to(part.theta.device)
-        if "fedrf.c" in client.memory and hasattr(client.data, "y"):
+        if "fedrf.c" in client.memory and client.role == "source":
             part.theta[cut:] = client.memory["fedrf.c"].to(part.theta.device)
     return part
 
 
 def _paced(client: Client, pace: float) -> Client:
     """The target with its share of the learning rate, for G and for W; with SGD, and at a source, as it is."""
-    if hasattr(client.data, "y") or client.recipe.optimizer != "adam":
+    if client.role == "source" or client.recipe.optimizer != "adam":
         return client
     return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
 
