@@ -15,6 +15,7 @@ import torch
 from fdamed.cli.commands import evaluate, federate, init, partition
 from fdamed.config.faults import Faults
 from fdamed.config.study import Config, Privacy, Recipe
+from fdamed.config.validation import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import Stream, stream
@@ -68,7 +69,7 @@ def begun(name: str, smallest: int = 0, **recipe):
 
 
 def call(**changes):
-    return Call(**({"smallest": 0, "frozen": 0, "noise": 0.0, "whole": 0} | changes))
+    return Call(**({"frequencies": N, "smallest": 0, "frozen": 0, "noise": 0.0, "whole": 0} | changes))
 
 
 def lesson(others, **changes):
@@ -606,8 +607,9 @@ def test_one_source_averages_with_the_target_alone() -> None:
     assert torch.allclose(state.w, (sent["north"] + sent["target"]) / 2, atol=1e-7)
 
 
-def test_an_aligner_that_dwarfs_the_others_is_left_out_by_name() -> None:
+def test_with_norm_checks_an_aligner_that_dwarfs_the_others_is_rejected() -> None:
     server = federation()
+    server.validator.settings = Validation(norms=Norms())
     deliver = server.transport.deliver
 
     def swollen(client, step, nth, msg):
