@@ -23,6 +23,7 @@ from fdamed.data.phantom import findings
 from fdamed.data.phantom.population import draw_cohort
 from fdamed.data.phantom.render import render
 from fdamed.federation.client import Client
+from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.kd3a.method import KD3A
 from fdamed.models.backbone import build, initialize
@@ -85,7 +86,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
         )
         for name, own in data.items()
     }
-    federation = InProcess(sites, TARGET, "kd3a")
+    federation = Server(InProcess(sites), TARGET, "kd3a")
     method = KD3A()
     state, weights = method.start(model.read()), []
     for r in range(1, ROUNDS + 1):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fdamed.config.validation import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled
@@ -146,6 +147,7 @@ def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
 @pytest.mark.parametrize("wire", ["fourier", "features"])
 def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
     server = federation(features=True)
+    server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)
     theta, record = run(FDan(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
     assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0

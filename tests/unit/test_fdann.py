@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fdamed.config.validation import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.absences import DroppedOut
@@ -155,6 +156,7 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
 @pytest.mark.parametrize("wire", ["discriminator", "features"])
 def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
     server = federation(features=True)
+    server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)
     theta, record = run(FDann(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
     assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
