@@ -221,7 +221,7 @@ def side_by_side(function: Callable[[Sequence[Block]], list[T]], work: Sequence[
     for block in work:
         seen += block[2] - block[1]
         parts[next(k for k, end in enumerate(ends) if seen <= end or k == threads - 1)].append(block)
-    return [result for part in _pool(threads).map(function, parts) for result in part]
+    return [result for part in _pool(threads).map(function, filter(None, parts)) for result in part]
 
 
 @cache

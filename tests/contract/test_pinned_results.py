@@ -1,4 +1,4 @@
-"""The results of every method and its variants, bit for bit as they were pinned (tests/support/pins.py)."""
+"""The results of every method and its variants are as they were pinned (tests/support/pins.py)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def alive() -> Tensor:
     return model.read()
 
 
-def results(case: Case) -> pins.Digests:
+def results(case: Case) -> pins.Found:
     method = REGISTRY[case.method](**case.options)
     server = hospitals.in_process(labels=method.target_labels, auxiliary=case.auxiliary)
     for site in clients_of(server).values():
@@ -112,9 +112,9 @@ def results(case: Case) -> pins.Digests:
     kept = {f"{p}/{k}": s.memory[k] for p, s in clients_of(server).items() for k in method.keeps if k in s.memory}
     server.close()
     found = {
-        "weights": pins.of_tensor(theta),
+        "weights": pins.of_tensors({"": theta}),
         "ledger": pins.of_ledger(record.ledger),
-        "metrics": pins.of_json(record.metrics),
+        "metrics": pins.of_metrics(record.metrics),
     }
     return found | ({"kept": pins.of_tensors(kept)} if kept else {})
 

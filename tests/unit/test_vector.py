@@ -171,3 +171,14 @@ def test_a_huge_source_is_bounded_by_the_target_in_the_true_projection() -> None
     huge = S.clone()
     huge[0] *= 1e6
     torch.testing.assert_close(vector.fedgp(T, huge, LAYOUT, 0.25), vector.fedgp(T, S, LAYOUT, 0.25))
+
+
+def test_a_thread_without_a_block_does_not_disturb_the_sums() -> None:
+    """The first block is larger than half of the work: of two threads, one gets nothing."""
+    work = [(0, 0, 100), (1, 100, 101), (2, 101, 102), (3, 102, 103)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert vector.side_by_side(lambda part: [(part[0], part[-1])], work) == [(work[0], work[-1])]
+    finally:
+        torch.set_num_threads(before)

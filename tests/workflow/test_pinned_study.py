@@ -13,8 +13,6 @@ RUNS = ("fedavg", "gp", "kd3a")
 
 
 def test_a_study_ends_with_the_pinned_weights(tmp_path: Path) -> None:
-    if not pins.REPIN:
-        pins.section("study")  # skips before the study runs
     folders = {run: f"results/pinned/runs/{run}/edema/0" for run in RUNS}
     wanted = [f"{folder}/theta.safetensors" for folder in folders.values()]
     done = snakemake(tmp_path, "--", *wanted, config=REPO / "tests" / "workflow" / "pinned.yaml")
