@@ -16,6 +16,7 @@ RENAMED = {
     "split.parties": "clients",
     "split.labelled": "labeled",
     "image.equalise": "equalize",
+    "audit.probe": "attributes",
     "train.network": "transport",
     "train.guard": "validation",
     "train.unreliable": "faults",

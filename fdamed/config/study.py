@@ -22,7 +22,7 @@ __all__ = ["Audit", "Config", "Decay", "Image", "Model", "Privacy", "Published",
 class Audit(Strict):
     """Privacy and fairness checks of the trained models (docs/reference/statistics.md, docs/explanation/privacy.md)."""
 
-    probe: bool = True
+    attributes: bool = True
     """Attribute inference: how well sex, age, race and view can be read from the models' features."""
     membership: bool = True
     """Membership inference: how well each model reveals which patients it was trained on."""

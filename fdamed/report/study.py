@@ -243,7 +243,9 @@ def read_study(config: Config) -> Study:
         ingest=read_json(folder / "ingest.json"),
         leakage=read_json(folder / "leakage.json"),
         advice={t: _optional(folder / "advice" / f"{t}.json") for t in targets} if config.advise else {},
-        audits={t: audit | {"probe": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()},
+        audits={
+            t: audit | {"attributes": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()
+        },
         membership=[found for found in members if found] if config.audit.membership else [],
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +61,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(study: Path, capfd) -> None:
-    assert main(["advise", "--config", str(study / "config.json")]) == 0
-    folder = study / "results" / "small" / "advice"
-    advice = json.loads((folder / "target.json").read_text())
+@pytest.fixture(scope="module")
+def advised(study: Path) -> Path:
+    """The folder of the study's advice."""
+    with redirect_stderr(io.StringIO()) as messages:
+        assert main(["advise", "--config", str(study / "config.json")]) == 0
+    assert "target: " in messages.getvalue()
+    return study / "results" / "small" / "advice"
+
+
+def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(advised: Path) -> None:
+    advice = json.loads((advised / "target.json").read_text())
     sources = {s["source"]: s for s in advice["sources"]}
     assert sources["twin"]["cosine"]["value"] > 0.3 > 0.0 > sources["opposite"]["cosine"]["value"]
     assert sources["twin"]["d2"]["value"] < sources["opposite"]["d2"]["value"]
@@ -71,21 +80,22 @@ def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(
     assert advice["cost"]["share"] <= 0.05
     assert advice["ranking"][0]["method"] == advice["recommended"]["method"] != "fedavg"
     assert set(advice["runs"]) == {"fedavg", "target_only", "fedda-beta-0.25", "fedda-beta-0.5", "fedgp"}
-    assert "target: " in capfd.readouterr().err
-    picture = (folder / "target.svg").read_text()
+    picture = (advised / "target.svg").read_text()
     assert picture.startswith("<svg") and "twin" in picture and "opposite" in picture
 
 
-def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_target(study: Path) -> None:
-    lines = (study / "results" / "small" / "advice" / "target.ledger.jsonl").read_text().splitlines()
+def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_target(advised: Path) -> None:
+    lines = (advised / "target.ledger.jsonl").read_text().splitlines()
     out = {(line["from"], line["kind"]) for line in map(json.loads, lines) if line["from"] != "server"}
     assert {kind for client, kind in out if client == "target"} == {"count", "scalar", "statistic"}
     assert {kind for client, kind in out if client == "twin"} == {"weights", "update", "count", "scalar", "statistic"}
 
 
 @pytest.mark.slow
-def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(study: Path, tmp_path: Path) -> None:
-    file = study / "results" / "small" / "advice" / "target.json"
+def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(
+    study: Path, advised: Path, tmp_path: Path
+) -> None:
+    file = advised / "target.json"
     before = file.read_bytes()
     config = json.loads((study / "config.json").read_text())
     config["train"]["transport"] = "multiprocess"
@@ -94,8 +104,8 @@ def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(study: Pat
     assert file.read_bytes() == before
 
 
-def test_the_advice_can_be_scored(study: Path) -> None:
-    advice = json.loads((study / "results" / "small" / "advice" / "target.json").read_text())
+def test_the_advice_can_be_scored(advised: Path) -> None:
+    advice = json.loads((advised / "target.json").read_text())
     told = score(advice, {"fedavg": 0.6, "target_only": 0.7, "fedgp": 0.8, "fedda-beta-0.5": 0.75, "oracle": 0.9})
     assert told is not None and told.runs == 4 and told.best == "fedgp"
 

@@ -4,12 +4,17 @@ import json
 import logging
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fdamed.cli import main as cli
 from fdamed.cli.parser import commands
+from fdamed.core.logs import show_on_stderr
+from fdamed.federation.client import Client
+from fdamed.federation.transport.multiprocess import Processes
+from tests.support import federation as hospitals
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,3 +99,24 @@ def test_log_messages_go_to_standard_error_and_can_be_silenced(option, expected,
         logger.log(level, text)
     shown = capsys.readouterr().err.splitlines()
     assert [line.removeprefix("warning: ") for line in shown] == expected
+
+
+def talkative(name: str) -> Client:
+    """A client that logs while it is built, in its own process."""
+    logging.getLogger("fdamed.some.module").info(f"{name} is built")
+    logging.getLogger("fdamed.some.module").warning(f"{name} has few images")
+    return hospitals.hospital(name)
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [("info", ["target is built", "warning: target has few images"]), ("error", [])]
+)
+def test_the_messages_of_client_processes_are_shown_like_those_of_the_server(level, shown, capfd, monkeypatch) -> None:
+    monkeypatch.setenv("FDAMED_LOG", level)
+    show_on_stderr()
+    transport = Processes(
+        {"target": partial(talkative, "target")}, hospitals.model().layout, "test", {"target": hospitals.RELEASE}
+    )
+    assert transport.state("target") is not None
+    transport.close()
+    assert capfd.readouterr().err.splitlines() == shown

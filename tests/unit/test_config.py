@@ -174,6 +174,7 @@ def test_a_variant_is_merged_over_the_file_and_several_are_merged_in_turn() -> N
         (changed(split__clients=10), "`split.clients` is now `split.n_clients`"),
         (changed(split__labelled=9), "`split.labelled` is now `split.labeled`"),
         (changed(image={"equalise": True}), "`image.equalise` is now `image.equalize`"),
+        (changed(audit={"probe": False}), "`audit.probe` is now `audit.attributes`"),
         (changed(train={"network": "processes"}), "`train.network` is now `train.transport`"),
         (changed(train={"guard": {}}), "`train.guard` is now `train.validation`"),
         (changed(train={"unreliable": {}}), "`train.unreliable` is now `train.faults`"),

@@ -141,24 +141,24 @@ def probe() -> dict:
 
 
 def test_attribute_inference_is_drawn_and_heads_are_ordered_by_their_effect(audit) -> None:
-    whole = study(A=audit | {"runs": {"gp_aux": [0], "gp": [0]}, "probe": probe()})
+    whole = study(A=audit | {"runs": {"gp_aux": [0], "gp": [0]}, "attributes": probe()})
     shown = attribute_inference.shown(whole)["A"]
     assert [run for run, _ in shown["rows"]] == ["untrained", "gp", "gp_aux"]
     assert [(h["attribute"], h["significant"]) for h in shown["heads"]] == [("sex", True), ("age", False)]
-    drawn = attribute_inference.plots(whole)["probe_A"]
+    drawn = attribute_inference.plots(whole)["attributes_A"]
     assert "gp_aux: sex 0.700, 0.600 to 0.800" in drawn and drawn.count('class="mark') == 5
     assert drawn.count('class="cross') == 5 and "&lt;i&gt;" not in drawn
     for nothing in (None, {"attributes": {}, "images": 0}):
-        assert attribute_inference.shown(study(A=audit | {"probe": nothing})) == {}
+        assert attribute_inference.shown(study(A=audit | {"attributes": nothing})) == {}
 
 
 def test_audits_of_all_targets_are_in_the_tables(audit) -> None:
-    seeds = audit | {"pairs": [p | {"seeds": 1, "cohens_h": 0.1} for p in audit["pairs"]], "probe": probe()}
+    seeds = audit | {"pairs": [p | {"seeds": 1, "cohens_h": 0.1} for p in audit["pairs"]], "attributes": probe()}
     modules = (attribute_inference, calibration, comparison, subgroups)
     sheets = {name: sheet for m in modules for name, sheet in m.tables(study(A=seeds, B=seeds)).items()}
     assert len(sheets["pairs"]) == 6 and set(sheets["pairs"]["target"]) == {"A", "B"}
-    assert sheets["probe"].set_index(["target", "attribute", "run"]).loc[("A", "age", "gp"), "r2"] == 0.1
-    assert sheets["probe_heads"]["heads"].tolist() == ["sex"] * 4
+    assert sheets["attributes"].set_index(["target", "attribute", "run"]).loc[("A", "age", "gp"), "r2"] == 0.1
+    assert sheets["attributes_heads"]["heads"].tolist() == ["sex"] * 4
     assert set(sheets["subgroups"]["metric"]) >= {"auc", "brier", "calibration_error"}
     assert len(sheets["gaps"]) == 2 and len(sheets["calibration"]) == 2
     assert all(sheet.empty for m in modules for sheet in m.tables(study()).values())

@@ -58,7 +58,12 @@ def test_every_artifact_of_the_contract_is_there(study: Path) -> None:
     for name in ("advice/edema.json", "advice/edema.svg", "advice/edema.ledger.jsonl", "report/tables/advice.csv"):
         assert (root / name).stat().st_size > 0, name
     assert 'id="advice"' in (root / "report/index.html").read_text(encoding="utf-8")
-    for name in ("audit/edema.json", "attributes/edema.json", "report/tables/pairs.csv", "report/tables/probe.csv"):
+    for name in (
+        "audit/edema.json",
+        "attributes/edema.json",
+        "report/tables/pairs.csv",
+        "report/tables/attributes.csv",
+    ):
         assert (root / name).stat().st_size > 0, name
     for name in ("membership/lesion.json", "membership/edema.json", "report/tables/membership.csv"):
         assert (root / name).stat().st_size > 0, name
@@ -107,7 +112,7 @@ def test_every_hospital_asks_the_models_it_had_a_part_in_who_trained_them(study:
 
 def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     without = tmp_path / "without.yaml"
-    without.write_text(TINY.read_text().replace("advise: true", "audit: {probe: false, membership: false}"))
+    without.write_text(TINY.read_text().replace("advise: true", "audit: {attributes: false, membership: false}"))
     dry = snakemake(tmp_path, "-n", config=without)
     assert dry.returncode == 0 and "audit" in dry.stdout and "rule attributes" not in dry.stdout
     assert "membership" not in dry.stdout

@@ -215,7 +215,7 @@ def advice_files():
 
 def audit_files():
     """What every target releases of its audit and, if configured, of attribute and membership inference."""
-    kinds = ["audit", "attributes"] if study.audit.probe and FEDERATED else ["audit"]
+    kinds = ["audit", "attributes"] if study.audit.attributes and FEDERATED else ["audit"]
     found = expand(
         f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.split.targets
     )

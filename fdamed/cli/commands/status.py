@@ -84,7 +84,10 @@ def files_of(config: Config, places: Places) -> dict[str, bool]:
         "report": [root / "report" / "index.html"],
     }
     trained = not all(map(is_classical, config.expanded_runs().values()))
-    advised, probed = ("advise",) if config.advise else (), ("attributes",) if config.audit.probe and trained else ()
+    advised, probed = (
+        ("advise",) if config.advise else (),
+        ("attributes",) if config.audit.attributes and trained else (),
+    )
     asked = config.audit.membership and trained and not isinstance(config.data, Benchmark)
     steps = (*data, "init", *advised, "audit", *probed, *(("membership",) if asked else ()), "track", "report")
     return {step: all(path.exists() for path in made[step]) for step in steps}

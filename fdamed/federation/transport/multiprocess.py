@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from fdamed.core.errors import FdamedError
+from fdamed.core.logs import LEVEL, show_on_stderr
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Client, Step, open_door, pack, unpack
 from fdamed.federation.client_state import pack_state, unpack_state
@@ -93,6 +95,8 @@ class Processes(Transport):
 def _serve(line: Connection, build: Callable[[], Client], method: str, threads: int) -> None:
     """A client's process: answer until the line is closed. `build` imports the steps."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM tells every process to end; the server decides, and hangs up
+    if LEVEL in os.environ:  # the server's process shows its messages
+        show_on_stderr()
     torch.set_num_threads(threads)
     try:
         client = build()

@@ -21,7 +21,7 @@ def probed(study: Study) -> dict[str, tuple[Audit, list[str]]]:
     """Target -> its probe and the probed models, the untrained one first."""
     out = {}
     for view, audit, runs in audited(study):
-        probe = audit.get("probe")
+        probe = audit.get("attributes")
         if probe and probe["attributes"]:
             out[view.name] = (probe, [UNTRAINED, *(run for run in runs if run in probe["runs"])])
     return out
@@ -49,7 +49,7 @@ def shown(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def plots(study: Study) -> dict[str, Markup]:
-    return {f"probe_{t}": plot_of(probe, names, study.index) for t, (probe, names) in probed(study).items()}
+    return {f"attributes_{t}": plot_of(probe, names, study.index) for t, (probe, names) in probed(study).items()}
 
 
 def plot_of(probe: Audit, names: Sequence[str], index: dict[str, int]) -> Markup:
@@ -72,7 +72,7 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
     known = [
         (target, attribute, told)
         for target, audit in study.audits.items()
-        for attribute, told in ((audit.get("probe") or {}).get("attributes") or {}).items()
+        for attribute, told in ((audit.get("attributes") or {}).get("attributes") or {}).items()
     ]
     found = [
         (target, attribute, run, *(f[k] for k in ENDS), f.get("shuffled"), f.get("r2"))
@@ -85,8 +85,10 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
         for pair in told["heads"]
     ]
     return {
-        "probe": pd.DataFrame(found, columns=["target", "attribute", "run", *ENDS, "shuffled", "r2"]),
-        "probe_heads": pd.DataFrame(heads, columns=["target", "attribute", "run", "without_heads", "heads", *ENDS]),
+        "attributes": pd.DataFrame(found, columns=["target", "attribute", "run", *ENDS, "shuffled", "r2"]),
+        "attributes_heads": pd.DataFrame(
+            heads, columns=["target", "attribute", "run", "without_heads", "heads", *ENDS]
+        ),
     }
 
 
