@@ -1,220 +1,210 @@
-"""The model card of an exported model, in the order of Mitchell et al. (2019), filled from the study's files.
+"""The model card of an exported model (Mitchell et al., 2019): `model_card.md.jinja`, filled from the study's files.
 
-What the study did not measure is said to be not measured; counts and scores that tell of few persons are not here.
+Everything that the study did not measure is marked as such; small counts, and scores of small groups, are hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from fdamed.config.loader import catalog
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
-from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.protocol import SPLITS
-from fdamed.export.document import Block, Heading, Items, Table, Text
-from fdamed.export.model_card_limits import MANY, limits, privacy
-from fdamed.export.model_card_scores import NOT_MEASURED, calibration, scores, subgroups
-from fdamed.report.formatting import count, megabytes
+from fdamed.core.files import read_json
+from fdamed.core.run_record import Record, study
+from fdamed.evaluation import protocol
+from fdamed.evaluation.costs import sent
+from fdamed.evaluation.formatting import NOISE_MODES, count, interval, megabytes
+from fdamed.evaluation.intervals import over_seeds
+from fdamed.evaluation.run_tables import tidy
+
+NOT_MEASURED = "not measured"
+METRICS = {
+    "auc": "AUC",
+    "acc": "accuracy",
+    "balanced_acc": "balanced accuracy",
+    "sensitivity": "sensitivity at the threshold",
+    "specificity": "specificity at the threshold",
+    "sens_at_spec90": "sensitivity at 90 % specificity",
+    "f1": "F1",
+    "ap": "average precision",
+    "brier": "Brier score",
+}
+ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
+MANY = 20
+"""Hospitals that a table or a sentence shows at most."""
+Rows = list[list[str]]
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the card is written from; `about` is model.json."""
+def render(config: Config, record: Record, about: Mapping[str, Any], kept: bool) -> tuple[str, str]:
+    """The card as Markdown and as an HTML page; `about`: model.json, `kept`: the model never left its hospital."""
+    from markdown_it import MarkdownIt
 
-    config: Config
-    about: Mapping[str, Any]
-    paper: str
-    labeled: int | float | str
-    target_labels: bool
-    """Whether the method uses the target's few labels."""
-    every_label: bool
-    parameters: int
-    sizes: pd.DataFrame
-    rejected: Sequence[tuple[str, str]]
-    leakage: Mapping[str, Any] | None
-    own: Mapping[str, float | str]
-    """Score of the exported seed at the target, or why there is none."""
-    over_seeds: Mapping[str, Interval]
-    seeds: Sequence[int]
-    elsewhere: Mapping[str, Mapping[str, float | str]]
-    """The same for the other hospitals where the run was scored."""
-    audit: Mapping[str, Any] | None
-    sent: pd.DataFrame
-    noise: float
-    private: Mapping[str, Any] | None
-    """`privacy` of run.json: what noise at the sources cost."""
-    kept: bool
-    """Whether the model never left its hospital in the study."""
-
-    @property
-    def study(self) -> Mapping[str, Any]:
-        return dict(self.about["study"])
-
-    @property
-    def smallest(self) -> int:
-        return self.config.privacy.smallest_cell
+    folder = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown; the page is escaped below
+    environment.filters |= {"count": count, "vague": partial(vague, smallest=config.privacy.smallest_cell)}
+    facts = _facts(config, record, about)
+    card = environment.get_template("model_card.md.jinja").render(config=config, about=about, kept=kept, **facts)
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+    body = markdown.render(card)
+    page = environment.overlay(autoescape=True).get_template("model_card.html")
+    return card, page.render(title=f"Model card: {record.key}", body=Markup(body))  # noqa: S704 - escaped by MarkdownIt
 
 
-def blocks(facts: Facts) -> list[Block]:
-    """The whole card."""
-    study = facts.study
-    out: list[Block] = [Heading(f"Model card: {study['title']} for {study['target']} ({study['study']})", 1)]
-    if study["synthetic"]:
-        told = "Trained on synthetic phantoms drawn by a program: nothing in this card is about real patients."
-        out.append(Text(told, warning=True))
-    return [
-        *out,
-        *_details(facts),
-        *_use(facts),
-        *_data(facts),
-        *_sent(facts),
-        *scores(facts),
-        *subgroups(facts),
-        *calibration(facts),
-        *privacy(facts),
-        *limits(facts),
-        *_provenance(facts),
-    ]
+def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of the template, from the files of the study that may be shared."""
+    root, smallest, run = Path(config.results) / config.study, config.privacy.smallest_cell, record.run
+    records, _ = study(root / "runs", [(run, record.target, seed) for seed in config.seeds])
+    audit = _optional(root / "audit" / f"{record.target}.json")
+    methods = [catalog()[method] for method in (record.method, str(record.phases[-1]["method"]))]
+    groups = group_rows(audit, run)
+    calibration = audit.get("calibration", {}).get(run)
+    views = about["preprocessing"]["steps"][0]["views"] if about["preprocessing"] else []
+    return {
+        "paper": methods[0]["paper"],
+        "parameters": record.facts["parameters"],
+        "images": f"{' or '.join(views)} chest radiographs" if views else "images like those of the study",
+        "is_radiographs": isinstance(config.split, Split),
+        "cohort": _cohort(protocol.sizes(read_json(root / "cohort.json"), smallest), record.target),
+        "learns": _learns(record.facts["labeled"], methods),
+        "leakage": _optional(root / "leakage.json"),
+        "rejected": protocol.rejects(_optional(root / "ingest.json").get("rejected", {}), smallest),
+        "sent": _sent(sent([record]), record.target),
+        "seeds": [r.seed for r in records],
+        **_scores(tidy(records, smallest), record, audit),
+        "audit": audit,
+        "groups": groups,
+        "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
+        "calibration": calibration and {"error": calibration["error"], "rows": _bins(calibration["bins"])},
+        "differential_privacy": differential_privacy(record.facts.get("privacy")),
+        "smallest": smallest,
+        "noise": record.facts.get("noise"),
+        "provenance": _provenance(about, [r.seed for r in records]),
+    }
 
 
-def _details(facts: Facts) -> list[Block]:
-    about, study = facts.about, facts.study
-    options = ", ".join(f"{k} {v}" for k, v in study["options"].items()) or "none"
-    output, network = about["output"], about["network"]
-    positive = f"; from {output['threshold']:g} on it is called positive" if output["threshold"] is not None else ""
-    apart = "; ".join(f"{form} {value:.1g}" for form, value in about["parity"]["max_difference"].items())
-    shape = " x ".join(map(str, about["input"]["shape"]))
-    return [
-        Heading("Model details"),
-        Items(
-            [
-                f"Method: {study['title']} (`{study['method']}`; {facts.paper}), options: {options}.",
-                f"Network: {network['backbone']}, width {network['width']:g}, {facts.parameters:,} parameters.",
-                f"Input: `{about['input']['name']}`, {shape}, float32 in 0 to 1. How a DICOM, JPEG or PNG file becomes "
-                "that is written in `preprocessing` of model.json; `fdamed predict` does it.",
-                f"Output: `{output['name']}`, one probability each for: {', '.join(output['classes'])}{positive}.",
-                f"Labels: {output['meaning']}.",
-                f"Largest difference from the run's own model: {apart}; compared on {about['parity']['images']} images "
-                f"of the hospital, which are not in this folder, and {about['parity']['random']} random ones.",
-                f"Trained {str(study['trained'] or 'at an unknown time')[:10]} in {study['rounds']} rounds, "
-                f"seed {study['seed']}.",
-            ]
-        ),
-    ]
+def _optional(path: Path) -> dict[str, Any]:
+    return dict(read_json(path)) if path.is_file() else {}
 
 
-def _use(facts: Facts) -> list[Block]:
-    output, target = facts.about["output"], facts.study["target"]
-    views = facts.about["preprocessing"]["steps"][0]["views"] if facts.about["preprocessing"] else []
-    kind = f"{' or '.join(views)} chest radiographs" if views else "images like those of the study"
-    asked = output["positive"] or "the class"
-    return [
-        Heading("Intended use"),
-        Items(
-            [
-                f"Research: to study how well {asked} can be told from {kind} at the hospital `{target}`, and what the "
-                "labeled images of other hospitals add.",
-                "Users: researchers and data scientists who know how the labels below were made.",
-                "**Not** for diagnosis, triage or any decision about a patient: this is no medical device, and no "
-                "clinical validation was done.",
-                f"Not for other labels, other views or other hospitals than `{target}` without a new evaluation there.",
-            ]
-        ),
-    ]
-
-
-def _data(facts: Facts) -> list[Block]:
-    config, study = facts.config, facts.study
-    layout = config.data.layout + (", synthetic" if study["synthetic"] else "")
-    head = ["hospital", "role", *(f"{s}: images (positive)" for s in SPLITS)]
-    rows = []
-    hospitals = {str(client): frame for client, frame in facts.sizes.groupby("hospital", sort=False)}
-    for client in _few(list(hospitals), study["target"]):
-        frame = hospitals[client]
-        cells = {str(row["split"]): row for row in frame.to_dict("records")}
-        role = "target" if client == study["target"] else "source"
-        rows.append([client, role, *(_cell(cells[s]) for s in SPLITS)])
-    told = [
-        *_rest(len(hospitals), len(rows)),
-        f"Data set: {layout}; hospitals cut by {config.split.by}.",
-        f"{_learns(facts)} It is judged on `test`, which no training and no choice has seen.",
-    ]
-    if isinstance(config.split, Split):
-        told.append(f"Rows kept: {config.split.where or 'all'}; images a class and hospital: {config.split.per_class}.")
-    if facts.leakage is None:
-        told.append(f"Patients in two splits or hospitals: {NOT_MEASURED}.")
-    else:
-        names = ("patients_in_two_splits", "patients_in_two_clients", "near_duplicates")
-        splits, clients, alike = (vague(int(facts.leakage[name]), facts.smallest) for name in names)
-        told.append(
-            f"Patients in two splits: {splits}, at two hospitals: {clients}; look-alikes in two splits: {alike}."
-        )
-    refused = ", ".join(f"{reason} {n}" for reason, n in facts.rejected) or "none"
-    told.append(f"Refused files and rows: {refused}.")
-    return [Heading("Training and evaluation data"), Table(head, rows), Items(told)]
-
-
-def _learns(facts: Facts) -> str:
-    if facts.every_label:
-        return "The target learns from all its labels (`train` and `adapt`), as no real target could."
-    if facts.target_labels:
-        return f"The target learns from labeled images: {facts.labeled} (`adapt`)."
+def _learns(labeled: float | str, methods: Sequence[Mapping[str, Any]]) -> str:
+    if any(method["every_target_label"] for method in methods):
+        return "The target learns from all its labels (`train` and `adapt`), which no real target could do."
+    if any(method["target_labels"] for method in methods):
+        return f"The target learns from labeled images: {labeled} (`adapt`)."
     return "The target's labels are not used for learning."
 
 
-def _cell(row: Mapping[Hashable, Any]) -> str:
-    rate = row["rate"]
-    share = f" ({rate:.0%})" if isinstance(rate, float) else f" ({rate})" if rate else ""
-    return f"{count(row['images'])}{share}"
+def _cohort(sizes: pd.DataFrame, target: str) -> dict[str, Any]:
+    """Images and share of positives of each hospital, by split."""
+    rows = {}
+    for client, part in sizes[sizes["split"] != protocol.TOTAL].groupby("hospital", sort=False):
+        shares = [f"{rate:.0%}" if isinstance(rate, float) else rate for rate in part["rate"]]
+        cells = [count(n) + (f" ({share})" if share else "") for n, share in zip(part["images"], shares, strict=True)]
+        rows[str(client)] = [str(client), "target" if client == target else "source", *cells]
+    return _shortened(rows, target) | {"head": [f"{split}: images (positive)" for split in protocol.SPLITS]}
 
 
-def _sent(facts: Facts) -> list[Block]:
-    out: list[Block] = [Heading("What left each hospital")]
-    if facts.sent.empty:
-        return [*out, Text("Nothing: this run learned inside one hospital.")]
-    sums = facts.sent.pivot_table(index="hospital", columns="kind", values="bytes", aggfunc="sum", fill_value=0.0)
-    order = sums.loc[_few([str(name) for name in sums.index], facts.study["target"])]
-    rows = [
-        [str(name), *(megabytes(float(v) / 1e6) if v else "-" for v in cells)]
-        for name, cells in zip(order.index, order.to_numpy(), strict=True)
-    ]
-    steps = sorted({str(step).rpartition(".")[2] for step in facts.sent["step"]})
-    told = [
-        f"Steps in which it was sent: {', '.join(steps)}. Receiver: the server; rows of `server` are models of single "
-        "hospitals that it passed on.",
-        *_rest(len(sums), len(rows)),
-    ]
-    begin = "Images, reports and patient identifiers left no hospital. What did leave, in the whole run, by the ledger:"
-    return [*out, Text(begin), Table(["from", *(str(kind) for kind in sums.columns)], rows), Items(told)]
+def _sent(frame: pd.DataFrame, target: str) -> dict[str, Any]:
+    """Bytes of the whole run by hospital and kind."""
+    sums = frame.pivot_table(index="hospital", columns="kind", values="bytes", aggfunc="sum", fill_value=0.0)
+    rows = {
+        str(name): [str(name), *(megabytes(float(v) / 1e6) if v else "-" for v in cells)]
+        for name, cells in zip(sums.index, sums.to_numpy(), strict=True)
+    }
+    steps = sorted({str(step).rpartition(".")[2] for step in frame["step"]})
+    return _shortened(rows, target) | {"kinds": [str(kind) for kind in sums.columns], "steps": steps}
 
 
-def _few(names: Sequence[str], target: str) -> list[str]:
-    """All hospitals, or where they are many the target and the first of the others."""
-    return list(names) if len(names) <= MANY else [target, *(n for n in names if n != target)][:MANY]
+def _shortened(rows: Mapping[str, list[str]], target: str) -> dict[str, Any]:
+    """The rows of all hospitals; of many, of the target and of the first others."""
+    names = list(rows) if len(rows) <= MANY else sorted(rows, key=lambda name: name != target)[:MANY]
+    return {"rows": [rows[name] for name in names], "more": len(rows) - len(names)}
 
 
-def _rest(there: int, shown: int) -> list[str]:
-    return [f"{there - shown} more hospitals are not shown here."] if there > shown else []
+def _scores(scores: pd.DataFrame, record: Record, audit: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores of the exported seed, over seeds, and over patients; and those at the other hospitals."""
+    here, mine = scores[scores["client"] == record.target], scores[scores["seed"] == record.seed]
+    by_client = {
+        str(client): {row["metric"]: row["why"] or row["value"] for row in part.to_dict("records")}
+        for client, part in mine.groupby("client", sort=False)
+    }
+    own = by_client.pop(record.target, {})
+    shown = {metric: name for metric, name in METRICS.items() if metric in own}
+    repeated, patients = here["seed"].nunique() > 1, audit.get("scores", {})
+    rows = []
+    for metric, name in shown.items():
+        over = interval(over_seeds(here[here["metric"] == metric]["value"])) if repeated else NOT_MEASURED
+        rows.append([name, figure(own[metric]), over, estimate(patients.get(metric, {}).get(record.run))])
+    elsewhere = [[client, *(figure(found.get(m)) for m in shown)] for client, found in by_client.items()]
+    return {"scores": rows, "names": list(shown.values()), "elsewhere": elsewhere}
 
 
-def _provenance(facts: Facts) -> list[Block]:
-    versions, study = facts.about["versions"], facts.study
-    trained = versions.get("trained_with") or {}
+def group_rows(audit: Mapping[str, Any], run: str) -> Rows:
+    """Scores by group of one attribute; where a group's size is hidden, so are its rates, and its AUC is rounded."""
+    rows = []
+    for group in audit.get("groups", []):
+        if run not in group["runs"] or len(group["by"]) > 1:
+            continue
+        found = group["runs"][run]
+        cells = ["hidden", estimate(found.get("auc"), 2), *["hidden"] * 3]
+        if group["n"] is not None:
+            scored = [estimate(found.get(k)) for k in ("auc", "sensitivity", "false_alarms")]
+            cells = [count(group["n"]), *scored, figure(found["calibration_error"])]
+        rows.append([f"{group['by'][0]}: {group['are'][0]}", *cells])
+    return rows
+
+
+def _bins(bins: Sequence[Mapping[str, Any]]) -> Rows:
+    return [[count(b["n"]), figure(b["chance"]), figure(b["rate"])] for b in bins]
+
+
+def differential_privacy(private: Mapping[str, Any] | None) -> str:
+    """The privacy loss of the sources' patients in this training; `private`: `privacy` of run.json."""
+    if not private:
+        return "No noise was added at the sources: this model is not differentially private."
+    costs = {str(client): (float(c["epsilon"]), float(c["delta"])) for client, c in private["sources"].items()}
+    shown = sorted(costs, key=lambda client: -costs[client][0])[:MANY]
+    listed = ", ".join(f"{client} {costs[client][0]:.2f} (delta {costs[client][1]:.1e})" for client in shown)
+    more = f" and at most as much at {len(costs) - len(shown)} others" if len(costs) > len(shown) else ""
+    return (
+        f"Differential privacy for each {private['unit']} of a source, epsilon of this one training: {listed}{more}. "
+        f"{NOISE_MODES[private['mode']].capitalize()}. The target's own images have no noise."
+    )
+
+
+def _provenance(about: Mapping[str, Any], seeds: Sequence[int]) -> Rows:
+    of, versions = about["study"], about["versions"]
     here = {k: v for k, v in versions.items() if k not in ("trained_with", "commit") and v is not None}
-    again = f"`fdamed export --config CONFIG --run {study['run']} --target {study['target']} --seed {study['seed']}`"
-    rows = [
-        ["study, run, target, seed", f"{study['study']}, {study['run']}, {study['target']}, {study['seed']}"],
-        ["seeds of the study", ", ".join(map(str, facts.seeds))],
-        ["trained with", ", ".join(f"{k} {v}" for k, v in trained.items()) or "not recorded"],
+    return [
+        ["study, run, target, seed", f"{of['study']}, {of['run']}, {of['target']}, {of['seed']}"],
+        ["seeds of the study", ", ".join(map(str, seeds))],
+        ["trained with", ", ".join(f"{k} {v}" for k, v in (versions["trained_with"] or {}).items()) or "not recorded"],
         ["exported with", ", ".join(f"{k} {v}" for k, v in here.items())],
         ["git commit of the export", versions["commit"] or "not in a git checkout"],
-        *([f"digest: {name}", f"`{value}`"] for name, value in facts.about["digests"].items()),
-        *([f"digest: {name}", f"`{value}`"] for name, value in facts.about["files"].items()),
-        ["made by", again],
+        *([f"digest: {name}", f"`{value}`"] for name, value in (about["digests"] | about["files"]).items()),
+        ["made by", f"`fdamed export --config CONFIG --run {of['run']} --target {of['target']} --seed {of['seed']}`"],
     ]
-    return [Heading("Provenance"), Table(["what", "value"], rows)]
+
+
+def estimate(found: Mapping[str, Any] | None, digits: int = 3) -> str:
+    """A score with its interval, cut off at 0 and 1."""
+    if not found or found.get("value") is None:
+        return NOT_MEASURED
+    value = f"{found['value']:.{digits}f}"
+    if found.get("low") is None or found.get("high") is None:
+        return value
+    return f"{value} ({max(0.0, found['low']):.{digits}f} to {min(1.0, found['high']):.{digits}f})"
+
+
+def figure(value: float | str | None) -> str:
+    """A number, or the reason why there is none."""
+    return f"{value:.3f}" if isinstance(value, float) else value or NOT_MEASURED

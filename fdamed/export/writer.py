@@ -26,6 +26,7 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
     """Write all files beside `out`, compare the forms of the model, and only then move the folder to its place."""
     from safetensors.torch import save_file
 
+    from fdamed.export.model_card import render
     from fdamed.export.onnx_file import held_to_limit, write_onnx
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +48,8 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
         held_to_limit(found)
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
         write_json(draft / ABOUT, about)
-        _card(chosen, about, draft)
+        for kind, text in zip(("md", "html"), render(chosen.config, chosen.record, about, chosen.keeps), strict=True):
+            write_text(draft / f"model_card.{kind}", text)
         umask = os.umask(0)
         os.umask(umask)
         draft.chmod(0o777 & ~umask)
@@ -150,16 +152,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _card(chosen: Chosen, about: dict[str, Any], folder: Path) -> None:
-    from fdamed.export.document import to_html, to_markdown
-    from fdamed.export.model_card import blocks
-    from fdamed.export.model_card_facts import facts_of
-
-    content = blocks(facts_of(chosen.config, chosen.record, about, chosen.keeps))
-    write_text(folder / "model_card.md", to_markdown(content))
-    write_text(folder / "model_card.html", to_html(content, f"Model card: {chosen.record.key}"))
 
 
 def save_for_mlflow(chosen: Chosen, folder: Path, identity: str) -> None:

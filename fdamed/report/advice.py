@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.report.formatting import minus
+from fdamed.evaluation.formatting import minus
 from fdamed.report.plots.decision_map import TITLE, Spot, landscape
 
 Advice = Mapping[str, Any]

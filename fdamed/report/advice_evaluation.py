@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fdamed.evaluation.formatting import interval, minus
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.advice import Advice, named, percent, reach
-from fdamed.report.formatting import interval, minus
 from fdamed.report.study import is_ceiling
 
 NONE = Interval(None, None, 0)

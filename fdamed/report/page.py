@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from fdamed import __version__
 from fdamed.core.files import write_text
+from fdamed.evaluation.formatting import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv, to_markdown
 from fdamed.report import sections, summary
-from fdamed.report.formatting import FILTERS
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet
 from fdamed.report.section import Section, always, found
 from fdamed.report.study import METRICS, Study

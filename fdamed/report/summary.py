@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fdamed.evaluation.formatting import ends, interval, megabytes, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import Audit, pairwise
-from fdamed.report.formatting import ends, interval, megabytes, p_value, signed
 from fdamed.report.study import ALONE, METRICS, Row, Study, View
 
 

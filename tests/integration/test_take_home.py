@@ -224,11 +224,13 @@ def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) 
 
 
 def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(models) -> None:
-    from fdamed.export.model_card_limits import noise
+    from fdamed.export.model_card import differential_privacy
 
     assert "this model is not differentially private" in (models["fedavg"] / "model_card.md").read_text()
     cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}
-    told = noise({"unit": "patient", "mode": "secure", "sources": {"a": cost, "b": cost | {"epsilon": 7.0}}})
+    told = differential_privacy(
+        {"unit": "patient", "mode": "secure", "sources": {"a": cost, "b": cost | {"epsilon": 7.0}}}
+    )
     assert (
         "each patient of a source" in told and "b 7.00 (delta 1.0e-04), a 3.21" in told and "nobody can repeat" in told
     )

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
+from fdamed.evaluation.formatting import interval, megabytes
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import paper_tables as beside
-from fdamed.report.formatting import interval, megabytes
 from fdamed.report.plots.figure import ticks
 from fdamed.report.plots.lines import Line, against_cost, by_round
 from fdamed.report.plots.lines import Path as Trail

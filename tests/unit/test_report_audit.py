@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fdamed.evaluation.comparisons import ranking
-from fdamed.export import model_card_scores as card_scores
-from fdamed.export.document import Table
+from fdamed.export import model_card
 from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.sections import attribute_inference, calibration, comparison, subgroups
 from fdamed.report.study import NONE, Row, View
@@ -174,6 +173,6 @@ def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown
 def test_a_card_calls_hidden_what_a_group_may_not_tell() -> None:
     told = {"auc": {"value": 0.8, "low": 0.7, "high": 0.9}, "calibration_error": None}
     audit = {"groups": [{"by": ["sex"], "are": ["F"], "n": None, "runs": {"gp": told}}], "gaps": []}
-    blocks = card_scores.subgroups(SimpleNamespace(study={"run": "gp"}, audit=audit))
-    (table,) = [b for b in blocks if isinstance(b, Table)]
-    assert table.rows == [["sex: F", "hidden", "0.80 (0.70 to 0.90)", "hidden", "hidden", "hidden"]]
+    assert model_card.group_rows(audit, "gp") == [
+        ["sex: F", "hidden", "0.80 (0.70 to 0.90)", "hidden", "hidden", "hidden"]
+    ]

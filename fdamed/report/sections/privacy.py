@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed.core.run_record import Record
-from fdamed.report.formatting import MODES
+from fdamed.evaluation.formatting import NOISE_MODES
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
@@ -41,7 +41,7 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
 
 def context(study: Study) -> dict[str, Any]:
     frame = costs(study.records)
-    modes = "; ".join(MODES[m] for m in sorted(set(frame["mode"])))
+    modes = "; ".join(NOISE_MODES[m] for m in sorted(set(frame["mode"])))
     return {"floor": study.config.floor, "rows": list(frame.itertuples(index=False, name=None)), "modes": modes}
 
 

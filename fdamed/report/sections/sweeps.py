@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from fdamed.config.runs import Run
 from fdamed.evaluation.ablations import Sweep, Value, is_number, sweep_table, sweeps
+from fdamed.evaluation.formatting import interval
 from fdamed.evaluation.run_tables import clipped
-from fdamed.report.formatting import interval
 from fdamed.report.paper_tables import table4
 from fdamed.report.plots.figure import Axis, number
 from fdamed.report.plots.heat import Cell, Panel, heat

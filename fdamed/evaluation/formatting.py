@@ -8,7 +8,7 @@ from typing import Any
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import clipped
 
-MODES = {
+NOISE_MODES = {
     "reproducible": "reproducible: whoever knows the seed can remove the noise",
     "secure": "secure: noise from the operating system that nobody can repeat",
 }
