@@ -39,6 +39,10 @@ def add_client(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--client", required=True, metavar="CLIENT", help=what)
 
 
+def add_target(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--target", required=True, metavar="CLIENT", help=what)
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (default: 1); results depend on it")
 

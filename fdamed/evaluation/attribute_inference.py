@@ -7,15 +7,17 @@ probe is fitted to attributes that were dealt out among patients at random: what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.core.rng import Stream
-from fdamed.evaluation.paired_tests import Influence, auc_influence
+from fdamed.evaluation.comparisons import score, told
+from fdamed.evaluation.paired_tests import Influence, auc_influence, contrast
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -153,6 +155,32 @@ def area(question: Question, said: Floats, trial: int = 0) -> Influence | None:
     if len(whole) < len(sides):
         return None
     return Influence(np.mean([f.value for f in whole], axis=0), WIDER * np.mean([f.of for f in whole], axis=0))
+
+
+def results(
+    question: Question, predictions: Mapping[str, Mapping[int, Floats]], without_heads: Mapping[str, str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """How well the attribute can be predicted, and the effect of auxiliary heads, with intervals.
+
+    `predictions`: run -> seed -> what `read` returned; `without_heads`: run -> the same run without auxiliary heads.
+    """
+    areas, runs = {}, {}
+    for name, by_seed in predictions.items():
+        p = np.stack(list(by_seed.values()))
+        found = area(question, p[:, 0])
+        if found is None:
+            continue
+        areas[name] = found
+        shuffled = [a.value for i in range(1, SHUFFLES + 1) if (a := area(question, p[:, i], i)) is not None]
+        runs[name] = score(contrast([(1, found)])) | {"shuffled": float(np.mean(shuffled)) if shuffled else None}
+        if question.name == "age":
+            runs[name]["r2"] = float(explained(question, p[:, 0]).mean())
+    heads = [
+        {"run": name, "base": base, **told(contrast([(1, areas[name]), (-1, areas[base])]))}
+        for name, base in without_heads.items()
+        if {name, base} <= areas.keys() and predictions[name].keys() == predictions[base].keys()
+    ]
+    return runs, heads
 
 
 def _within_folds(question: Question, side: NDArray[np.bool_], said: Floats) -> Influence | None:

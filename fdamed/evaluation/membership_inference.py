@@ -52,6 +52,34 @@ def by_patient(values: Floats, owner: Ints, patients: int) -> Floats:
     return np.bincount(owner, weights=values, minlength=patients) / np.maximum(1, counts)
 
 
+def attack_patients(
+    likelihoods: Sequence[Floats],
+    inside: Sequence[NDArray[np.bool_]],
+    outside: NDArray[np.bool_],
+    owner: Ints,
+    y: ArrayLike,
+    stream: Stream,
+    smallest: int,
+) -> dict[str, Any] | None:
+    """The attack on patients, from the log-likelihoods (n,) of images under each seed's model.
+
+    `inside`: the images that trained each model; `outside`: those of the test split. A patient who has images on both
+    sides (in a split that leaks) is a member, and only the images inside count.
+    """
+    patients = int(owner.max(initial=-1)) + 1
+    members, values = [], []
+    for mine, likelihood in zip(inside, likelihoods, strict=True):
+        member = np.bincount(owner[mine], minlength=patients) > 0
+        others = outside & ~member[owner]
+        known = within_class(likelihood, y, others)
+        used = (mine | others) & np.isfinite(known)
+        value = by_patient(known[used], owner[used], patients)
+        value[np.bincount(owner[used], minlength=patients) == 0] = np.nan
+        members.append(member)
+        values.append(value)
+    return attacked(members, values, stream, smallest)
+
+
 def attacked(
     members: Sequence[NDArray[np.bool_]],
     said: Sequence[Floats],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, write_json
-from fdamed.pipeline.paths import needed, weights_in
+from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.selection import StudyRun
 
 if TYPE_CHECKING:
@@ -19,22 +22,43 @@ REPLICATES = 2000
 """Bootstrap samples behind an interval over patients: its ends are then certain to about 5 % of its width."""
 
 
+def finished_runs(config: Config, target: str) -> Iterator[StudyRun]:
+    """The federated runs of a target that have a model."""
+    for name, spec in config.expanded_runs().items():
+        for seed in config.seeds:
+            run = StudyRun(config, name, target, seed, spec)
+            if not run.classical and (run.folder / "theta.safetensors").exists():
+                yield run
+
+
+def initial_model(config: Config, seed: int, model: FlatModel) -> FlatModel:
+    """`model` with the initial weights."""
+    model.load(weights_in(Places.of(config).init(seed) / "theta.safetensors", "init", model.layout))
+    return model
+
+
+def weights_path(run: StudyRun, client: str) -> Path:
+    """The file with the model that a run uses at a client: the run's, or the client's own."""
+    from fdamed.pipeline.personalized_models import own_path
+
+    if run.method.keeps:
+        return needed(own_path(run.places, client, run.name, run.target, run.seed), "federate")
+    return run.folder / "theta.safetensors"
+
+
 def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
     """The model with which a run predicts at a client: `model` with the run's weights, or the client's own model."""
-    from fdamed.pipeline.personalized_models import kept_model, own_path, shared_model
-    from fdamed.pipeline.phases import phases
+    from fdamed.pipeline.personalized_models import kept_model, shared_model
 
-    weights = run.folder / "theta.safetensors"
-    method = phases(run.config, run.spec)[-1].method
+    path, method = weights_path(run, client), run.method
     if method.keeps:
-        path = needed(own_path(run.places, client, run.name, run.target, run.seed), "federate")
         kept = kept_model(run.config, method, path)
         if kept is None:
             raise incomplete_model(client, str(path), client == run.target)
         return kept
     if method.parts:
-        return shared_model(run.config, method, weights)
-    model.load(weights_in(weights, "federate", model.layout))
+        return shared_model(run.config, method, path)
+    model.load(weights_in(path, "federate", model.layout))
     return model
 
 

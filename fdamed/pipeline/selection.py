@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.pipeline.paths import Places
+
+if TYPE_CHECKING:
+    from fdamed.federation.method import Method
 
 
 def check_known(what: str, value: Any, known: Iterable[Any]) -> None:
@@ -59,8 +62,19 @@ class StudyRun:
         return Places.of(self.config)
 
     @property
+    def key(self) -> str:
+        return f"{self.name}/{self.target}/{self.seed}"
+
+    @property
     def folder(self) -> Path:
         return self.places.run(self.name, self.target, self.seed)
+
+    @property
+    def method(self) -> Method[Any]:
+        """The method of the last phase, which makes the run's model."""
+        from fdamed.pipeline.phases import phases
+
+        return phases(self.config, self.spec)[-1].method
 
 
 def is_classical(spec: Run) -> bool:

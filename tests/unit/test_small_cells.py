@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from fdamed.cli.commands.audit import _by_group
 from fdamed.core.disclosure import counts
 from fdamed.data.loader import classes_of
+from fdamed.evaluation.audit import by_group
 from fdamed.evaluation.protocol import SPLITS, sizes
 from fdamed.evaluation.subgroups import banded, groups
 
@@ -129,7 +129,7 @@ def test_no_small_group_follows_from_the_scores_of_the_others(smallest: int) -> 
         sex = np.where(np.arange(n) < few, "M", "F")
         frame = pd.DataFrame({"patient": np.arange(n).astype(str), "y": y, "sex": sex})
         chances = np.clip(0.3 * y + rng.normal(0.35, 0.25, (len(names) * seeds, n)), 0, 1)
-        entries, gaps = _by_group(frame, chances, runs, names[0], smallest)
+        entries, gaps = by_group(frame, chances, runs, names[0], smallest)
         assert gaps == []
         if not entries:
             continue

@@ -1,0 +1,152 @@
+"""The audit of a target: its runs compared on the same patients, by subgroup, and by calibration.
+
+It returns only what may be shown: where the size of a group is hidden, so is everything it could be computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fdamed.core.disclosure import hides, rounded, small
+from fdamed.core.rng import Stream
+from fdamed.evaluation import bootstrap, comparisons
+from fdamed.evaluation.calibration import by_chance, calibration_error, joined, reliability
+from fdamed.evaluation.intervals import LEVEL
+from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Runs, Standing, gap, groups, standings
+
+Results = list[dict[str, Any]]
+
+
+def audit(
+    frame: pd.DataFrame, p: NDArray[np.float64], runs: Runs, reference: str, smallest: int, stream: Stream
+) -> dict[str, Any]:
+    """Compare runs by their probabilities `p` (R, n), or (R, n, C) with several classes, for the images in `frame`."""
+    y, several = frame["y"].to_numpy(), p.ndim == 3
+    out: dict[str, Any] = {
+        "reference": reference,
+        "runs": {name: sorted(rows) for name, rows in runs.items()},
+        "level": LEVEL,
+    }
+    empty = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
+    if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
+        return out | empty | {"suppressed": f"fewer than {smallest} images of a class"}
+    scored = comparisons.scored(frame, p, stream)
+    out |= empty | {
+        "scores": comparisons.means(scored, runs),
+        "pairs": comparisons.pairs(scored, runs, reference, frame, p),
+        "replicates": bootstrap.affordable(*p.shape[:2]),
+    }
+    if several:  # the predicted class, and its probability
+        return out | {"calibration": _calibration(p.argmax(axis=2) == y, p.max(axis=2), runs, smallest)}
+    out["groups"], out["gaps"] = by_group(frame, p, runs, reference, smallest)
+    return out | {"calibration": _calibration(np.broadcast_to(y, p.shape), p, runs, smallest)}
+
+
+def by_group(
+    frame: pd.DataFrame, p: NDArray[np.float64], runs: Runs, reference: str, smallest: int
+) -> tuple[Results, Results]:
+    """Every group that may be shown, and the largest gaps between the groups of one attribute."""
+    entries: Results = []
+    gaps: Results = []
+    # One attribute at a time: its groups hold a number for each patient, run and seed.
+    for by, members in groupby(groups(frame, smallest), key=lambda group: group.by):
+        found = [(group, by_run) for group in members if (by_run := standings(group, frame, p, runs))]
+        entries += [_entry(frame, p, group, by_run, runs, reference, smallest) for group, by_run in found]
+        if len(by) == 1:
+            hidden = any(group.n is None for group, _ in found)
+            gaps += _gaps(by[0], {group.are[0]: by_run for group, by_run in found}, reference, hidden, smallest)
+    return entries, gaps
+
+
+def _entry(
+    frame: pd.DataFrame,
+    p: NDArray[np.float64],
+    group: Group,
+    by_run: Mapping[str, Standing],
+    runs: Runs,
+    reference: str,
+    smallest: int,
+) -> dict[str, Any]:
+    """One group: the scores of each run, its gains over the reference, and its calibration."""
+    from fdamed.evaluation.comparisons import score, told
+
+    hidden = group.n is None
+    out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
+    for name, standing in by_run.items():
+        values = {k: (told if k == "bias" else score)(v) for k in _shown(hidden) if (v := standing.told(k))}
+        brier = values.pop("brier")
+        gains = {k: told(v) for k in _shown(hidden) if name != reference and (v := standing.gain(k, by_run[reference]))}
+        values |= {
+            "brier": brier["value"],
+            "brier_low": brier["low"],
+            "brier_high": brier["high"],
+            "calibration_error": None if hidden else standing.calibration_error,
+            "calibration_limit": None if hidden else standing.calibration_limit,
+            "gain": gains.get("auc"),
+            "gains": gains,
+        }
+        out["runs"][name] = rounded(values, _decimals(hidden, smallest))
+    if not hidden and len(group.by) == 1:
+        y, here = frame["y"].to_numpy()[group.rows], p[:, group.rows]
+        bins = {name: _bins(y, here[next(iter(rows.values()))], smallest) for name, rows in runs.items()}
+        out["calibration"] = rounded({name: shown for name, shown in bins.items() if shown})
+    return out
+
+
+def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str, hidden: bool, smallest: int) -> Results:
+    """The largest gap of each run and score, from group -> run -> standing."""
+    out = []
+    for name in next(iter(found.values()), {}):
+        for score in _shown(hidden):
+            here = {group: runs[name].scores[score] for group, runs in found.items()}
+            both = {group: runs[name].paired(score, runs[reference]) for group, runs in found.items()}
+            paired = {group: pair for group, pair in both.items() if pair} if name != reference else None
+            widest = gap(here, paired, score in LOWER_IS_BETTER)
+            if widest:
+                content = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}
+                content["change"] = comparisons.told(widest.change) if widest.change else None
+                out.append({"by": by, "run": name, "metric": score, **rounded(content, _decimals(hidden, smallest))})
+    return out
+
+
+def _shown(hidden: bool) -> tuple[str, ...]:
+    """The scores of a group; where its size is hidden, none that is a proportion of its images.
+
+    The proportions of several runs and seeds have one denominator, and four decimals are enough to find it.
+    """
+    return tuple(name for name in SCORES if not hidden or name in ("auc", "brier"))
+
+
+def _decimals(hidden: bool, smallest: int) -> int:
+    """The number of decimals in a group's results.
+
+    An AUC is a number of pairs divided by at least smallest^2: rounded more coarsely than one pair, it fits any number.
+    """
+    return 4 if not hidden else 2 if smallest**2 >= 100 else 1
+
+
+def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: int) -> dict[str, Any]:
+    """Run -> mean calibration error over its seeds, and the bins of the first; `y` (R, n): whether each was true."""
+    out = {}
+    for name, rows in runs.items():
+        used = list(rows.values())
+        errors, limits = (
+            [calibration_error(reliability(y[r], p[r])) for r in used],
+            [by_chance(y[r], p[r]) for r in used],
+        )
+        out[name] = {
+            "error": float(np.mean(np.array(errors))),
+            "limit": float(np.mean(np.array(limits))),
+            "bins": _bins(y[used[0]], p[used[0]], smallest),
+        }
+    return out
+
+
+def _bins(y: NDArray[Any], p: NDArray[np.float64], smallest: int) -> Results:
+    return [{"n": b.n, "chance": b.chance, "rate": b.rate} for b in joined(reliability(y, p), smallest)]
