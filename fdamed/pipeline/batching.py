@@ -11,34 +11,23 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json
 from fdamed.core.signals import stop
+from fdamed.pipeline.fingerprint import fingerprint
 from fdamed.pipeline.selection import StudyRun
 
 log = logging.getLogger(__name__)
-FILES = (
-    "run.json",
-    "metrics.jsonl",
-    "timing.jsonl",
-    "ledger.jsonl",
-    "layers.jsonl",
-    "absences.jsonl",
-    "theta.safetensors",
-    "done",
-)
+RECORDS = ("run.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "layers.jsonl", "absences.jsonl")
+FILES = (*RECORDS, "theta.safetensors", "done")
 """The files of a finished run; `done` last."""
 CONDITIONS = "conditions.json"
-Conditions = Callable[[], dict[str, Any]]
-"""Computes the fingerprint of a run; called only if needed, because it reads files of earlier steps."""
-Key = tuple[str, str, int]
-"""Run, target, seed."""
+"""The fingerprint of the run whose files are kept."""
 
 
-def key(word: str) -> Key:
-    """`run/target/seed`, as the run's folder is called."""
+def key(word: str) -> tuple[str, str, int]:
+    """Run, target and seed from `run/target/seed`, as the run's folder is called."""
     run, target, seed = [*word.rsplit("/", 2), "", ""][:3]
     if not (run and target and seed.lstrip("-").isdigit()):
         fix = "Write run/target/seed, for example fedavg/edema/0."
@@ -50,15 +39,14 @@ def train_all(runs: Sequence[StudyRun], train: Callable[[StudyRun], None]) -> No
     """Train one run after the other; a failure is reported at once, and again at the end."""
     failed = []
     for number, one in enumerate(runs, start=1):
-        name = f"{one.name}/{one.target}/{one.seed}"
-        log.info(f"run {number} of {len(runs)}: {name}")
+        log.info(f"run {number} of {len(runs)}: {one.key}")
         try:
             train(one)
         except FdamedError as error:
-            failed.append(name)
+            failed.append(one.key)
             log.error(error.lines())
         except Exception:
-            failed.append(name)
+            failed.append(one.key)
             log.critical("unexpected error", exc_info=True)
         stop.at_once(True)
     if failed:
@@ -69,35 +57,35 @@ def train_all(runs: Sequence[StudyRun], train: Callable[[StudyRun], None]) -> No
         )
 
 
-def keep(folder: Path, conditions: Conditions) -> None:
-    """Keep the files of a finished run a second time, with what they depend on."""
-    place = _place(folder)
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+def keep(one: StudyRun, threads: int) -> None:
+    """Keep the files of a finished run a second time, with its fingerprint."""
+    kept = _kept(one)
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
     for name in FILES:
-        _link(folder / name, place / name)
-    write_json(place / CONDITIONS, conditions())
+        _link(one.folder / name, kept / name)
+    write_json(kept / CONDITIONS, fingerprint(one, threads))
 
 
-def taken_back(folder: Path, conditions: Conditions) -> bool:
-    """Restore the files of a run that was finished under the same conditions; False: there are none."""
-    place = _place(folder)
-    if not (place / CONDITIONS).exists() or read_json(place / CONDITIONS) != conditions():
+def restore(one: StudyRun, threads: int) -> bool:
+    """Restore the files of a run that was finished with the same fingerprint; False: there are none."""
+    kept = _kept(one)
+    if not (kept / CONDITIONS).exists() or read_json(kept / CONDITIONS) != fingerprint(one, threads):
         return False
     for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-        _link(place / name, folder / name)
-    log.info(f"finished before under the same conditions and restored; remove {folder} to train it again")
+        (one.folder / name).unlink(missing_ok=True)
+        _link(kept / name, one.folder / name)
+    log.info(f"finished before under the same conditions and restored; remove {one.folder} to train it again")
     return True
 
 
-def _place(folder: Path) -> Path:
-    return folder / "state" / "finished"
+def _kept(one: StudyRun) -> Path:
+    return one.folder / "state" / "finished"
 
 
-def _link(there: Path, here: Path) -> None:
+def _link(source: Path, copy: Path) -> None:
     """A hard link, or a copy on file systems that have none."""
     try:
-        os.link(there, here)
+        os.link(source, copy)
     except OSError:
-        shutil.copy2(there, here)
+        shutil.copy2(source, copy)

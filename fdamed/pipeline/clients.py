@@ -1,4 +1,4 @@
-"""What a run is made of: the resident model, the hospitals behind a network, and the judge that no method sees."""
+"""What a run is made of: the model of this process, the clients behind a transport, and their evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def resident(config: Config) -> FlatModel:
-    """The one model of this process."""
+    """The one model of this process, which all its clients share."""
     from fdamed.models.backbone import build
     from fdamed.models.flat import FlatModel
 
@@ -39,7 +39,7 @@ def device(config: Config) -> str:
     if config.train.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.train.device == "cuda" and not torch.cuda.is_available():
-        raise FdamedError("no CUDA device is to be seen", "train.device", "Use `auto` or `cpu`, or ask for a GPU node.")
+        raise FdamedError("there is no CUDA device", "train.device", "Use `auto` or `cpu`, or a node with a GPU.")
     return config.train.device
 
 
@@ -55,12 +55,12 @@ def hospital(
     stream_seed: int | None = None,
     account: Path | None = None,
 ) -> Client:
-    """Build one hospital from its own folder: a source with all its labels, or the target with few, none or all.
+    """Build one client from its own folder: a source with all its labels, or the target with few, none or all.
 
-    `stream_seed`: the seed of its random numbers, where a phase has its own; which images are labeled goes by `seed`.
-    `account`: where a source enters what secure noise has cost.
+    `seed` decides which images are labeled, `stream_seed` the random numbers of a phase that has its own.
+    `account`: the file in which a source records the cost of secure noise.
     """
-    import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
+    import fdamed.methods  # noqa: F401  (a client in its own process must know the steps)
     from fdamed.data.loader import load
     from fdamed.federation.client import Client
     from fdamed.models import heads
@@ -102,16 +102,16 @@ def hospital(
 
 
 def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:
-    """How a source's training is made private, where the study wants it."""
+    """Differential privacy of a source's training, if configured."""
     wanted = config.differential_of(spec)
     if wanted is None:
         return None
     from fdamed.data.loader import patients
     from fdamed.training.dp_sgd import Mechanism, accountants
 
-    accountants()  # without Opacus nothing begins
-    whose = patients(folder, ("train", "adapt"))
-    return Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta, wanted.secure)
+    accountants()  # fails at once without Opacus
+    owners = patients(folder, ("train", "adapt"))
+    return Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta, wanted.secure)
 
 
 def network(
@@ -125,9 +125,9 @@ def network(
     aside: Callable[[str], Path],
     stream_seed: int | None = None,
 ) -> Server:
-    """All hospitals of the cohort, in this process or in one each, behind lines that fail where the study says so.
+    """All clients, in this process or in one each, with simulated faults if configured.
 
-    `aside`: where a hospital's memory waits while it is not in this process.
+    `aside`: the file with the state of a client that is not resident.
     """
     from fdamed.federation.server import Server
     from fdamed.federation.transport.faulty import Faulty
@@ -154,21 +154,20 @@ def network(
 
 
 def declare(config: Config, server: Server) -> None:
-    """Tell the server what the hospitals' own manifests say: images to train on, which no answer may exceed, and rates.
+    """Give validation the counts of cohort.json: training images, which no answer may exceed, and label rates.
 
-    Rates are taken of patients' cohorts alone. A public set is cut up by one program, as unequally as its study wants:
-    there every client counts, wherever it points.
+    Label rates only of patients: a public set is partitioned as unequally as its study wants.
     """
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
-    images = {p: _to_train_on(clients[p]["images"]) for p in config.split.clients}
+
+    def trained(client: str, what: str) -> int:
+        return sum(int(clients[client][what].get(split, 0)) for split in ("train", "adapt"))
+
+    images = {p: trained(p, "images") for p in config.split.clients}
     server.validator.images = images
     if isinstance(config.split, Split):
-        rates = {p: _to_train_on(clients[p]["positives"]) / images[p] for p in images if images[p]}
+        rates = {p: trained(p, "positives") / images[p] for p in images if images[p]}
         server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
-
-
-def _to_train_on(by_split: dict[str, int]) -> int:
-    return sum(int(by_split.get(split, 0)) for split in ("train", "adapt"))
 
 
 def _transport(
@@ -179,29 +178,23 @@ def _transport(
     build: Callable[..., Client],
     aside: Callable[[str], Path],
 ) -> Transport:
+    from fdamed.federation.privacy_budget import FILE
     from fdamed.federation.transport.in_process import OnDemand
     from fdamed.federation.transport.multiprocess import Processes
 
-    clients, release = list(config.split.clients), frozenset(config.privacy.release)
+    release = frozenset(config.privacy.release)
+    builders = {p: partial(build, client=p, account=aside(p).with_name(FILE)) for p in config.split.clients}
     if config.train.transport == "in_process":
-        builders = {p: partial(build, client=p, model=model, account=account(aside, p)) for p in clients}
-        return OnDemand(builders, model.layout, release, aside)
-    builders = {p: partial(build, client=p, account=account(aside, p)) for p in clients}
-    return Processes(builders, model.layout, method, dict.fromkeys(clients, release), threads)
-
-
-def account(aside: Callable[[str], Path], client: str) -> Path:
-    """Where a hospital keeps the account of secure noise: beside its memory, and longer."""
-    from fdamed.federation.privacy_budget import FILE
-
-    return aside(client).with_name(FILE)
+        resident = {p: partial(builder, model=model) for p, builder in builders.items()}
+        return OnDemand(resident, model.layout, release, aside)
+    return Processes(builders, model.layout, method, dict.fromkeys(builders, release), threads)
 
 
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
-    """Accuracy and AUC at the target's val and test splits; methods never see what this sees.
+    """Accuracy and AUC at the target's val and test splits, which methods never see.
 
-    Noise on the test images is the same in every round and for every method of a seed. `own`: what predicts
-    where it is not the bare network; nothing is told as long as there is none.
+    Noise on the test images is the same in every round and for every method of a seed. `own`: the model that predicts,
+    if it is not the bare network; without scores as long as there is none.
     """
     from fdamed.core.rng import stream
     from fdamed.data.loader import load

@@ -8,9 +8,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
-from functools import partial
 from typing import Any
 
 from fdamed import __version__
@@ -22,7 +20,7 @@ from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json,
 from fdamed.core.locks import locked
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
-from fdamed.pipeline import batching as batch
+from fdamed.pipeline import batching
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
@@ -43,31 +41,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     one = (arguments.run_name, arguments.target, arguments.seed)
-    if (None in one) == (arguments.runs is None) or (arguments.runs and one != (None, None, None)):
+    if (arguments.runs and one != (None, None, None)) or (not arguments.runs and None in one):
         fix = "Give --run, --target and --seed, or --runs."
         raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
-    keys = [batch.key(word) for word in arguments.runs] if arguments.runs else [one]
+    keys = [batching.key(word) for word in arguments.runs] if arguments.runs else [one]
     runs = [StudyRun.federated(config, *key) for key in keys]
     with stop.listening():
         if arguments.runs:
-            batch.train_all(runs, lambda one: _train(one, arguments.threads, in_batch=True))
+            batching.train_all(runs, lambda one: _train(one, arguments.threads, in_batch=True))
         else:
             _train(runs[0], arguments.threads, in_batch=False)
 
 
 def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
     """Train one run, unless an earlier batch has finished it."""
-    conditions = partial(fingerprint, one, threads)
     with locked(one.folder):
         sweep(one.folder)  # what a killed process left half-written; checkpoints clean up their own folders
         for client in one.config.split.clients:
             own = own_path(one.places, client, one.name, one.target, one.seed)
             sweep(own.parent, own.name)
-        if batch.taken_back(one.folder, conditions):
+        if batching.restore(one, threads):
             return
         federate(one, threads)
         if in_batch:
-            batch.keep(one.folder, conditions)
+            batching.keep(one, threads)
 
 
 def federate(one: StudyRun, threads: int) -> None:
@@ -87,15 +84,13 @@ def federate(one: StudyRun, threads: int) -> None:
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_floor(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(config, one.name, one.target, one.seed, threads, model, fingerprint(one, threads))
-    with telling_batch("training", job.fingerprint["run"], _batches(plan)):
+    sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
+    with telling_batch("training", one.key, ", ".join(sorted(sides))):
         final, record, lengths, costs = train(job, plan, theta)
     facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
-    write_lines(folder / "metrics.jsonl", record.metrics)
-    write_lines(folder / "timing.jsonl", record.timing)
-    write_lines(folder / "ledger.jsonl", record.ledger)
-    write_lines(folder / "layers.jsonl", record.layers)
-    write_lines(folder / "absences.jsonl", record.absences)
+    for name in ("metrics", "timing", "ledger", "layers", "absences"):
+        write_lines(folder / f"{name}.jsonl", getattr(record, name))
     with atomic(folder / "theta.safetensors", final.nbytes) as draft:
         save_file(plan[-1].method.named(final, model.layout), draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
@@ -104,7 +99,7 @@ def federate(one: StudyRun, threads: int) -> None:
 
 
 def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
-    """run.json: what this run was."""
+    """The content of run.json."""
     from fdamed.models.backbone import feature_size
 
     config, first = job.config, plan[0]
@@ -114,7 +109,7 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
         "run": job.run,
         "method": spec.method,
         "title": ", then ".join(type(phase.method).title for phase in plan),
-        "options": _options(first),
+        "options": vars(first.method),
         "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
         "labeled": spec.labeled or config.split.labeled,
         "target": job.target,
@@ -142,23 +137,8 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
         facts["stopped_early"] = lengths[0] < first.method.length(first.train.rounds)
     if len(plan) > 1:
         facts["phases"] = [
-            {
-                "method": phase.spec.method,
-                "title": type(phase.method).title,
-                "options": _options(phase),
-                "rounds": rounds,
-                "train": phase.train.model_dump(mode="json"),
-            }
-            for phase, rounds in zip(plan, lengths, strict=True)
+            {"method": p.spec.method, "title": type(p.method).title, "options": vars(p.method), "rounds": rounds}
+            | {"train": p.train.model_dump(mode="json")}
+            for p, rounds in zip(plan, lengths, strict=True)
         ]
     return facts
-
-
-def _batches(plan: tuple[Phase, ...]) -> str:
-    """The batch sizes as the configuration names them."""
-    sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
-    return ", ".join(sorted(sides))
-
-
-def _options(phase: Phase) -> dict[str, Any]:
-    return dataclasses.asdict(phase.method)  # type: ignore[call-overload,no-any-return]  # every method is a dataclass
