@@ -8,6 +8,8 @@ KD3A with its default options.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from fdamed.config.privacy import NO_FLOOR
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
-from fdamed.data.phantom import findings
+from fdamed.data.phantom import LAYOUTS, findings
 from fdamed.data.phantom.population import draw_cohort
 from fdamed.data.phantom.render import render
 from fdamed.federation.client import Client
@@ -41,7 +43,7 @@ SHIFTS = {
 RELEASE = frozenset({"weights", "statistic", "scalar", "count"})
 
 
-def one_finding(rng, domain, positive, names) -> NDArray[np.bool_]:
+def one_finding(rng, domain, positive) -> NDArray[np.bool_]:
     shows = np.zeros((len(domain), len(findings.KINDS)), dtype=bool)
     shows[:, findings.KINDS.index(findings.CONSOLIDATION)] = positive
     return shows
@@ -50,7 +52,7 @@ def one_finding(rng, domain, positive, names) -> NDArray[np.bool_]:
 def phantoms(seed: int) -> dict[str, Labeled]:
     """Frontal images of each hospital, half of them positive."""
     asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, domains=SHIFTS)
-    cohort = draw_cohort(asked, "mimic", one_finding)
+    cohort = draw_cohort(asked, replace(LAYOUTS["mimic"], shows=one_finding))
     out = {}
     for place, name in enumerate(cohort.names):
         frontal = (cohort.domain == place) & ~cohort.lateral

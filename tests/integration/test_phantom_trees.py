@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from pydicom.pixels import apply_voi_lut
 from fdamed.cli.main import main
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
+from fdamed.data.phantom import LAYOUTS, cohort_of, write
 from fdamed.data.phantom import folder as tree
-from fdamed.data.phantom import write
-from fdamed.data.phantom.trees import chexpert as chexpert_tree
+from fdamed.data.phantom.layouts import chexpert as chexpert_layout
+from fdamed.data.phantom.population import Cohort
 
 SETTINGS = Phantom(patients=60, size=48)
 HEADER = (
@@ -91,11 +93,11 @@ def test_chexpert_patients_have_several_studies_and_some_fit_several_conditions(
 
 
 def test_labels_say_what_the_image_shows() -> None:
-    cohort = chexpert_tree.cohort_of(SETTINGS)
-    paths, valid = chexpert_tree.paths_of(cohort)
-    table = chexpert_tree.table_of(cohort, paths, valid)
+    cohort = cohort_of(SETTINGS, "chexpert")
+    paths, valid = chexpert_layout.paths_of(cohort)
+    table = chexpert_layout.table_of(cohort, paths, valid)
     for condition in CONDITIONS:
-        shown = cohort.shows[:, chexpert_tree.f.KINDS.index(condition)]
+        shown = cohort.shows[:, chexpert_layout.f.KINDS.index(condition)]
         assert shown[table[condition] == "1.0"].all()
         assert not shown[table[condition] == "0.0"].any()
 
@@ -156,12 +158,12 @@ def test_mimic_iv_gives_the_age_at_the_study_and_races_as_written_there(trees: d
 
 
 def test_some_mimic_patients_name_two_races(tmp_path: Path) -> None:
-    from fdamed.data.phantom.trees.mimic_iv import RACES, admissions
+    from fdamed.data.phantom.layouts.mimic_iv import RACES, admissions
 
     people = np.arange(10_000_000, 10_001_000)
     race = np.array(list(RACES), dtype=object)[np.arange(1000) % 4]
     table = admissions(0, people, race, np.full(1000, 2150))
-    meaning = {word: name for name, words in RACES.items() for word, _ in words}
+    meaning = {word: name for name, words in RACES.items() for word in words}
     named = table.assign(race=table["race"].map(meaning)).dropna(subset="race").groupby("subject_id")["race"].nunique()
     assert 5 <= (named > 1).sum() <= 60
     assert table["hadm_id"].is_unique
@@ -303,12 +305,12 @@ def test_an_interrupted_phantom_leaves_nothing_under_its_name_and_the_next_one_s
 ) -> None:
     small = Phantom(patients=10, size=32)
 
-    def halfway(draft: Path) -> None:
+    def halfway(cohort: Cohort, draft: Path) -> None:
         (draft / "CheXpert-v1.0-small").mkdir()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tree.grow(small, "chexpert", tmp_path / "tree", halfway)
+        tree.write_folder(small, replace(LAYOUTS["chexpert"], write=halfway), tmp_path / "tree")
     assert not (tmp_path / "tree").exists()
     assert (write(small, "chexpert", tmp_path / "tree") / tree.NOTE).is_file()
     assert [p.name for p in tmp_path.iterdir()] == ["tree"]

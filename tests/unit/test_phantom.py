@@ -10,10 +10,9 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.phantom import cohort_of
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.anatomy import frontal
-from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import _shares
 from fdamed.data.phantom.primitives import path_length, step
+from fdamed.data.phantom.projection import frontal, lateral
 from fdamed.data.phantom.render import render
 from fdamed.data.phantom.scanner import FULL, expose, grain
 
@@ -88,37 +87,36 @@ def test_no_finding_means_that_nothing_but_devices_is_drawn() -> None:
 
 def test_sex_age_and_domain_of_a_patient_do_not_change_between_images() -> None:
     cohort = cohort_of(SMALL, "chexpert")
-    for values in (cohort.male, cohort.domain, cohort.chest.number, cohort.chest.width):
+    for values in (cohort.male, cohort.domain, cohort.chest["tree"], cohort.chest["width"]):
         assert len({(p, v) for p, v in zip(cohort.patient.tolist(), values.tolist(), strict=True)}) == 300
     assert len(cohort) > 450
 
 
 @pytest.mark.parametrize("project", [frontal, lateral])
 def test_lungs_are_darker_than_the_belly_and_air_is_nothing(project) -> None:  # type: ignore[no-untyped-def]
-    chest = cohort_of(SMALL, "chexpert").chest.at(slice(0, 20))
-    scene = project(chest, 96)
-    assert scene.density.dtype == scene.lung.dtype == np.float32
-    assert scene.density.min() >= 0
-    belly = np.abs(scene.x) < 0.4
-    belly &= scene.y > 0.62
-    assert scene.density[scene.lung > 0.8].mean() < 0.75 * scene.density[belly].mean()
-    assert 0.08 < (scene.lung > 0.5).mean() < 0.5
+    scenes = [project(cohort_of(SMALL, "chexpert").chest_of(row), 96) for row in range(20)]
+    assert all(s.density.dtype == s.lung.dtype == np.float32 for s in scenes)
+    assert min(s.density.min() for s in scenes) >= 0
+    density, lung = (np.stack([getattr(s, name) for s in scenes]) for name in ("density", "lung"))
+    belly = np.stack([(np.abs(s.x) < 0.4) & (s.y > 0.62) for s in scenes])
+    assert density[lung > 0.8].mean() < 0.75 * density[belly].mean()
+    assert 0.08 < (lung > 0.5).mean() < 0.5
 
 
 def test_a_male_and_a_female_chest_differ_in_breast_and_width() -> None:
     cohort = cohort_of(SMALL, "chexpert")
     chest = cohort.chest
-    assert (chest.breast[cohort.male] == 0).all()
-    assert (chest.breast[~cohort.male] > 0).all()
-    assert chest.width[cohort.male].mean() > chest.width[~cohort.male].mean() + 0.02
+    assert (chest["breast"][cohort.male] == 0).all()
+    assert (chest["breast"][~cohort.male] > 0).all()
+    assert chest["width"][cohort.male].mean() > chest["width"][~cohort.male].mean() + 0.02
 
 
 @pytest.mark.parametrize("kind", [k for k in f.KINDS if k != f.CARDIOMEGALY])
 def test_every_finding_adds_density_and_most_of_it_in_the_lungs(kind: str) -> None:
-    chest = cohort_of(SMALL, "chexpert").chest.at(slice(3, 4))
+    chest = cohort_of(SMALL, "chexpert").chest_of(3)
     scene = frontal(chest, 128)
     before = scene.density.copy()
-    f.draw(scene, 0, kind, f.place(0, 5, kind), 1.0)
+    f.draw(scene, kind, f.place(0, 5, kind), 1.0)
     added = scene.density - before
     assert added.min() >= 0
     assert added.max() > 0.05
@@ -127,11 +125,11 @@ def test_every_finding_adds_density_and_most_of_it_in_the_lungs(kind: str) -> No
 
 
 def test_edema_and_covid_are_on_both_sides_and_pneumonia_on_one() -> None:
-    chest = cohort_of(SMALL, "chexpert").chest.at(slice(3, 4))
+    chest = cohort_of(SMALL, "chexpert").chest_of(3)
     for kind, both in ((f.EDEMA, True), (f.COVID, True), (f.PNEUMONIA, False), (f.CONSOLIDATION, False)):
         scene = frontal(chest, 128)
         before = scene.density.copy()
-        f.draw(scene, 0, kind, f.place(0, 5, kind), 1.0)
+        f.draw(scene, kind, f.place(0, 5, kind), 1.0)
         added = scene.density - before
         sides = [added[scene.x < -0.05].sum(), added[scene.x > 0.05].sum()]
         assert bool(min(sides) > 0.25 * max(sides)) is both, kind
@@ -140,7 +138,7 @@ def test_edema_and_covid_are_on_both_sides_and_pneumonia_on_one() -> None:
 def test_atelectasis_raises_the_diaphragm_of_its_own_side() -> None:
     cohort = cohort_of(SMALL, "chexpert")
     collapsed = cohort.shows[:, f.KINDS.index(f.ATELECTASIS)]
-    lift = np.stack([cohort.chest.lift_right, cohort.chest.lift_left])
+    lift = np.stack([cohort.chest["lift_right"], cohort.chest["lift_left"]])
     assert ((lift > 0).sum(axis=0) == collapsed).all()
     row = int(np.flatnonzero(collapsed)[0])
     side = f.side_of(f.place(cohort.seed, int(cohort.patient[row]), f.ATELECTASIS))
@@ -153,10 +151,10 @@ def test_noise_has_mean_0_and_deviation_1() -> None:
     assert noise.std() == pytest.approx(1, abs=0.02)
 
 
-def _exposed(look: Shift) -> np.ndarray:  # type: ignore[type-arg]
-    chest = cohort_of(SMALL, "chexpert").chest.at(slice(3, 4))
-    density = frontal(chest, 128).density[0]
-    return expose(density, 128, look, 0.0, stream(0, "x").numpy, 0).astype(np.float64)
+def _exposed(shift: Shift) -> np.ndarray:  # type: ignore[type-arg]
+    chest = cohort_of(SMALL, "chexpert").chest_of(3)
+    density = frontal(chest, 128).density
+    return expose(density, 128, shift, 0.0, stream(0, "x").numpy, 0).astype(np.float64)
 
 
 def test_each_scanner_knob_does_what_its_name_says() -> None:
@@ -174,7 +172,7 @@ def test_each_scanner_knob_does_what_its_name_says() -> None:
 
 def test_position_scatters_the_patients() -> None:
     still, loose = (
-        cohort_of(Phantom(patients=200, domains={f.EDEMA: Shift(position=p)}), "chexpert").chest.shift_x.std()
+        cohort_of(Phantom(patients=200, domains={f.EDEMA: Shift(position=p)}), "chexpert").chest["shift_x"].std()
         for p in (0.0, 1.0)
     )
     assert loose > 2.5 * still
@@ -193,7 +191,7 @@ def test_subtlety_makes_findings_fainter_and_moves_nothing_else() -> None:
     loud, faint = (cohort_of(Phantom(patients=50, size=64, subtlety=s), "chexpert") for s in (0.0, 1.0))
     assert np.allclose(loud.strength / faint.strength, 3.0)
     assert (loud.shows == faint.shows).all()
-    assert (loud.chest.width == faint.chest.width).all()
+    assert (loud.chest["width"] == faint.chest["width"]).all()
 
 
 def test_no_two_patients_look_alike() -> None:

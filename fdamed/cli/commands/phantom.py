@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 
 from fdamed.cli.options import add_config, read_config
-from fdamed.config.datasets import Phantom
-from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.pipeline.paths import clinical
 
 GROUP = "prepare", 4
-LAYOUTS = ("chexpert", "mimic", "midrc")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,26 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = read_config(arguments)
-    phantom = _settings(config, ", ".join(arguments.config))
     from fdamed.data.phantom import write
 
-    layout = config.data.layout
-    root = write(phantom, layout, arguments.out or clinical(config)[0].root)
-    print(f"phantom: {layout} tree in {root}")
-
-
-def _settings(config: Config, where: str) -> Phantom:
-    if config.data.layout not in LAYOUTS:
-        raise FdamedError(
-            f"no phantom can be written in the layout `{config.data.layout}`",
-            where,
-            f"Set data.layout to one of: {', '.join(LAYOUTS)}.",
-        )
+    config = read_config(arguments)
     if config.phantom is None:
         raise FdamedError(
             "the configuration has no `phantom`: its data is meant to be real",
-            where,
+            ", ".join(arguments.config),
             "Add `phantom: {patients: 600}`, or leave this step out.",
         )
-    return config.phantom
+    root = write(config.phantom, config.data.layout, arguments.out or clinical(config)[0].root)
+    print(f"phantom: {config.data.layout} tree in {root}")

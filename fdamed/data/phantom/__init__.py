@@ -1,43 +1,37 @@
-"""Synthetic chest radiographs in the real layouts of CheXpert, MIMIC-CXR and MIDRC."""
+"""Synthetic chest radiographs in the real layouts of CheXpert, MIMIC-CXR and MIDRC.
+
+population (patients, studies, images) -> anatomy (bodies) -> projection (a radiograph) -> findings -> scanner (pixels)
+-> layouts (files and tables of a data set). render.py joins the steps of an image; folder.py keeps the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
-from fdamed.data.phantom.folder import grow
-from fdamed.data.phantom.population import Cohort
-from fdamed.data.phantom.trees import chexpert, midrc, mimic
+from fdamed.data.phantom.folder import write_folder
+from fdamed.data.phantom.layouts import chexpert, midrc, mimic
+from fdamed.data.phantom.population import Cohort, Layout, draw_cohort
 
-Draw = Callable[[Phantom], Cohort]
-Fill = Callable[[Phantom, Path], None]
-WRITERS: dict[str, tuple[Draw, Fill]] = {
-    "chexpert": (chexpert.cohort_of, chexpert.fill),
-    "mimic": (mimic.cohort_of, mimic.fill),
-    "midrc": (midrc.cohort_of, midrc.fill),
-}
+LAYOUTS = {layout.name: layout for layout in (chexpert.LAYOUT, mimic.LAYOUT, midrc.LAYOUT)}
 
-__all__ = ["cohort_of", "write"]
+__all__ = ["LAYOUTS", "cohort_of", "write"]
 
 
 def write(phantom: Phantom, layout: str, root: Path | str) -> Path:
-    """Write the phantom's tree to `root`, whole or not at all; keep a tree that these settings made before."""
-    _, fill = _writer(layout)
-    return grow(phantom, layout, Path(root), partial(fill, phantom))
+    """Write the phantom's folder, complete or not at all; keep a folder that these settings made before."""
+    return write_folder(phantom, _known(layout), Path(root))
 
 
 def cohort_of(phantom: Phantom, layout: str) -> Cohort:
     """The patients, labels and findings that `write` would draw."""
-    draw, _ = _writer(layout)
-    return draw(phantom)
+    return draw_cohort(phantom, _known(layout))
 
 
-def _writer(layout: str) -> tuple[Draw, Fill]:
-    if layout not in WRITERS:
+def _known(layout: str) -> Layout:
+    if layout not in LAYOUTS:
         raise FdamedError(
-            f"there is no phantom in the layout `{layout}`", "data.layout", f"Use one of: {', '.join(WRITERS)}."
+            f"there is no phantom in the layout `{layout}`", "data.layout", f"Use one of: {', '.join(LAYOUTS)}."
         )
-    return WRITERS[layout]
+    return LAYOUTS[layout]

@@ -3,70 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fdamed.core.rng import stream
-from fdamed.data.phantom.anatomy import Scene
-from fdamed.data.phantom.primitives import Field, bump, mottle, path_length, step
+from fdamed.data.phantom.primitives import bump, mottle, path_length, step
 
-LESION, PNEUMONIA, ATELECTASIS, CONSOLIDATION, EDEMA = (
-    "Lung Lesion",
-    "Pneumonia",
-    "Atelectasis",
-    "Consolidation",
-    "Edema",
-)
+if TYPE_CHECKING:
+    from fdamed.data.phantom.projection import Scene
+
+LESION, PNEUMONIA, ATELECTASIS = "Lung Lesion", "Pneumonia", "Atelectasis"
+CONSOLIDATION, EDEMA = "Consolidation", "Edema"
 CARDIOMEGALY, EFFUSION, DEVICES, COVID = "Cardiomegaly", "Pleural Effusion", "Support Devices", "COVID-19"
 KINDS = (LESION, PNEUMONIA, ATELECTASIS, CONSOLIDATION, EDEMA, CARDIOMEGALY, EFFUSION, DEVICES, COVID)
-"""Findings that can be drawn, in the order of the columns of `Cohort.findings`."""
+"""Findings that can be drawn, in the order of the columns of `Cohort.shows`."""
 PULMONARY = KINDS[:5]
+DISEASES = [i for i, kind in enumerate(KINDS) if kind != DEVICES]
+"""Columns of the findings that make a chest not clear."""
+Draw = Callable[["Scene", np.random.Generator, float], None]
+"""Adds a finding to a scene: (scene, place, strength)."""
 
 
-@dataclass(frozen=True)
-class View:
-    """One image of a scene, with the same names: (size, size), y as (size, 1)."""
-
-    density: Field
-    lung: Field
-    tree: Field
-    x: Field
-    y: Field
-    edge: Field
-    floor: Field
-
-
-def view(scene: Scene, i: int) -> View:
-    return View(scene.density[i], scene.lung[i], scene.tree[i], scene.x[i], scene.y[i], scene.edge[i], scene.floor[i])
-
-
-Draw = Callable[[View, np.random.Generator, float], None]
+def incidental(rng: np.random.Generator, n: int) -> NDArray[np.bool_]:
+    """Findings (n, KINDS) that no label of a study asks for."""
+    shows = np.zeros((n, len(KINDS)), dtype=bool)
+    for kind, share in ((CARDIOMEGALY, 0.12), (EFFUSION, 0.06), (DEVICES, 0.22)):
+        shows[:, KINDS.index(kind)] = rng.random(n) < share
+    return shows
 
 
 def place(seed: int, patient: int, kind: str) -> np.random.Generator:
-    """Says where a patient's finding sits; it is the same place in all of the patient's studies."""
+    """The place of a patient's finding; it is the same in all of the patient's studies."""
     return stream(seed, "place", patient, kind).numpy
 
 
-def draw(scene: Scene, i: int, kind: str, rng: np.random.Generator, strength: float) -> None:
-    """Add the finding to image `i` of the scene, at the place that `rng` gives."""
-    DRAWINGS[kind](view(scene, i), rng, strength)
+def draw(scene: Scene, kind: str, place: np.random.Generator, strength: float) -> None:
+    """Add the finding to the scene at its place."""
+    if kind in DRAWINGS:
+        DRAWINGS[kind](scene, place, strength)
 
 
 def side_of(rng: np.random.Generator) -> int:
     """The side that a one-sided finding of this place is on: -1 the patient's right, 1 the left."""
-    return _side(rng)
-
-
-def _side(rng: np.random.Generator) -> int:
     return -1 if rng.random() < 0.55 else 1
 
 
-def _lesion(image: View, rng: np.random.Generator, strength: float) -> None:
+def _lesion(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """One to three round nodules with a sharp rim."""
     for _ in range(int(rng.choice((1, 1, 2, 3)))):
-        side, reach, height = _side(rng), rng.uniform(0.45, 0.85), rng.uniform(-0.45, 0.22)
+        side, reach, height = side_of(rng), rng.uniform(0.45, 0.85), rng.uniform(-0.45, 0.22)
         radius = rng.uniform(0.045, 0.085)
         width = float(np.interp(height, image.y[:, 0], image.edge[:, 0]))
         dx = (image.x - side * reach * width) * np.float32(1 / radius)
@@ -75,20 +62,20 @@ def _lesion(image: View, rng: np.random.Generator, strength: float) -> None:
         image.density[...] += 0.50 * strength * ball * (0.3 + 0.7 * image.lung)
 
 
-def _pneumonia(image: View, rng: np.random.Generator, strength: float) -> None:
+def _pneumonia(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """A patch in one lobe, patchy, with a soft edge."""
-    side, low = _side(rng), rng.random() < 0.65
+    side, low = side_of(rng), rng.random() < 0.65
     height = rng.uniform(0.02, 0.2) if low else rng.uniform(-0.5, -0.3)
     center = (side * rng.uniform(0.34, 0.5), height)
     patch = bump(image.x, image.y, center, (rng.uniform(0.14, 0.21), rng.uniform(0.13, 0.21)))
-    grain = mottle(rng, image.x.shape[-1], 22)[0]
+    grain = mottle(rng, len(image.x), 22)
     patch *= np.clip(0.85 + 0.45 * grain, 0, 1.6)
     image.density[...] += 0.50 * strength * patch * image.lung
 
 
-def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None:
-    """Plates: thin bands above a diaphragm that `population` has drawn upwards."""
-    side = _side(rng)
+def _atelectasis(image: Scene, rng: np.random.Generator, strength: float) -> None:
+    """Plates: thin bands above a diaphragm that `anatomy` has raised."""
+    side = side_of(rng)
     for _ in range(int(rng.integers(1, 4))):
         height, slope = rng.uniform(-0.02, 0.24), rng.uniform(-0.35, 0.35)
         center, half, thick = side * rng.uniform(0.3, 0.45), rng.uniform(0.14, 0.24), rng.uniform(0.018, 0.032)
@@ -98,9 +85,9 @@ def _atelectasis(image: View, rng: np.random.Generator, strength: float) -> None
         image.density[...] += 0.46 * strength * plate * image.lung
 
 
-def _consolidation(image: View, rng: np.random.Generator, strength: float) -> None:
+def _consolidation(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """A dense, even opacity that ends bluntly at a fissure."""
-    side, upper = _side(rng), rng.random() < 0.4
+    side, upper = side_of(rng), rng.random() < 0.4
     fissure = rng.uniform(-0.3, -0.15) if upper else rng.uniform(-0.02, 0.12)
     slope = rng.uniform(-0.25, 0.25)
     inward = image.x * side
@@ -113,12 +100,12 @@ def _consolidation(image: View, rng: np.random.Generator, strength: float) -> No
     image.density[...] += 0.36 * strength * region * image.lung * branches
 
 
-def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
+def _edema(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """Bat wings: haze around both hila, wider vessels, thin septal lines at the bases."""
     height = rng.uniform(-0.1, 0.02)
     spread = (rng.uniform(0.16, 0.22), rng.uniform(0.17, 0.26))
     haze = bump(np.abs(image.x), image.y, (rng.uniform(0.24, 0.32), height), spread)
-    grain = mottle(rng, image.x.shape[-1], 34)[0]
+    grain = mottle(rng, len(image.x), 34)
     haze *= np.clip(0.9 + 0.35 * grain, 0.2, 1.6)
     lung = image.lung
     image.density[...] += strength * lung * (0.17 * haze + 0.09 * image.tree * (0.5 + haze))
@@ -127,19 +114,19 @@ def _edema(image: View, rng: np.random.Generator, strength: float) -> None:
     image.density[...] += 0.10 * strength * lung * septa * step(image.y - 0.02, 0.1)
 
 
-def _effusion(image: View, rng: np.random.Generator, strength: float) -> None:
+def _effusion(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """Fluid that climbs the chest wall: a blunted angle with a meniscus."""
-    side = _side(rng)
+    side = side_of(rng)
     level = rng.uniform(0.05, 0.16)
     inward = np.clip(image.x * side, 0, 1)
-    meniscus = image.floor - level - 0.7 * np.maximum(inward - 0.3, 0) ** 1.5
+    meniscus = image.diaphragm - level - 0.7 * np.maximum(inward - 0.3, 0) ** 1.5
     region = step(image.y - meniscus, 0.04) * step(image.x * side - 0.05, 0.1)
     image.density[...] += 0.5 * strength * region * image.lung
 
 
-def _devices(image: View, rng: np.random.Generator, strength: float) -> None:
+def _devices(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """A central line or a tube, and an electrode's wire."""
-    side = _side(rng)
+    side = side_of(rng)
     bend = 0.16 * np.clip(-image.y - 0.3, 0, 1)
     tip = rng.uniform(-0.25, 0.05)
     line = step(0.008 - np.abs(image.x + 0.06 - side * bend), 0.012) * step(tip - image.y, 0.03)
@@ -148,7 +135,7 @@ def _devices(image: View, rng: np.random.Generator, strength: float) -> None:
     image.density[...] += 0.22 * line
 
 
-def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
+def _covid(image: Scene, rng: np.random.Generator, strength: float) -> None:
     """Ground glass: several faint patches on both sides, near the chest wall, mostly low."""
     total = np.zeros_like(image.x)
     for side in (-1, 1):
@@ -158,13 +145,9 @@ def _covid(image: View, rng: np.random.Generator, strength: float) -> None:
             center = (side * rng.uniform(0.7, 0.95) * width, height)
             patch = bump(image.x, image.y, center, (rng.uniform(0.08, 0.14), rng.uniform(0.08, 0.15)))
             np.maximum(total, patch, out=total)
-    grain = mottle(rng, image.x.shape[-1], 26)[0]
+    grain = mottle(rng, len(image.x), 26)
     total *= np.clip(0.9 + 0.3 * grain, 0.2, 1.5)
     image.density[...] += 0.20 * strength * total * image.lung
-
-
-def _nothing(image: View, rng: np.random.Generator, strength: float) -> None:
-    """Shown by the anatomy itself."""
 
 
 DRAWINGS: dict[str, Draw] = {
@@ -173,8 +156,8 @@ DRAWINGS: dict[str, Draw] = {
     ATELECTASIS: _atelectasis,
     CONSOLIDATION: _consolidation,
     EDEMA: _edema,
-    CARDIOMEGALY: _nothing,
     EFFUSION: _effusion,
     DEVICES: _devices,
     COVID: _covid,
 }
+"""Cardiomegaly is not among them: the anatomy itself shows it."""

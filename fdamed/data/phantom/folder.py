@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json, write_json, write_text
 from fdamed.core.locks import locked
-from fdamed.data.phantom.profiles import domains
+from fdamed.data.phantom.population import Layout, draw_cohort
 
 NOTE = ".phantom.json"
 VERSION = 1
@@ -23,30 +22,15 @@ Every image, name, number, date and label below this folder was drawn by `fdamed
 The folder has the layout of {title}; it contains none of its data.
 It serves to try programs, not to learn anything about people or diseases.
 """
-TITLES = {"chexpert": "CheXpert-v1.0-small", "mimic": "MIMIC-CXR 2.0.0 with MIMIC-IV", "midrc": "a MIDRC export (Gen3)"}
 
 
-def fingerprint(phantom: Phantom, layout: str) -> str:
-    """Twelve hex digits of everything that decides the content."""
-    shifts = {name: shift.model_dump() for name, shift in domains(phantom, layout).items()}
+def write_folder(phantom: Phantom, layout: Layout, root: Path) -> Path:
+    """Write into a folder beside `root`, then move it there; keep what is already right."""
+    shifts = {name: shift.model_dump() for name, shift in layout.domains_of(phantom).items()}
     settings = phantom.model_dump(mode="json") | {"domains": shifts}
-    return digest({"version": VERSION, "layout": layout, "settings": settings})
-
-
-def is_current(root: Path, mark: str) -> bool:
-    """Whether the folder holds a complete phantom with this fingerprint."""
-    note = root / NOTE
-    if not note.is_file():
-        return False
-    content = read_json(note)
-    return bool(content["digest"] == mark and content["files"] == _count(root))
-
-
-def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write the tree into a folder beside `root`, then move it there; keep what is already right."""
-    mark = fingerprint(phantom, layout)
+    mark = digest({"version": VERSION, "layout": layout.name, "settings": settings})
     _check_ours(root)
-    if is_current(root, mark):
+    if _is_current(root, mark):
         return root
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = root.parent / f".{root.name}.draft"
@@ -54,10 +38,9 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
         for old in draft.iterdir():
             if old.name != ".lock":
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-        fill(draft)
-        write_text(draft / "README.txt", README.format(title=TITLES[layout]))
-        # The note itself and the lock are the two files that are not counted.
-        write_json(draft / NOTE, {"digest": mark, "layout": layout, "files": _count(draft), "synthetic": True})
+        layout.write(draw_cohort(phantom, layout), draft)
+        write_text(draft / "README.txt", README.format(title=layout.title))
+        write_json(draft / NOTE, {"digest": mark, "layout": layout.name, "files": _count(draft), "synthetic": True})
         (draft / ".lock").unlink()
         _check_ours(root)
         if root.exists():
@@ -66,22 +49,31 @@ def grow(phantom: Phantom, layout: str, root: Path, fill: Callable[[Path], None]
     return root
 
 
-def _is_ours(root: Path) -> bool:
-    """By the note, or by the first line of the README: a workflow deletes the note before it asks for a new phantom."""
-    if (root / NOTE).is_file():
-        return True
-    readme = root / "README.txt"
-    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(README.splitlines()[0])
+def _is_current(root: Path, mark: str) -> bool:
+    """Whether the folder holds a complete phantom with this fingerprint."""
+    if not (root / NOTE).is_file():
+        return False
+    note = read_json(root / NOTE)
+    return bool(note["digest"] == mark and note["files"] == _count(root))
 
 
 def _check_ours(root: Path) -> None:
-    if root.exists() and not _is_ours(root) and not (root.is_dir() and not any(root.iterdir())):
-        raise FdamedError(
-            "this folder is there already and was not written by `fdamed phantom`; it was not touched",
-            str(root),
-            "Name another folder in data.root or --out, or remove `phantom` from the configuration to use real data.",
-        )
+    """Raise unless the folder is absent, empty or a phantom.
+
+    A phantom has the note, or the README's first line: a workflow deletes the note before it asks for a new phantom.
+    """
+    readme = root / "README.txt"
+    if not root.exists() or (root / NOTE).is_file() or (root.is_dir() and not any(root.iterdir())):
+        return
+    if readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(README.splitlines()[0]):
+        return
+    raise FdamedError(
+        "this folder is there already and was not written by `fdamed phantom`; it was not touched",
+        str(root),
+        "Name another folder in data.root or --out, or remove `phantom` from the configuration to use real data.",
+    )
 
 
 def _count(root: Path) -> int:
+    """Files below the folder, without the note and the lock."""
     return sum(len(files) for _, _, files in os.walk(root)) - sum((root / n).exists() for n in (NOTE, ".lock"))

@@ -18,6 +18,10 @@ from fdamed.core.rng import stream
 Field = NDArray[np.floating[Any]]
 """Always float32: plain Python numbers do not widen it."""
 Length = Field | float
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+Words = NDArray[np.object_]
 TREES = 16
 """Vessel trees to choose from; each is also mirrored, shifted and scaled."""
 TREE_SIZE = 320
@@ -72,13 +76,10 @@ def bump(x: Field, y: Field, center: tuple[float, float], radii: tuple[float, fl
     return r
 
 
-def mottle(rng: np.random.Generator, size: int, grain: int, batch: int = 1) -> Field:
-    """Smooth noise (batch, size, size) of standard deviation about 1 with `grain` cells a side."""
-    out = np.empty((batch, size, size), np.float32)
-    for i in range(batch):
-        coarse = rng.standard_normal((grain, grain), dtype=np.float32)
-        out[i] = np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC))
-    return out
+def mottle(rng: np.random.Generator, size: int, grain: int) -> Field:
+    """Smooth noise (size, size) of standard deviation about 1 with `grain` cells on each side."""
+    coarse = Image.fromarray(rng.standard_normal((grain, grain), dtype=np.float32))
+    return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Images of a cohort: the same bytes whatever the number of processes."""
+"""Images of a cohort, drawn in several processes: the same bytes whatever their number."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from numpy.typing import NDArray
 from fdamed.core.progress import track
 from fdamed.core.rng import stream
 from fdamed.data.phantom import findings
-from fdamed.data.phantom.anatomy import frontal
-from fdamed.data.phantom.lateral import lateral
 from fdamed.data.phantom.population import Cohort
 from fdamed.data.phantom.primitives import grow_trees
+from fdamed.data.phantom.projection import frontal, lateral
 from fdamed.data.phantom.scanner import expose
 
 Pixels = NDArray[np.uint16]
+Save = Callable[[int, Pixels], None]
+"""Writes one image: (row, pixels)."""
 CHUNK = 64
-"""Images that one process draws between two reports."""
+"""Images that one process draws between two progress reports."""
 FINE = 176
 """Above this size anatomy is drawn on a coarser grid and scaled up; the detector's noise never is."""
 
 
 def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixels]]:
-    """Row number and 12-bit pixels of each asked image; each depends on its own row alone."""
+    """Row number and 12-bit pixels of each image: anatomy, findings, scanner. Each depends on its own row alone."""
     work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
     for row in rows.tolist():
         project = lateral if cohort.lateral[row] else frontal
-        scene = project(cohort.chest.at(slice(row, row + 1)), work)
-        for kind, shown in zip(findings.KINDS, cohort.shows[row], strict=True):
-            if shown:
-                place = findings.place(cohort.seed, int(cohort.patient[row]), kind)
-                findings.draw(scene, 0, kind, place, float(cohort.strength[row]))
+        scene = project(cohort.chest_of(row), work)
+        for k in np.flatnonzero(cohort.shows[row]):
+            place = findings.place(cohort.seed, int(cohort.patient[row]), findings.KINDS[k])
+            findings.draw(scene, findings.KINDS[k], place, float(cohort.strength[row]))
         rng = stream(cohort.seed, "pixels", row).numpy
-        look = cohort.looks[cohort.domain[row]]
         gain = float(rng.normal(0, 0.035))
-        pixels = expose(scene.density[0], cohort.size, look, gain, rng, int(cohort.marker[row]))
+        shift = cohort.shifts[cohort.domain[row]]
+        pixels = expose(scene.density, cohort.size, shift, gain, rng, int(cohort.marker[row]))
         yield row, _crop(pixels, int(cohort.crop[row]))
 
 
@@ -50,32 +50,28 @@ def _crop(pixels: Pixels, crop: int) -> Pixels:
     return pixels[:, cut // 2 : size - (cut - cut // 2)] if crop == 2 else pixels
 
 
-Save = Callable[[int, Pixels], None]
-"""Writes one image: (row, pixels)."""
-_shared: dict[str, tuple[Cohort, Save]] = {}
+_job: list[tuple[Cohort, Save]] = []
+"""What this process draws: sent once, not with every chunk."""
 
 
 def _begin(cohort: Cohort, save: Save) -> None:
-    _shared["job"] = (cohort, save)
+    _job[:] = [(cohort, save)]
 
 
-def _work(rows: NDArray[np.int64]) -> int:
-    cohort, save = _shared["job"]
+def _work(rows: NDArray[np.int64]) -> None:
+    cohort, save = _job[0]
     for row, pixels in render(cohort, rows):
         save(row, pixels)
-    return len(rows)
 
 
-def save_all(cohort: Cohort, save: Save, processes: int | None = None) -> None:
+def save_all(cohort: Cohort, save: Save) -> None:
     """Draw and save every image, in several processes where it pays."""
-    chunks = np.array_split(np.arange(len(cohort)), max(1, -(-len(cohort) // CHUNK)))
-    workers = min(processes or len(os.sched_getaffinity(0)), len(chunks))
+    chunks = np.array_split(np.arange(len(cohort)), -(-len(cohort) // CHUNK))
+    workers = min(len(os.sched_getaffinity(0)), len(chunks))
     if workers == 1:
         _begin(cohort, save)
-        for _ in track(map(_work, chunks), "phantom", total=len(chunks)):
-            pass
+        list(track(map(_work, chunks), "phantom", total=len(chunks)))
         return
-    grow_trees()  # once, before the processes part
+    grow_trees()  # before the processes start
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save)) as pool:
-        for _ in track(pool.map(_work, chunks), "phantom", total=len(chunks)):
-            pass
+        list(track(pool.map(_work, chunks), "phantom", total=len(chunks)))

@@ -41,30 +41,30 @@ def _curve(gamma: float) -> NDArray[np.uint16]:
 
 
 def expose(
-    density: Field, size: int, look: Shift, gain: float, rng: np.random.Generator, marker: int
+    density: Field, size: int, shift: Shift, gain: float, rng: np.random.Generator, marker: int
 ) -> NDArray[np.uint16]:
     """One image: density (work, work) -> 12-bit pixels (size, size), white = dense."""
     work = density.shape[0]
-    density += np.float32(0.022) * mottle(rng, work, 9)[0]
+    density += np.float32(0.022) * mottle(rng, work, 9)
     vignette = np.linspace(-1, 1, work, dtype=np.float32)
     lean = np.float32(rng.normal(0, 0.03))
     density -= np.float32(0.05) * (vignette**2)[:, None] - lean * vignette[None, :]
     image = Image.fromarray(density)
-    if look.blur > 0:
+    if shift.blur > 0:
         # Blur is a loss of resolution: through a coarser grid and back.
-        coarse = max(8, round(work / (1 + 1.1 * look.blur * max(work, 96) / 100)))
+        coarse = max(8, round(work / (1 + 1.1 * shift.blur * max(work, 96) / 100)))
         image = image.resize((coarse, coarse), Image.Resampling.BOX)
     out = np.array(image.resize((size, size), Image.Resampling.BICUBIC) if image.size != (size, size) else image)
     # Fewer quanta arrive behind dense tissue.
-    sigma = np.float32((0.012 + 0.03 * look.noise) * min(1.0, (size / 320) ** 0.5 + 0.25))
+    sigma = np.float32((0.012 + 0.03 * shift.noise) * min(1.0, (size / 320) ** 0.5 + 0.25))
     noise = grain(rng, size)
     noise *= sigma
     noise *= 0.6 + out
     out += noise
-    out += np.float32(0.1 + gain + 0.18 * look.exposure)
+    out += np.float32(0.1 + gain + 0.18 * shift.exposure)
     out *= np.float32(FULL / 2)
     np.clip(out, 0, FULL, out=out)
-    pixels = _curve(look.gamma)[out.astype(np.uint16)]
+    pixels = _curve(shift.gamma)[out.astype(np.uint16)]
     if marker:
         _stamp(pixels, marker, rng)
     return pixels

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.uid import (
     ComputedRadiographyImageStorage,
@@ -17,6 +16,10 @@ from pydicom.uid import (
     JPEG2000Lossless,
     RLELossless,
 )
+
+from fdamed.core.rng import stream
+from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.render import Pixels
 
 BITS = (12, 12, 12, 12, 14, 10)
 SYNTAXES = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPEG2000Lossless, RLELossless)
@@ -28,21 +31,31 @@ def uid(*names: object) -> str:
     return f"2.25.{int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:15], 'big')}"
 
 
-def save(
-    path: Path, pixels: NDArray[np.uint16], header: Mapping[str, str], inverted: float, rng: np.random.Generator
-) -> None:
+def uids(cohort: Cohort, row: int) -> tuple[str, str, str]:
+    """The UIDs of an image's study, series and instance."""
+    study = uid(cohort.seed, "study", int(cohort.study_index[row]))
+    return study, uid(cohort.seed, "series", row), uid(cohort.seed, "image", row)
+
+
+def save(path: Path, cohort: Cohort, row: int, pixels: Pixels, inverted: float, header: Mapping[str, str]) -> None:
     """Write 12-bit pixels (white = dense); `inverted` is the probability of MONOCHROME1."""
+    rng = stream(cohort.seed, "dicom", row).numpy
+    study, series, instance = uids(cohort, row)
     modality = header["Modality"]
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = (
         ComputedRadiographyImageStorage if modality == "CR" else DigitalXRayImageStorageForPresentation
     )
-    meta.MediaStorageSOPInstanceUID = header["SOPInstanceUID"]
+    meta.MediaStorageSOPInstanceUID = instance
     meta.ImplementationClassUID = "2.25.4711"
     syntax = SYNTAXES[int(rng.choice(len(SYNTAXES), p=SYNTAX_SHARES))]
     meta.TransferSyntaxUID = syntax if syntax.is_implicit_VR or not syntax.is_compressed else ExplicitVRLittleEndian
     image = FileDataset(None, {}, file_meta=meta, preamble=b"\0" * 128)
     image.SOPClassUID = meta.MediaStorageSOPClassUID
+    image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID = study, series, instance
+    image.PatientName = ""
+    image.PatientSex = "M" if cohort.male[row] else "F"
+    image.PatientAge = f"{cohort.age[row]:03d}Y"
     for keyword, value in header.items():
         setattr(image, keyword, value)
     image.BodyPartExamined = "CHEST" if rng.random() < 0.9 else ""
@@ -59,7 +72,7 @@ def save(
     image.save_as(path, enforce_file_format=True)
 
 
-def _pixels(image: Dataset, pixels: NDArray[np.uint16], inverted: bool, bits: int, rng: np.random.Generator) -> None:
+def _pixels(image: Dataset, pixels: Pixels, inverted: bool, bits: int, rng: np.random.Generator) -> None:
     full = (1 << bits) - 1
     stored = pixels << (bits - 12) if bits > 12 else pixels >> (12 - bits)
     if inverted:
