@@ -34,7 +34,7 @@ def main() -> None:
         drawn = draws.integers(0, PATIENTS, PATIENTS)
         areas.append(roc_auc_score(y[drawn], p[drawn]))
     loop = (time.process_time() - used) / LOOPED * REPLICATES
-    ends = found.intervals["auc"]
+    ends = found["intervals"]["auc"]
     print(
         json.dumps(
             {
@@ -45,7 +45,7 @@ def main() -> None:
                 "ratio": round(loop / cpu, 1),
                 "patients": PATIENTS,
                 "replicates": REPLICATES,
-                "scores": len(found.intervals),
+                "scores": len(found["intervals"]),
                 "auc": [round(e, 4) for e in ends] if ends else None,
                 "loop_auc": [round(float(e), 4) for e in np.quantile(areas, [0.025, 0.975])],
             }

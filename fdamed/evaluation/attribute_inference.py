@@ -8,7 +8,7 @@ probe is fitted to attributes that were dealt out among patients at random: what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.core.rng import Stream
-from fdamed.evaluation.comparisons import score, told
+from fdamed.evaluation.comparisons import score
 from fdamed.evaluation.paired_tests import Influence, auc_influence, contrast
 
 Floats = NDArray[np.float64]
@@ -176,7 +176,7 @@ def results(
         if question.name == "age":
             runs[name]["r2"] = float(explained(question, p[:, 0]).mean())
     heads = [
-        {"run": name, "base": base, **told(contrast([(1, areas[name]), (-1, areas[base])]))}
+        {"run": name, "base": base, **asdict(contrast([(1, areas[name]), (-1, areas[base])]))}
         for name, base in without_heads.items()
         if {name, base} <= areas.keys() and predictions[name].keys() == predictions[base].keys()
     ]

@@ -6,6 +6,7 @@ It returns only what may be shown: where the size of a group is hidden, so is ev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -74,14 +75,12 @@ def _entry(
     smallest: int,
 ) -> dict[str, Any]:
     """One group: the scores of each run, its gains over the reference, and its calibration."""
-    from fdamed.evaluation.comparisons import score, told
-
     hidden = group.n is None
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in by_run.items():
-        values = {k: (told if k == "bias" else score)(v) for k in _shown(hidden) if (v := standing.told(k))}
+        values = {k: (asdict if k == "bias" else comparisons.score)(v) for k in _shown(hidden) if (v := standing.told(k))}
         brier = values.pop("brier")
-        gains = {k: told(v) for k in _shown(hidden) if name != reference and (v := standing.gain(k, by_run[reference]))}
+        gains = {k: asdict(v) for k in _shown(hidden) if name != reference and (v := standing.gain(k, by_run[reference]))}
         values |= {
             "brier": brier["value"],
             "brier_low": brier["low"],
@@ -110,7 +109,7 @@ def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str, 
             widest = gap(here, paired, score in LOWER_IS_BETTER)
             if widest:
                 content = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}
-                content["change"] = comparisons.told(widest.change) if widest.change else None
+                content["change"] = asdict(widest.change) if widest.change else None
                 out.append({"by": by, "run": name, "metric": score, **rounded(content, _decimals(hidden, smallest))})
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
@@ -74,7 +74,7 @@ def pairs(
                 continue
             first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
             row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
-            row |= told(difference(values, first, second)) | _effects(metric, values, first, second)
+            row |= asdict(difference(values, first, second)) | _effects(metric, values, first, second)
             if metric == "acc":
                 row["mcnemar"] = _mcnemar(hits, first, second)
             rows.append(row)
@@ -113,20 +113,9 @@ def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence
 
 
 def score(estimate: Estimate) -> dict[str, Any]:
-    """A score between 0 and 1, as its interval is then; a p-value would be about its being 0."""
-    out = {key: value for key, value in told(estimate).items() if key != "p"}
+    """A score between 0 and 1, as its interval is; without the p-value, which would test whether it is 0."""
+    out = {key: value for key, value in asdict(estimate).items() if key != "p"}
     return out | {"low": max(0.0, estimate.low), "high": min(1.0, estimate.high)}
-
-
-def told(estimate: Estimate) -> dict[str, Any]:
-    return {
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "p": estimate.p,
-        "patients": estimate.patients,
-        "seeds_error": estimate.seeds,
-    }
 
 
 @dataclass(frozen=True)

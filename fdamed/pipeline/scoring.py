@@ -77,7 +77,7 @@ def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDA
 
     patient, found = _keep_predictions(run, client, y, p), scores(y, p)
     # The same draws for every run.
-    intervals = bootstrap(y, p, patient, stream(0, run.config.study, client, "bootstrap"), REPLICATES).told()
+    intervals = bootstrap(y, p, patient, stream(0, run.config.study, client, "bootstrap"), REPLICATES)
     record = {
         "study": run.config.study,
         "run": run.name,

@@ -12,19 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdamed.evaluation.intervals import Interval, over_seeds
-from fdamed.evaluation.metrics import (
-    OF_TWO,
-    accuracy,
-    auc,
-    average_precision,
-    balanced_accuracy,
-    brier,
-    f1,
-    ranks,
-    rates,
-    scores,
-    sensitivity_at,
-)
+from fdamed.evaluation.metrics import OF_TWO, auc, scores, sensitivity_at
 
 
 def test_auc_counts_the_pairs_that_are_in_order() -> None:
@@ -38,25 +26,22 @@ def test_a_tie_counts_half_a_pair() -> None:
     assert auc([1, 1, 0, 0], [0.5, 0.9, 0.5, 0.1]) == 0.875
 
 
-def test_ranks_of_equal_values_are_their_mean() -> None:
-    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
-
-
 def test_the_other_scores_by_hand() -> None:
-    y, p = [1, 1, 1, 0], [0.9, 0.5, 0.2, 0.6]
-    assert accuracy(y, p) == 0.5  # right: .9 and .5 (the threshold counts as positive)
-    assert balanced_accuracy(y, p) == pytest.approx((2 / 3 + 0) / 2)
-    assert brier(y, p) == pytest.approx((0.01 + 0.25 + 0.64 + 0.36) / 4)
+    found = scores([1, 1, 1, 0], [0.9, 0.5, 0.2, 0.6])
+    assert found["acc"] == 0.5  # right: .9 and .5 (the threshold counts as positive)
+    assert found["balanced_acc"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["brier"] == pytest.approx((0.01 + 0.25 + 0.64 + 0.36) / 4)
 
 
 def test_scores_of_a_threshold_by_hand() -> None:
     y, p = [1, 1, 1, 0, 0], [0.9, 0.5, 0.2, 0.6, 0.1]
-    assert rates(y, p) == (2 / 3, 0.5)
-    assert f1(y, p) == pytest.approx(2 * 2 / (3 + 3))
+    found = scores(y, p)
+    assert (found["sensitivity"], found["specificity"]) == (2 / 3, 0.5)
+    assert found["f1"] == pytest.approx(2 * 2 / (3 + 3))
     assert sensitivity_at(y, p, 0.9) == pytest.approx(1 / 3)  # no negative may be above: .9 alone is
     assert sensitivity_at(y, p, 0.5) == 1.0  # .6 may be wrong: all positives lie above .1
     # Recall 1/3 at precision 1 (.9), then 2/3 at 2/3 (.5, after .6), then 1 at 3/4 (.2).
-    assert average_precision(y, p) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+    assert found["ap"] == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,11 +51,12 @@ def test_scores_of_a_threshold_are_scikit_learns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, 80)
     p = np.round(np.clip(rng.normal(0.4 + 0.2 * y, 0.25), 0, 1), 2)
-    assert average_precision(y, p) == pytest.approx(metrics.average_precision_score(y, p), abs=1e-12)
-    assert f1(y, p) == pytest.approx(metrics.f1_score(y, p >= 0.5), abs=1e-12)
-    assert rates(y, p)[0] == pytest.approx(metrics.recall_score(y, p >= 0.5), abs=1e-12)
+    ours = scores(y, p)
+    assert ours["ap"] == pytest.approx(metrics.average_precision_score(y, p), abs=1e-12)
+    assert ours["f1"] == pytest.approx(metrics.f1_score(y, p >= 0.5), abs=1e-12)
+    assert ours["sensitivity"] == pytest.approx(metrics.recall_score(y, p >= 0.5), abs=1e-12)
     wrong, found, _ = metrics.roc_curve(y, p, drop_intermediate=False)
-    assert sensitivity_at(y, p) == pytest.approx(found[wrong <= 0.1 + 1e-12].max(), abs=1e-12)
+    assert ours["sens_at_spec90"] == pytest.approx(found[wrong <= 0.1 + 1e-12].max(), abs=1e-12)
 
 
 @pytest.mark.parametrize(("y", "reason"), [([0, 0], "no positives"), ([1, 1], "no negatives")])

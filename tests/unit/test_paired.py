@@ -120,9 +120,8 @@ def test_seeds_add_their_own_variance_by_hand() -> None:
     told = difference(scored, [0, 1], [2, 3])
     assert told.value == pytest.approx(0.04)
     assert told.patients == pytest.approx(0.01)  # sqrt(4 x 0.0001 / 4)
-    assert told.seeds == pytest.approx(0.02)  # sqrt(0.0008 / 2)
-    assert told.df == pytest.approx(0.0005**2 / 0.0004**2)
-    assert told.p == pytest.approx(2 * stats.t.sf(0.04 / np.sqrt(0.0005), 1.5625), rel=1e-12)
+    assert told.seeds_error == pytest.approx(0.02)  # sqrt(0.0008 / 2)
+    assert told.p == pytest.approx(2 * stats.t.sf(0.04 / np.sqrt(0.0005), 0.0005**2 / 0.0004**2), rel=1e-12)
 
 
 def test_too_few_patients_of_a_class_have_no_interval() -> None:
