@@ -43,7 +43,7 @@ def formula_safe(cell: object) -> object:
 
 def cell_safe(cell: str) -> str:
     """`formula_safe` for CSV files: NUL is escaped, and a lone carriage return starts no row."""
-    return str(formula_safe(cell.replace("\r", " "))).replace("\0", "\\0")
+    return str(formula_safe(cell)).replace("\r", " ").replace("\0", "\\0")
 
 
 def shareable(content: Any, key: str = "") -> Any:

@@ -1,8 +1,8 @@
-"""What a model's features tell of a patient whom nobody asked about: sex, age, race, view, read by a linear probe.
+"""Attribute inference: how well a linear probe reads sex, age, race and view from a model's features.
 
 The probe is a ridge regression on standardized features, its penalty chosen by generalized cross-validation within
-the training folds. Folds part patients, so nobody is read by a probe that has seen another image of them. The same
-probe is fitted to attributes that were dealt out among patients at random: what it reads then is nothing.
+the training folds. Folds separate patients, so no probe has seen another image of the patients it reads. The same
+probe is also fitted to attributes that were shuffled among patients, where it can read nothing.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 ATTRIBUTES = ("sex", "race", "age", "view")
 UNTRAINED = "untrained"
-"""The starting weights, as a row beside the runs."""
+"""The initial weights, as a row beside the runs."""
 FOLDS = 5
 SHUFFLES = 3
-"""Times that attributes are dealt out at random."""
+"""How many times attributes are shuffled."""
 WIDER = (1 + FOLDS / (FOLDS - 1)) ** 0.5
-"""Errors count 1.5 times: the folds' probes learned from the same patients, which a variance over judged patients alone
-does not see (Nadeau and Bengio, Machine Learning 52, 2003: judged to learned patients are added to 1 / FOLDS)."""
+"""Factor of 1.5 on errors: the folds' probes were fitted to overlapping patients, which a variance over test patients
+alone does not see (Nadeau and Bengio, Machine Learning 52, 2003: the ratio of test to training patients is added to
+1 / FOLDS)."""
 PENALTIES = np.logspace(-1, 6, 15)
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """One attribute, as it is asked of the features of n images."""
+    """One attribute of n images, to be read from their features."""
 
     name: str
     classes: tuple[str, ...]
     rows: Ints
-    """The images of which it is known, n of them; whose class is not too small."""
+    """The n images with a known class that is not too small."""
     truth: Ints
-    """(1 + SHUFFLES, n): class of each image; after the first row, dealt out at random."""
+    """(1 + SHUFFLES, n): class of each image; shuffled after the first row."""
     answers: Floats
     """(1 + SHUFFLES, n, c): what is fitted: years of age, or a column of +1 and -1 for each class (two need one)."""
     fold: Ints
@@ -52,7 +53,7 @@ class Question:
 
 
 def chosen(patient: Sequence[str], most: int, stream: Stream) -> Ints:
-    """Places of all images of patients in a random order, as long as they are at most so many."""
+    """Places of all images of randomly chosen patients, at most so many images."""
     _, owner = np.unique(np.asarray(patient), return_inverse=True)
     images = np.bincount(owner)
     order = stream.numpy.permutation(len(images))
@@ -61,68 +62,53 @@ def chosen(patient: Sequence[str], most: int, stream: Stream) -> Ints:
 
 
 def questions(frame: pd.DataFrame, smallest: int, stream: Stream) -> list[Question]:
-    """The attributes that can be asked about: two classes at least with images and patients enough."""
+    """The attributes with at least two classes that have enough patients."""
     names, owner = np.unique(frame["patient"].to_numpy(), return_inverse=True)
+    least = max(smallest, 2 * FOLDS)  # every fold must be able to learn every class
     out = []
-    for name in ATTRIBUTES:
-        if name not in frame.columns:
-            continue
-        words, years = _words(frame[name], name)
-        known = pd.notna(words)
-        # Every fold must be able to learn every class.
-        least = max(smallest, 2 * FOLDS)
-        classes = [c for c in _in_order(words[known]) if _enough(words == c, owner, least)]
-        rows = np.flatnonzero(np.isin(words, classes))
+    for name in [a for a in ATTRIBUTES if a in frame.columns]:
+        words, ordered = _words(frame[name].reset_index(drop=True), name)
+        classes = [c for c in ordered if len(np.unique(owner[words == c])) >= least]
         if len(classes) < 2:
             continue
-        truth = np.array([classes.index(w) for w in words[rows]])
-        dealt = [truth, *(_dealt(truth, owner[rows], stream.child(name, i)) for i in range(SHUFFLES))]
-        values = [years[rows], *(_dealt(years[rows], owner[rows], stream.child(name, i)) for i in range(SHUFFLES))]
-        columns = classes if len(classes) > 2 else classes[1:]
-        signs = [np.stack([np.where(t == classes.index(c), 1.0, -1.0) for c in columns], axis=1) for t in dealt]
-        answers = np.stack([v[:, None] for v in values] if name == "age" else signs)
-        fold = _folds(truth, owner[rows], stream.child(name, "folds"))
-        out.append(Question(name, tuple(classes), rows, np.stack(dealt), answers, fold, owner[rows], len(names)))
+        codes = pd.Categorical(words.where(words.isin(classes)), categories=classes).codes
+        rows = np.flatnonzero(codes >= 0)
+        shuffles = [_shuffled(owner[rows], stream.child(name, i)) for i in range(SHUFFLES)]
+        places = np.stack([np.arange(len(rows)), *shuffles])
+        truth = codes[rows].astype(np.intp)[places]
+        columns = np.arange(len(classes))[0 if len(classes) > 2 else 1 :]
+        answers = np.where(truth[..., None] == columns, 1.0, -1.0)
+        if name == "age":
+            answers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)[rows][places][..., None]
+        fold = _folds(truth[0], owner[rows], stream.child(name, "folds"))
+        out.append(Question(name, tuple(classes), rows, truth, answers, fold, owner[rows], len(names)))
     return out
 
 
-def _words(column: pd.Series, name: str) -> tuple[NDArray[np.object_], Floats]:
-    """The classes of all images, None where unknown, and the column as numbers where it is of numbers."""
+def _words(column: pd.Series, name: str) -> tuple[pd.Series, list[str]]:
+    """The class of each image, missing where unknown, and all classes in order; ages below and above the median."""
     if name != "age":
-        words = np.array([None if pd.isna(v) else str(v) for v in column], dtype=object)
-        return words, np.zeros(len(words))
-    years = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(years).any():
-        return np.full(len(years), None, dtype=object), years
-    middle = float(np.nanmedian(years))
-    pair = (f"under {middle:g}", f"{middle:g} and over")
-    words = np.array([None if not np.isfinite(y) else pair[int(y >= middle)] for y in years], dtype=object)
-    return words, years
+        words = column.map(str, na_action="ignore")
+        return words, sorted(words.dropna().unique())
+    years = column.astype("float64")
+    pair = [f"under {years.median():g}", f"{years.median():g} and over"]
+    return pd.Series(np.where(years >= years.median(), pair[1], pair[0])).where(years.notna()), pair
 
 
-def _in_order(words: NDArray[np.object_]) -> list[str]:
-    """Names in order, but `under` before `and over`."""
-    return sorted(map(str, set(words)), key=lambda word: (not word.startswith("under "), word))
-
-
-def _enough(mine: NDArray[np.bool_], owner: Ints, least: int) -> bool:
-    return int(mine.sum()) >= least and len(np.unique(owner[mine])) >= least
-
-
-def _dealt(values: NDArray[np.generic], owner: Ints, stream: Stream) -> NDArray[np.generic]:
-    """The values of whole patients, given to other patients at random; a patient's images stay alike."""
+def _shuffled(owner: Ints, stream: Stream) -> Ints:
+    """For each image, an image of another random patient; the images of a patient stay alike."""
     _, first, place = np.unique(owner, return_index=True, return_inverse=True)
-    return values[first][stream.numpy.permutation(len(first))][place]
+    return first[stream.numpy.permutation(len(first))][place]
 
 
 def _folds(truth: Ints, owner: Ints, stream: Stream) -> Ints:
-    """Which fold judges each image: all of a patient in one, classes spread evenly."""
+    """The test fold of each image: all images of a patient in one, classes spread evenly."""
     from sklearn.model_selection import StratifiedGroupKFold
 
     split = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=stream.key % 2**32)
     out = np.empty(len(truth), dtype=np.intp)
-    for i, (_, judged) in enumerate(split.split(truth, truth, owner)):
-        out[judged] = i
+    for i, (_, test) in enumerate(split.split(truth, truth, owner)):
+        out[test] = i
     return out
 
 
@@ -135,19 +121,18 @@ def read(question: Question, z: Floats) -> Floats:
     targets = question.answers.transpose(1, 0, 2).reshape(n, trials * columns)
     out = np.empty((n, trials * columns))
     for i in range(FOLDS):
-        judged = question.fold == i
-        center, spread = x[~judged].mean(axis=0), x[~judged].std(axis=0)
-        spread[spread < 1e-12] = 1.0  # a dead unit says nothing, and must not be divided by its zero spread
-        probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~judged] - center) / spread, targets[~judged])
-        out[judged] = probe.predict((x[judged] - center) / spread).reshape(judged.sum(), -1)
-    return np.ascontiguousarray(
-        out.reshape(n, trials, columns).transpose(1, 0, 2)
-    )  # safetensors writes memory as it lies
+        test = question.fold == i
+        center, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
+        spread[spread < 1e-12] = 1.0  # a dead unit has no spread to divide by
+        probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~test] - center) / spread, targets[~test])
+        out[test] = probe.predict((x[test] - center) / spread).reshape(test.sum(), -1)
+    # Contiguous, because safetensors writes memory as it is.
+    return np.ascontiguousarray(out.reshape(n, trials, columns).transpose(1, 0, 2))
 
 
 def area(question: Question, said: Floats, trial: int = 0) -> Influence | None:
-    """AUC of one trial (0: the truth), `said` (R, n, c) of R models; of more than two classes the mean of one against
-    the rest. None where no fold can tell."""
+    """AUC of one trial (0: the truth), `said` (R, n, c) of R models; with more than two classes the mean of one against
+    the rest. None if it is undefined in every fold."""
     truth = question.truth[trial]
     sides = [truth == 1] if len(question.classes) == 2 else [truth == c for c in range(len(question.classes))]
     found = [_within_folds(question, side, said[:, :, c]) for c, side in enumerate(sides)]
@@ -184,21 +169,21 @@ def results(
 
 
 def _within_folds(question: Question, side: NDArray[np.bool_], said: Floats) -> Influence | None:
-    """The share of pairs in order among the pairs within folds: every fold has a probe, and a scale, of its own."""
+    """The share of ordered pairs among the pairs within folds, because each fold has its own probe and scale."""
     value, of, pairs = np.zeros(len(said)), np.zeros((len(said), question.patients)), 0
     for i in range(FOLDS):
-        judged = question.fold == i
-        fold = auc_influence(side[judged], said[:, judged], question.owner[judged], question.patients)
+        test = question.fold == i
+        fold = auc_influence(side[test], said[:, test], question.owner[test], question.patients)
         if fold is not None:
-            weight = int(side[judged].sum()) * int((~side[judged]).sum())
+            weight = int(side[test].sum()) * int((~side[test]).sum())
             value, of, pairs = value + weight * fold.value, of + weight * fold.of, pairs + weight
     return Influence(value / pairs, of / pairs) if pairs else None
 
 
 def explained(question: Question, said: Floats) -> Floats:
-    """R2 of the years, (R,): 0 for who guesses the mean age, 1 for who knows every age; below 0: worse than a guess.
+    """R2 of the years, (R,): 0 for guessing the mean age, 1 for every age exactly, below 0: worse than the mean.
 
-    No answer lies outside the ages that there are: one odd image would otherwise outweigh all others.
+    Answers are clipped to the range of ages, so that one odd image does not outweigh all others.
     """
     years = question.answers[0, :, 0]
     read = np.clip(said[:, :, 0], years.min(), years.max())

@@ -18,8 +18,9 @@ from fdamed.core.disclosure import hides, rounded, small
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap, comparisons
 from fdamed.evaluation.calibration import by_chance, calibration_error, joined, reliability
+from fdamed.evaluation.comparisons import Runs
 from fdamed.evaluation.intervals import LEVEL
-from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Runs, Standing, gap, groups, standings
+from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
 
 Results = list[dict[str, Any]]
 
@@ -78,7 +79,7 @@ def _entry(
     hidden = group.n is None
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in by_run.items():
-        values = {k: (asdict if k == "bias" else comparisons.score)(v) for k in _shown(hidden) if (v := standing.told(k))}
+        values = {k: (asdict if k == "bias" else comparisons.score)(v) for k in _shown(hidden) if (v := standing.estimate(k))}
         brier = values.pop("brier")
         gains = {k: asdict(v) for k in _shown(hidden) if name != reference and (v := standing.gain(k, by_run[reference]))}
         values |= {

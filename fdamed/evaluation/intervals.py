@@ -1,12 +1,12 @@
-"""How sure a mean over repeated runs is: t-intervals over seeds. Over patients: resampling.py and paired.py."""
+"""t-intervals of means over seeds; intervals over patients are in bootstrap.py and paired_tests.py."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 LEVEL = 0.95
 SURE = 0.05
@@ -15,13 +15,13 @@ SURE = 0.05
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and what is known about its error; `half` is None when one value or none is there."""
+    """A mean and half the width of its interval, which is None with fewer than two values."""
 
     mean: float | None
     half: float | None
     n: int
     left_out: int = 0
-    """Values that were undefined and are not in the mean."""
+    """Undefined values, which are not in the mean."""
 
     @property
     def low(self) -> float | None:
@@ -38,21 +38,19 @@ class Interval:
         return self.low <= other.high and other.low <= self.high
 
 
-def over_seeds(values: Iterable[float | None], level: float = LEVEL) -> Interval:
+def over_seeds(values: Iterable[float | None]) -> Interval:
     """Mean and t-interval of repeated runs; undefined values are left out and counted."""
-    given = list(values)
-    known = np.array([v for v in given if v is not None and math.isfinite(v)], dtype=np.float64)
+    given = np.array(list(values), dtype=np.float64)  # None becomes NaN
+    known = given[np.isfinite(given)]
     n, left_out = len(known), len(given) - len(known)
-    if n == 0:
-        return Interval(None, None, 0, left_out)
-    if n == 1:
-        return Interval(float(known[0]), None, 1, left_out)
-    half = t_factor(n, level) * float(known.std(ddof=1))
+    if n < 2:
+        return Interval(float(known[0]) if n else None, None, n, left_out)
+    half = float(t_factor(np.array(n))) * float(known.std(ddof=1))
     return Interval(float(known.mean()), half, n, left_out)
 
 
-def t_factor(n: int, level: float = LEVEL) -> float:
-    """What a standard deviation of `n` values is multiplied by to give half the interval of their mean."""
+def t_factor(n: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The factor that turns the standard deviation of `n` values into half the interval of their mean; NaN below 2."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
+    return np.asarray(stdtrit(n - 1, 0.5 + LEVEL / 2) / np.sqrt(n))

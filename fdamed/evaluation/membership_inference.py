@@ -1,8 +1,8 @@
-"""Whether a model gives away who trained it: an attacker calls those members whose loss is low (Yeom et al. 2018).
+"""Membership inference: an attacker takes patients with a low loss for members (Yeom et al. 2018).
 
-The unit is the patient, as in differential privacy: the mean log-likelihood of a patient's images is what the attacker
-goes by. The calibrated attacker takes off what models without these members say of the same patient: how hard an image
-is says nothing about membership (Watson et al. 2022).
+The unit is the patient, as in differential privacy: the attacker uses the mean log-likelihood of a patient's images.
+The calibrated attacker subtracts that of models without these members, because a difficult image says nothing about
+membership (Watson et al. 2022).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fdamed.evaluation.bootstrap import draws, percentiles
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 RATES = {"tpr_at_1": 0.01, "tpr_at_01": 0.001}
-"""Shares of other patients who are wrongly called members, and the name of the share of members found at each."""
+"""Name of a true positive rate -> its false positive rate."""
 GATE = 0.60
-"""An AUC above this is a model that tells who was there."""
+"""An AUC above this means that a model reveals its members."""
 REPLICATES = 1000
 LEAST = 1e-6
-"""Chance below which a model's surprise counts no more: one image must not outweigh a patient's others."""
+"""Probabilities are clipped here, so that one image does not outweigh a patient's others."""
 
 
 def surprise(y: ArrayLike, chances: ArrayLike) -> Floats:
-    """Log-likelihood (n,) of labels `y` under chances (n, C): high where the loss is low."""
+    """Log-likelihood (n,) of labels `y` under probabilities (n, C): high where the loss is low."""
     p, labels = np.asarray(chances, dtype=np.float64), np.asarray(y, dtype=np.intp)
     return np.asarray(np.log(np.clip(p[np.arange(len(labels)), labels], LEAST, 1.0)))
 
@@ -37,8 +37,8 @@ def surprise(y: ArrayLike, chances: ArrayLike) -> Floats:
 def within_class(values: Floats, y: ArrayLike, outside: NDArray[np.bool_]) -> Floats:
     """Values (n,) less the mean of their class among the images `outside`; NaN where it has none there.
 
-    Classes are not equally hard, nor equally frequent among members and others: a model that knows nobody, even an
-    untrained one, would seem to know them. An attacker who knows labels takes this off, too (Song and Mittal 2021).
+    Classes are not equally difficult, nor equally frequent among members and others: even an untrained model would seem
+    to reveal members. An attacker who knows labels corrects for this, too (Song and Mittal 2021).
     """
     labels, usual = np.asarray(y, dtype=np.intp), np.full(len(values), np.nan)
     for c in np.unique(labels[outside]):
@@ -87,18 +87,17 @@ def attacked(
     smallest: int,
     replicates: int = REPLICATES,
 ) -> dict[str, Any] | None:
-    """How well an attacker tells members (K,) from others by what the model of each seed says of them, (K,).
+    """How well an attacker separates members (K,) from others by the value of each patient with each seed, (K,).
 
-    NaN: a patient who is not asked about with this seed. Name -> value and interval over patients and seeds, both drawn
-    with replacement; None where either side has few patients. A rate that a single patient would exceed cannot be seen,
-    and a share that stands for few patients is told as a bound.
+    NaN: a patient who is left out with this seed. Name -> value and interval over patients and seeds, both drawn with
+    replacement; None where either side has few patients. A rate that a single patient would exceed is undefined, and
+    one that stands for few patients is given as a bound.
     """
-    asked = [np.isfinite(s) for s in said]
-    inside = min(int((m & a).sum()) for m, a in zip(members, asked, strict=True))
-    outside = min(int((~m & a).sum()) for m, a in zip(members, asked, strict=True))
+    asked = [np.isfinite(values) for values in said]
+    seeds = [(m[a], s[a], a) for m, s, a in zip(members, said, asked, strict=True)]
+    inside, outside = (min(int((m == side).sum()) for m, _, _ in seeds) for side in (True, False))
     if min(inside, outside) < max(2, smallest):
         return None
-    seeds = [(m[a], s[a], a) for m, s, a in zip(members, said, asked, strict=True)]
     once = np.ones((1, len(said[0])), dtype=np.float32)
     found = {name: float(values.mean()) for name, values in _of_seeds(seeds, once).items()}
     parts = [_of_seeds(seeds, times) for times in draws(stream.child("patients"), replicates, once.size, once.size)]
@@ -125,8 +124,8 @@ def _of_seeds(
 
 
 def _judged(members: NDArray[np.bool_], said: Floats, times: NDArray[np.float32]) -> dict[str, Floats]:
-    """AUC and shares of members found, (R,) each, in R draws; `times` (R, K) says how often each patient was drawn."""
-    values, place = np.unique(-said, return_inverse=True)  # most suspect first; equals fall together
+    """AUC and true positive rates, (R,) each, in R draws; `times` (R, K): how often each patient was drawn."""
+    values, place = np.unique(-said, return_inverse=True)  # most suspect first; ties share a place
     starts = np.searchsorted(np.sort(place), np.arange(len(values)))
     order = np.argsort(place, kind="stable")
     weights = times[:, order].astype(np.float64)

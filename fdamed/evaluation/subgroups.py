@@ -1,12 +1,12 @@
-"""Who is judged how well: patients of one sex, age, race, view or scanner, and of pairs of these.
+"""Scores by subgroup: patients of one sex, age, race, view or scanner, and of pairs of these.
 
-Groups in which a class has too few images are not there at all, and where one is left out no count of its attribute is
-told, for the total would give the missing one away.
+Groups in which a class has too few images are left out, and then no group of that attribute has a count, because the
+missing one could be computed from the total.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -16,19 +16,21 @@ from numpy.typing import NDArray
 
 from fdamed.core.disclosure import hides
 from fdamed.evaluation.calibration import by_chance, calibration_error, reliability
+from fdamed.evaluation.comparisons import Runs
 from fdamed.evaluation.metrics import THRESHOLD
 from fdamed.evaluation.paired_tests import Estimate, Influence, auc_influence, contrast, mean_influence
 
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
-AGES = ((0, "under 40"), (40, "40 to 59"), (60, "60 to 79"), (80, "80 and over"))
-Floats = NDArray[np.float64]
-Runs = Mapping[str, Mapping[int, int]]
-"""Run -> seed -> row of the scores."""
+AGES = {"under 40": 0.0, "40 to 59": 40.0, "60 to 79": 60.0, "80 and over": 80.0}
+"""Age band -> its lowest age."""
+LOWER_IS_BETTER = frozenset({"false_alarms", "brier"})
+SCORES = ("auc", "sensitivity", "false_alarms", "brier", "bias")
+"""Scores of a group that have an interval; bias: mean probability less the share of positives."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Patients who share these attributes; `n` images, None where the number is not to be told."""
+    """Patients who share these attributes; `n` images, None where the number must not be shown."""
 
     by: tuple[str, ...]
     are: tuple[str, ...]
@@ -36,124 +38,97 @@ class Group:
     rows: NDArray[np.intp]
 
 
-LOWER_IS_BETTER = frozenset({"false_alarms", "brier"})
-SCORES = ("auc", "sensitivity", "false_alarms", "brier", "bias")
-"""What is told of a group with an interval; bias: mean chance less the share of positives."""
-
-
 @dataclass(frozen=True)
 class Standing:
-    """How one run does in one group."""
+    """The scores of one run in one group."""
 
     seeds: tuple[int, ...]
     scores: Mapping[str, Influence]
-    """Score -> a value a seed, and how far each patient of the target moves it."""
+    """Score -> one value per seed, and how far each patient of the target moves it."""
     calibration_error: float
     """Mean over seeds."""
     calibration_limit: float
-    """What the error of true chances stays below in 95 of 100 samples as large; mean over seeds."""
+    """The error of true probabilities stays below it in 95 of 100 samples of this size; mean over seeds."""
 
-    def told(self, score: str) -> Estimate | None:
+    def estimate(self, score: str) -> Estimate | None:
         return contrast([(1, self.scores[score])]) if score in self.scores else None
 
     def paired(self, score: str, other: Standing) -> tuple[Influence, Influence] | None:
-        """The score of both, of the seeds that both have; None where there is none."""
+        """The score of both with the seeds that both have; None if there are none."""
         common = [seed for seed in self.seeds if seed in other.seeds]
         if not common or score not in self.scores or score not in other.scores:
             return None
-        return self._of(score, common), other._of(score, common)
-
-    def _of(self, score: str, seeds: Sequence[int]) -> Influence:
-        return self.scores[score].rows([self.seeds.index(seed) for seed in seeds])
+        mine, theirs = ([one.seeds.index(seed) for seed in common] for one in (self, other))
+        return self.scores[score].rows(mine), other.scores[score].rows(theirs)
 
     def gain(self, score: str, reference: Standing) -> Estimate | None:
-        """Against the reference with the same seeds."""
+        """Difference to the reference with the same seeds."""
         both = self.paired(score, reference)
         return contrast([(1, both[0]), (-1, both[1])]) if both else None
 
 
 def banded(frame: pd.DataFrame) -> pd.DataFrame:
-    """The attributes as words, missing ones as None; age in bands."""
+    """The attributes as text, age in bands; attributes that are never known are left out."""
     out = pd.DataFrame(index=frame.index)
     for name in ATTRIBUTES:
-        if name not in frame.columns or frame[name].isna().all():
-            continue
-        if name == "age":
-            edges = [a for a, _ in AGES]
-            place = np.searchsorted(edges, frame[name].fillna(-1).to_numpy(dtype=float), side="right") - 1
-            words: list[str | None] = [AGES[i][1] if i >= 0 else None for i in place]
-        else:
-            words = [None if pd.isna(v) else str(v) for v in frame[name]]
-        out[name] = pd.Series(words, index=frame.index, dtype=object)
+        if name in frame.columns and not frame[name].isna().all():
+            if name == "age":
+                edges = [*AGES.values(), np.inf]
+                out[name] = pd.cut(frame[name].astype("float64"), edges, right=False, labels=list(AGES))
+            else:
+                out[name] = frame[name].map(str, na_action="ignore")
     return out
 
 
 def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
-    """Every group with images enough, of one attribute and then of two; `frame` has patient, y and the attributes."""
+    """Every group with enough images, of one attribute and then of two; `frame` has patient, y and the attributes."""
     words = banded(frame).reset_index(drop=True)
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
-    telling = [name for name in words.columns if words[name].nunique() > 1]
-    singles = [(name,) for name in telling]
-    for by in (*singles, *combinations(telling, 2)):
+    varied = [name for name in words.columns if words[name].nunique() > 1]
+    for by in (*((name,) for name in varied), *combinations(varied, 2)):
         known = words[list(by)].notna().all(axis=1)
-        cells = {
-            key if isinstance(key, tuple) else (key,): rows.index.to_numpy()
-            for key, rows in words[known].groupby(list(by), sort=True)
-        }
-        shown = {k: rows for k, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
-        shown = dict(sorted(shown.items(), key=lambda cell: [_place(word) for word in cell[0]]))
-        told = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
+        cells = {key: rows.index.to_numpy() for key, rows in words[known].groupby(list(by), observed=True)}
+        shown = {key: rows for key, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
+        counted = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
         for are, rows in shown.items():
-            yield Group(tuple(by), tuple(map(str, are)), len(rows) if told else None, rows)
-
-
-def _place(word: object) -> tuple[int, str]:
-    """Ages by age, everything else by name."""
-    bands = [name for _, name in AGES]
-    return (bands.index(str(word)), "") if word in bands else (len(bands), str(word))
+            yield Group(by, tuple(map(str, are)), len(rows) if counted else None, rows)
 
 
 def _few(y: NDArray[np.int64], patient: NDArray[np.object_], smallest: int) -> bool:
-    """Whether too few images of a class, or patients, stand behind a score; no image at all is few, too."""
+    """Whether too few images of a class, or too few patients, are behind a score; no image at all is too few."""
     n, positives = len(y), int(y.sum())
-    absent = positives == 0 or positives == n
-    return absent or hides(n, positives, smallest) or len(np.unique(patient)) < smallest
+    return positives in (0, n) or hides(n, positives, smallest) or len(np.unique(patient)) < smallest
 
 
-def standings(group: Group, frame: pd.DataFrame, chances: Floats, runs: Runs) -> dict[str, Standing]:
-    """Run -> how it does in the group; chances (R, n). Empty where a class has fewer than two patients."""
+def standings(group: Group, frame: pd.DataFrame, chances: NDArray[np.float64], runs: Runs) -> dict[str, Standing]:
+    """Run -> its scores in the group; chances (R, n). Empty where a class has fewer than two patients."""
     y = frame["y"].to_numpy()[group.rows]
     names, everyone = np.unique(frame["patient"].to_numpy(), return_inverse=True)
     owner, patients, p = everyone[group.rows], len(names), chances[:, group.rows]
     area = auc_influence(y, p, owner, patients)
     if area is None:
         return {}
-    said = p >= THRESHOLD
+    predicted = p >= THRESHOLD
     found = {
         "auc": area,
-        "sensitivity": mean_influence(said[:, y == 1], owner[y == 1], patients),
-        "false_alarms": mean_influence(said[:, y == 0], owner[y == 0], patients),
+        "sensitivity": mean_influence(predicted[:, y == 1], owner[y == 1], patients),
+        "false_alarms": mean_influence(predicted[:, y == 0], owner[y == 0], patients),
         "brier": mean_influence((p - y) ** 2, owner, patients),
         "bias": mean_influence(p - y, owner, patients),
     }
     errors = np.array([calibration_error(reliability(y, row)) for row in p])
     limits = np.array([by_chance(y, row) for row in p])
-    return {
-        run: Standing(
-            seeds=tuple(by_seed),
-            scores={
-                name: all_runs.rows(list(by_seed.values())) for name, all_runs in found.items() if all_runs is not None
-            },
-            calibration_error=float(errors[list(by_seed.values())].mean()),
-            calibration_limit=float(limits[list(by_seed.values())].mean()),
-        )
-        for run, by_seed in runs.items()
-    }
+    out = {}
+    for run, by_seed in runs.items():
+        rows = list(by_seed.values())
+        scores = {name: every.rows(rows) for name, every in found.items() if every is not None}
+        out[run] = Standing(tuple(by_seed), scores, float(errors[rows].mean()), float(limits[rows].mean()))
+    return out
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The widest difference of a score between two groups of an attribute; the interval ignores that it was picked."""
+    """The largest difference of a score between two groups of an attribute; the interval ignores the selection."""
 
     best: str
     worst: str
@@ -161,8 +136,8 @@ class Gap:
     low: float
     high: float
     change: Estimate | None
-    """How much wider the same two groups lie apart than with the reference run, whichever was the better one there;
-    None for that run itself."""
+    """How much larger the difference of the same two groups is than with the reference run, whichever was better
+    there; None for the reference run itself."""
 
 
 def gap(
@@ -170,21 +145,18 @@ def gap(
     beside: Mapping[str, tuple[Influence, Influence]] | None,
     lower: bool = False,
 ) -> Gap | None:
-    """From group -> score; None with fewer than two groups. Patients in both groups are counted as such.
+    """From group -> score; None with fewer than two groups. Patients can be in both groups.
 
-    `beside`: group -> the score of the run and of the reference, of common seeds. `lower`: the smaller is the better.
+    `beside`: group -> the score of the run and of the reference with common seeds. `lower`: smaller is better.
     """
     if len(by_group) < 2:
         return None
     ordered = sorted(by_group, key=lambda g: float(by_group[g].value.mean()))
-    worst, best = (ordered[-1], ordered[0]) if lower else (ordered[0], ordered[-1])
-    sign = -1 if lower else 1
+    worst, best, sign = (ordered[-1], ordered[0], -1) if lower else (ordered[0], ordered[-1], 1)
     apart = contrast([(sign, by_group[best]), (-sign, by_group[worst])])
-    change = _change(beside[best], beside[worst], sign) if beside and best in beside and worst in beside else None
+    change = None
+    if beside and best in beside and worst in beside:
+        (up, up_before), (down, down_before) = beside[best], beside[worst]
+        before = sign * (-1 if sign * float((up_before.value - down_before.value).mean()) < 0 else 1)
+        change = contrast([(sign, up), (-sign, down), (-before, up_before), (before, down_before)])
     return Gap(best, worst, apart.value, apart.low, apart.high, change)
-
-
-def _change(best: tuple[Influence, Influence], worst: tuple[Influence, Influence], sign: int) -> Estimate:
-    before = -1 if sign * float((best[1].value - worst[1].value).mean()) < 0 else 1
-    here = [(sign, best[0]), (-sign, worst[0])]
-    return contrast([*here, (-before * sign, best[1]), (before * sign, worst[1])])

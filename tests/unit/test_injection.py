@@ -169,7 +169,7 @@ def test_a_cell_keeps_its_text_and_its_row() -> None:
     assert [cell_safe(t) for t in ("plain", "=1", "\rx", "a\rb", "\0x", "a\0b")] == [
         "plain",
         "'=1",
-        " x",
+        "' x",
         "a b",
         "'\\0x",
         "a\\0b",
