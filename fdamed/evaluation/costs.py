@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -14,11 +14,11 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Model
 from fdamed.core.run_record import SERVER, Record
 from fdamed.evaluation.intervals import Interval, over_seeds
-from fdamed.evaluation.run_tables import ALL_TARGETS
+from fdamed.evaluation.run_tables import with_all_targets
 from fdamed.models.head_sizes import CLASSES
 
-PASSED_ON = "individual"
-"""Kind of a model of one hospital, not averaged with others, that the server hands to another hospital."""
+FORWARDED = "individual"
+"""Kind of the model of a single hospital that the server forwards to another hospital."""
 PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
 """Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
 WITH_TARGET = frozenset({"gp", "fedgp", "fedda", "fedgp_auto", "fedda_auto"})
@@ -29,91 +29,72 @@ AT_SOURCES = {"fedgtst": "the gradient of a gradient’s norm", "fediir": "gradi
 YARDSTICK = "finetune"
 
 
-def sent(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds.
+def sent(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per target, run, hospital, receiver, step and kind: bytes and messages of a run, mean over its seeds.
 
-    Rows of the server as the hospital are single hospitals' models that it passed on.
+    Rows with the server as the hospital are models of single hospitals that it forwarded.
     """
-    rows = []
-    seeds: dict[tuple[str, str], int] = {}
-    for record in records:
-        where = (record.target, record.run)
-        seeds[where] = seeds.get(where, 0) + 1
-        rounds = max(1, len(record.rounds))
-        rows += [
-            (*where, record.method, s.client, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / rounds)
-            for s in record.sent
-            if s.client != SERVER or s.kind == PASSED_ON
-        ]
+    rows = [
+        (r.target, r.run, r.method, s.client, s.to, s.step, s.kind, s.bytes, s.messages, s.bytes / 1e6 / _rounds(r))
+        for r in records
+        for s in r.sent
+        if s.client != SERVER or s.kind == FORWARDED
+    ]
     keys = ["target", "run", "method", "hospital", "to", "step", "kind"]
-    frame = pd.DataFrame(rows, columns=[*keys, "bytes", "messages", "mb_per_round"])
-    out = frame.groupby(keys, sort=False)[["bytes", "messages", "mb_per_round"]].sum().reset_index()
+    numbers = ["bytes", "messages", "mb_per_round"]
+    frame = pd.DataFrame(rows, columns=[*keys, *numbers]).astype(dict.fromkeys(numbers, "float64"))
+    out = frame.groupby(keys, sort=False)[numbers].sum().reset_index()
     # A seed in which a hospital sent nothing of a kind counts as zero: divide by the seeds, not by the rows.
-    count = pd.Series([seeds[key] for key in zip(out["target"], out["run"], strict=True)], dtype="int64")
-    for column in ("bytes", "messages", "mb_per_round"):
-        out[column] = out[column] / count
-    return out.assign(seeds=count).astype({"bytes": "float64", "messages": "float64", "mb_per_round": "float64"})
+    seeds = Counter((r.target, r.run) for r in records)
+    out["seeds"] = pd.Series([seeds[key] for key in zip(out["target"], out["run"], strict=True)], dtype="int64")
+    return out.assign(**{name: out[name] / out["seeds"] for name in numbers})
+
+
+def _rounds(record: Record) -> int:
+    return max(1, len(record.rounds))
 
 
 def by_run(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a target and run: MB out of all hospitals and into them in a run, MB out a round, mean over seeds."""
+    """One row per target and run: MB sent by all hospitals and to them, MB sent per round, mean over seeds."""
     rows = []
-    for record in records:
-        out = sum(pair[0] for pair in record.traffic.values()) / 1e6
-        into = sum(pair[1] for pair in record.traffic.values()) / 1e6
-        rows.append((record.target, record.run, record.method, out, into, out / max(1, len(record.rounds))))
-    frame = pd.DataFrame(rows, columns=["target", "run", "method", "mb_out", "mb_in", "mb_out_per_round"])
-    return frame.groupby(["target", "run", "method"], sort=False).mean().reset_index()
-
-
-def bytes_by_round(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a target, run and round: MB sent so far, by hospitals and by the server, mean over seeds."""
-    rows = []
-    for record in records:
-        total = 0
-        for line in record.rounds:
-            number = int(line["round"])
-            total += sum(record.traffic.get(number, (0, 0)))
-            rows.append((record.target, record.run, number, total / 1e6))
-    keys = ["target", "run", "round"]
-    frame = pd.DataFrame(rows, columns=[*keys, "mb_sent"]).groupby(keys, sort=False).mean().reset_index()
-    return _with_mean_of_targets(frame, "mb_sent")
+    for r in records:
+        out, into = (sum(side) / 1e6 for side in zip(*r.traffic.values(), strict=True)) if r.traffic else (0.0, 0.0)
+        rows.append((r.target, r.run, r.method, out, into, out / _rounds(r)))
+    keys = ["target", "run", "method"]
+    frame = pd.DataFrame(rows, columns=[*keys, "mb_out", "mb_in", "mb_out_per_round"])
+    return frame.groupby(keys, sort=False).mean().reset_index()
 
 
 def on_cpu(record: Record) -> bool:
-    """Whether one process did all the work on the CPU, so that its seconds do not depend on what else ran."""
+    """Whether one process did all the work on the CPU, so that its CPU seconds do not depend on other processes."""
     alone = record.facts.get("device") == "cpu" and (record.facts.get("train") or {}).get("transport") == "in_process"
     return alone and all("cpu" in row for row in record.timing)
 
 
-def seconds_by_round(records: Sequence[Record]) -> pd.DataFrame:
-    """One row a target, run and round: seconds until its end, of the CPU if all runs have them, mean over seeds."""
+def by_round(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per target, run and round: MB sent and seconds until its end, mean over seeds.
+
+    The seconds are CPU seconds if all runs have them, else wall-clock seconds.
+    """
     column = "cpu" if all(on_cpu(r) for r in records) else "seconds"
     rows = []
-    for record in records:
-        total = 0.0
-        for line in record.timing:
-            total += float(line[column])
-            rows.append((record.target, record.run, int(line["round"]), total))
-    keys = ["target", "run", "round"]
-    frame = pd.DataFrame(rows, columns=[*keys, "seconds"]).groupby(keys, sort=False).mean().reset_index()
-    return _with_mean_of_targets(frame, "seconds").assign(clock="CPU" if column == "cpu" else "wall")
+    for r in records:
+        seconds = {int(line["round"]): float(line[column]) for line in r.timing}
+        numbers = [int(line["round"]) for line in r.rounds]
+        rows += [(r.target, r.run, r.seed, n, sum(r.traffic.get(n, (0,))), seconds.get(n, math.nan)) for n in numbers]
+    spent, keys = ["mb_sent", "seconds"], ["target", "run", "round"]
+    frame = pd.DataFrame(rows, columns=["target", "run", "seed", "round", *spent])
+    frame[spent] = frame.groupby(["target", "run", "seed"], sort=False)[spent].cumsum()
+    frame = with_all_targets(frame.assign(mb_sent=frame["mb_sent"] / 1e6), ["run", "round", "seed"], spent)
+    out = frame.groupby(keys, sort=False)[spent].mean().reset_index()
+    return out.assign(clock="CPU" if column == "cpu" else "wall")
 
 
-def _with_mean_of_targets(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    if frame["target"].nunique() < 2:
-        return frame
-    means = frame.groupby(["run", "round"], sort=False)[column].mean().reset_index()
-    return pd.concat([means.assign(target=ALL_TARGETS), frame], ignore_index=True)
-
-
-def score_against(
-    rounds: pd.DataFrame, spent: pd.DataFrame, main: str, columns: Sequence[str], how: Literal["left", "inner"]
-) -> pd.DataFrame:
+def score_against(rounds: pd.DataFrame, spent: pd.DataFrame, main: str, columns: Sequence[str]) -> pd.DataFrame:
     """Score of each evaluated round against what was spent until then; `rounds` as in `run_tables.rounds`."""
-    judged = rounds[rounds["metric"] == f"test/{main}"]
+    evaluated = rounds[rounds["metric"] == f"test/{main}"].merge(spent, on=["target", "run", "round"])
     order = ["target", "run", "round", *columns, "metric", "mean", "low", "high", "seeds"]
-    return judged.merge(spent, on=["target", "run", "round"], how=how)[order]
+    return evaluated.dropna(subset=list(columns))[order]
 
 
 @dataclass(frozen=True)
@@ -126,22 +107,19 @@ class Cost:
     parameters: int
     """Of all networks, auxiliary heads and the method's own parts."""
     work: str
-    """What a round does beyond training at the sources and averaging."""
+    """What a round does besides training at the sources and averaging."""
     multiply_adds: int | None
-    """At the server, a round; None where they are not counted."""
+    """At the server in a round; None if they are not counted."""
     seconds: Interval
-    """A round, over seeds."""
+    """Of a round, over seeds."""
     ratio: float | None
     """To the run that only fine-tunes."""
 
 
 def head_parameters(names: Iterable[str], model: Model) -> int:
     """Parameters of the linear heads on the hidden feature."""
-    chosen = list(names)
-    if not chosen:
-        return 0
     classes = CLASSES | {"race": len(model.races)}
-    return sum((model.hidden + 1) * classes[name] for name in chosen)
+    return sum((model.hidden + 1) * classes[name] for name in names)
 
 
 def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
@@ -155,16 +133,13 @@ def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
 
 
 def seconds(record: Record) -> float | None:
-    """Mean of a round without the first, which warms the machine up, and without a method's warm-up rounds.
+    """Mean of a round of the first phase, in CPU seconds if one process did the work on the CPU.
 
-    Of the first phase alone: the second is another method's.
-
-    Seconds of the CPU where one process did the work on it: they do not depend on what else the machine does.
+    Without the first round, which includes start-up, and without a method's warm-up rounds.
     """
     skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
-    alone = record.facts.get("device") == "cpu" and record.facts["train"]["transport"] == "in_process"
     first = record.timing[: int(record.phases[0]["rounds"])]
-    spent = [float(row["cpu" if alone else "seconds"]) for row in first]
+    spent = [float(row["cpu" if on_cpu(record) else "seconds"]) for row in first]
     kept = spent[skip:] or spent
     return sum(kept) / len(kept) if kept else None
 
@@ -172,25 +147,22 @@ def seconds(record: Record) -> float | None:
 def compute_costs(
     records: Iterable[Record], runs: Mapping[str, Run], model: Model, fold: Mapping[str, str]
 ) -> list[Cost]:
-    """One row a run, swept runs under the name `fold` gives them, in the order of the records."""
+    """One row per run, swept runs under the name that `fold` gives them, in the order of the records."""
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(fold.get(record.run, record.run), []).append(record)
+    spent = {name: _seconds_over_seeds(members) for name, members in grouped.items()}
+    plain = {n: m[0].method for n, m in grouped.items() if not runs[m[0].run].auxiliary}
+    base = next((spent[n].mean for n, method in plain.items() if method == YARDSTICK and spent[n].mean), None)
     out = []
     for name, members in grouped.items():
-        first = members[0]
-        run = runs[first.run]
-        by_seed: dict[int, list[float]] = {}
-        for record in members:
-            spent = seconds(record)
-            if spent is not None:
-                by_seed.setdefault(record.seed, []).append(spent)
-        heads = run.auxiliary.heads if run.auxiliary else ()
-        size = int(first.facts.get("parameters") or 0)
-        sources = len(first.facts.get("sources") or ())
-        extra = int(first.facts.get("extra_parameters") or 0)
+        first, mean = members[0], spent[name].mean
+        auxiliary = runs[first.run].auxiliary
+        heads = auxiliary.heads if auxiliary else ()
+        size, sources = int(first.facts.get("parameters") or 0), len(first.facts.get("sources") or ())
         joined = bool({s.client for s in first.sent} - {SERVER, first.target})
         models = sources + 1 if joined else 1
+        extra = int(first.facts.get("extra_parameters") or 0)
         out.append(
             Cost(
                 run=name,
@@ -199,15 +171,21 @@ def compute_costs(
                 parameters=models * (size + head_parameters(heads, model)) + extra,
                 work=_work(first, heads, len({str(r.facts.get("labeled")) for r in members}) > 1),
                 multiply_adds=multiply_adds(first.method, _participants(first, sources), size),
-                seconds=over_seeds(sum(v) / len(v) for v in by_seed.values()),
-                ratio=None,
+                seconds=spent[name],
+                ratio=None if base is None or mean is None else mean / base,
             )
         )
-    return _with_ratio(out)
+    return out
+
+
+def _seconds_over_seeds(records: Sequence[Record]) -> Interval:
+    """Seconds of a round: the mean over targets and swept values within a seed, then over seeds."""
+    frame = pd.Series([seconds(r) for r in records], index=[r.seed for r in records], dtype="float64")
+    return over_seeds(frame.groupby(level=0, sort=False).mean())
 
 
 def _participants(record: Record, sources: int) -> int:
-    """Sources that take part in a round, as `Network.begin` counts them."""
+    """Sources that take part in a round, as the server counts them."""
     share = float((record.facts.get("train") or {}).get("participation", 1.0))
     return min(sources, max(1, math.floor(share * sources + 0.5)))
 
@@ -234,10 +212,3 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
     work = " + ".join(parts) or "–"
     after = [f"{p['method']} on {images} labeled target images, {p['rounds']} rounds" for p in record.phases[1:]]
     return "; then ".join([work, *after])
-
-
-def _with_ratio(rows: list[Cost]) -> list[Cost]:
-    base = next((r.seconds.mean for r in rows if r.method == YARDSTICK and not r.auxiliary and r.seconds.mean), None)
-    if base is None:
-        return rows
-    return [replace(r, ratio=None if r.seconds.mean is None else r.seconds.mean / base) for r in rows]

@@ -21,7 +21,7 @@ ENDS = ["mean", "low", "high", "seeds"]
 
 
 def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
-    """One row per run, target, seed, client and score: its value or `why` it has none, and its interval over patients."""
+    """One row per run, target, seed, client and score: value (or `why` not), interval over patients."""
     rows = []
     for record in records:
         for client, score in record.scores.items():

@@ -18,7 +18,7 @@ from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import study
-from fdamed.evaluation.costs import on_cpu, seconds_by_round
+from fdamed.evaluation import costs
 from fdamed.evaluation.intervals import Interval
 from fdamed.report import section, sections
 from fdamed.report.plots.figure import COLORS, DASHES, MARKS, color, dash, key, shape
@@ -98,11 +98,11 @@ def test_seconds_are_those_of_the_cpu_only_where_every_run_has_them(tmp_path: Pa
         ]
         (folder / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     records, _ = study(runs, RUNS)
-    frame = seconds_by_round(records)
-    assert all(on_cpu(r) for r in records) and set(frame["clock"]) == {"CPU"}
+    frame = costs.by_round(records)
+    assert all(costs.on_cpu(r) for r in records) and set(frame["clock"]) == {"CPU"}
     assert list(frame[frame["run"] == "gp"]["seconds"]) == [2.0, 4.0, 6.0, 8.0], "mean of 1, 2 and 3 a round, added up"
     edit(runs / "gp/NC/0/run.json", device="cuda")
-    frame = seconds_by_round(study(runs, RUNS)[0])
+    frame = costs.by_round(study(runs, RUNS)[0])
     assert set(frame["clock"]) == {"wall"} and frame["seconds"].max() == 20.0
 
 

@@ -15,10 +15,10 @@ from fdamed.report.study import Study, View
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
-    spent, seconds = costs.bytes_by_round(study.records), costs.seconds_by_round(study.records)
+    spent = costs.by_round(study.records)
     return {
-        "score_by_bytes": costs.score_against(study.rounds, spent, study.main, ["mb_sent"], "left"),
-        "score_by_seconds": costs.score_against(study.rounds, seconds, study.main, ["seconds", "clock"], "inner"),
+        "score_by_bytes": costs.score_against(study.rounds, spent, study.main, ["mb_sent"]),
+        "score_by_seconds": costs.score_against(study.rounds, spent, study.main, ["seconds", "clock"]),
     }
 
 
