@@ -35,7 +35,7 @@ def audit(
         "runs": {name: sorted(rows) for name, rows in runs.items()},
         "level": LEVEL,
     }
-    empty = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
+    empty: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
     if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
         return out | empty | {"suppressed": f"fewer than {smallest} images of a class"}
     scored = comparisons.scored(frame, p, stream)
@@ -77,11 +77,13 @@ def _entry(
 ) -> dict[str, Any]:
     """One group: the scores of each run, its gains over the reference, and its calibration."""
     hidden = group.n is None
+    shown = _shown(hidden)
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in by_run.items():
-        values = {k: (asdict if k == "bias" else comparisons.score)(v) for k in _shown(hidden) if (v := standing.estimate(k))}
+        found = {k: v for k in shown if (v := standing.estimate(k))}
+        values: dict[str, Any] = {k: asdict(v) if k == "bias" else comparisons.score(v) for k, v in found.items()}
         brier = values.pop("brier")
-        gains = {k: asdict(v) for k in _shown(hidden) if name != reference and (v := standing.gain(k, by_run[reference]))}
+        gains = {k: asdict(v) for k in shown if name != reference and (v := standing.gain(k, by_run[reference]))}
         values |= {
             "brier": brier["value"],
             "brier_low": brier["low"],
@@ -95,7 +97,7 @@ def _entry(
     if not hidden and len(group.by) == 1:
         y, here = frame["y"].to_numpy()[group.rows], p[:, group.rows]
         bins = {name: _bins(y, here[next(iter(rows.values()))], smallest) for name, rows in runs.items()}
-        out["calibration"] = rounded({name: shown for name, shown in bins.items() if shown})
+        out["calibration"] = rounded({name: found for name, found in bins.items() if found})
     return out
 
 
@@ -136,13 +138,11 @@ def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: 
     out = {}
     for name, rows in runs.items():
         used = list(rows.values())
-        errors, limits = (
-            [calibration_error(reliability(y[r], p[r])) for r in used],
-            [by_chance(y[r], p[r]) for r in used],
-        )
+        errors = np.array([calibration_error(reliability(y[r], p[r])) for r in used])
+        limits = np.array([by_chance(y[r], p[r]) for r in used])
         out[name] = {
-            "error": float(np.mean(np.array(errors))),
-            "limit": float(np.mean(np.array(limits))),
+            "error": float(errors.mean()),
+            "limit": float(limits.mean()),
             "bins": _bins(y[used[0]], p[used[0]], smallest),
         }
     return out

@@ -73,11 +73,10 @@ def scores(y: ArrayLike, p: ArrayLike) -> Scores:
 def _of_two(labels: Floats, chances: Floats) -> dict[str, float | None]:
     true, predicted = labels == 1, chances >= THRESHOLD
     sensitivity, specificity = _mean(predicted[true]), _mean(~predicted[~true])
-    undefined = sensitivity is None or specificity is None
     return {
         "acc": _mean(predicted == true),
         "auc": auc(labels, chances),
-        "balanced_acc": None if undefined else (sensitivity + specificity) / 2,
+        "balanced_acc": None if sensitivity is None or specificity is None else (sensitivity + specificity) / 2,
         "brier": _mean((chances - labels) ** 2),
         "sensitivity": sensitivity,
         "specificity": specificity,

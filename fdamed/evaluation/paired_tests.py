@@ -84,7 +84,9 @@ def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
     """Shares of true entries in `hits` (R, n); all entries of one owner 0, 1, ... are one draw."""
     clusters = int(owner.max(initial=-1)) + 1
     found = mean_influence(hits, owner, clusters)
-    return found and Scored(found.value, clusters / (clusters - 1) * (found.of @ found.of.T))
+    if found is None:
+        return None
+    return Scored(found.value, clusters / (clusters - 1) * (found.of @ found.of.T))
 
 
 def auc_influence(y: ArrayLike, chances: ArrayLike, owner: Ints, patients: int) -> Influence | None:
