@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
@@ -47,7 +47,7 @@ def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[Serve
         data = Labeled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
         role: Role = "target" if name == "target" else "source"
-        sites[name] = Client(name, data, model, recipe, 0, RELEASE, role=role, floor=NO_FLOOR)
+        sites[name] = Client(name, data, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)
     return Server(InProcess(sites), "target", "auto"), Weights(x=model.read())
 
 

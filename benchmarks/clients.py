@@ -44,7 +44,7 @@ def write_clients(root: Path, clients: int) -> None:
 
 def measure(root: Path, own: Path, clients: int, participants: int, remember: bool) -> dict[str, float]:
     """Median seconds of a round, of its checkpoint, and the peak of this process's memory; `own`: where state goes."""
-    from fdamed.config.privacy import NO_FLOOR
+    from fdamed.config.privacy import NO_MINIMUM
     from fdamed.config.study import Model, Recipe
     from fdamed.data.loader import load
     from fdamed.federation.checkpoint import Checkpoints, Record
@@ -66,7 +66,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     def hospital(name: str) -> Client:
         data = load(root / name, splits=("train",))
         role: Role = "target" if name == "target" else "source"
-        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, floor=NO_FLOOR)
+        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
         if remember:
             site.memory["own"] = torch.zeros(model.layout.size)
         return site

@@ -1,6 +1,6 @@
 """The gp rule on ResNet-18-sized vectors against the memory traffic that it cannot avoid.
 
-Floor: a plain sum over the N + 1 vectors (the inner products must read them once) and a copy of as many bytes as
+Lower bound: a plain sum over the N + 1 vectors (the inner products must read them once) and a copy of as many bytes as
 the combination moves (N + 1 reads and one write). `python -m benchmarks.gp` prints one JSON line; ratio = rule / floor.
 """
 

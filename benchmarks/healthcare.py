@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
@@ -51,7 +51,7 @@ def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> di
             release=frozenset({"weights", "update", "scalar", "count"}),
             auxiliary=Auxiliary(heads=("sex", "age", "view")) if with_heads else None,
             heads=FlatModel(heads.build(config)) if with_heads else None,
-            floor=NO_FLOOR,
+            minimum=NO_MINIMUM,
         )
     return out
 

@@ -27,12 +27,12 @@ from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.files import read_json
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.validation.directions import bearings, layer_cosines
 from fdamed.models.flat import Layout
 from fdamed.pipeline.clients import judge, network, resident
 from fdamed.pipeline.paths import Places, weights_in
 from fdamed.pipeline.phases import phases
+from tests.support.federation import Altered
 
 Tensor = torch.Tensor
 

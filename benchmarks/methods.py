@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import fdamed.methods  # noqa: F401  (registers the methods)
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
@@ -45,7 +45,7 @@ def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> Se
     for i, data in enumerate(sets):
         client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
         role: Role = "target" if client == "target" else "source"
-        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, role=role, floor=NO_FLOOR)  # type: ignore[arg-type]
+        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)  # type: ignore[arg-type]
     return Server(InProcess(sites), "target", name)
 
 

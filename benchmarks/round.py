@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
@@ -75,7 +75,7 @@ def main() -> None:
             0,
             released,
             role="target" if name == "target" else "source",
-            floor=NO_FLOOR,
+            minimum=NO_MINIMUM,
         )
         for name, data in zip(names, sets, strict=True)
     }

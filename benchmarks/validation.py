@@ -18,7 +18,7 @@ import torch
 
 import fdamed.federation.runner as loop
 from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
 from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
@@ -55,7 +55,7 @@ def main() -> None:
     for name in names:
         data = Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
         role: Role = "target" if name == "target" else "source"
-        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, floor=NO_FLOOR)
+        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
     server = Server(InProcess(sites), "target", "fedavg", robust)
     server.validator.images = dict.fromkeys(names, IMAGES)
     server.validator.class_shares = dict.fromkeys(names, (0.5, 0.5))

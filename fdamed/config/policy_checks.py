@@ -94,9 +94,10 @@ def check_floor(
         for target in targets or config.split.targets:
             for client, recipe, n in asked(phase, config, entry, target, images):
                 steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
-                refused = config.floor.refusal(client, n, steps)
+                refused = config.minimum.refusal(client, n, steps)
                 if refused:
-                    fix = refused.fix if n < config.floor.images else too_few_steps_fix(name, phase, config, recipe, n)
+                    few = n < config.minimum.images
+                    fix = refused.fix if few else too_few_steps_fix(name, phase, config, recipe, n)
                     raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, fix)
 
 
@@ -105,7 +106,7 @@ def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, ima
     one = local_steps(images, recipe.batch, 1)
     side = "target" if recipe == config.train_of(phase).target else "source"
     key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
-    epochs = -(-config.floor.steps // one)
+    epochs = -(-config.minimum.steps // one)
     result = f"{vague(images, CELL)} images in batches of {recipe.batch}: {epochs * one} steps"
     return (
         f"Write `{key}.{side}.epochs: {epochs}` ({result}), or `privacy.smallest_steps: {recipe.epochs * one}` "

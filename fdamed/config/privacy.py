@@ -52,7 +52,7 @@ class Privacy(Strict):
 
 
 @dataclass(frozen=True)
-class Floor:
+class Minimum:
     """The minimum numbers of images and of local steps in a round behind anything that a client sends."""
 
     images: int = IMAGES
@@ -85,7 +85,7 @@ class Floor:
         return None
 
 
-USUAL, NO_FLOOR = Floor(), Floor(1, 1)
+DEFAULT_MINIMUM, NO_MINIMUM = Minimum(), Minimum(1, 1)
 
 
 def local_steps(images: int, batch: int, epochs: int) -> int:

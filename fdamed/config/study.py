@@ -11,7 +11,7 @@ from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.faults import SWEPT
 from fdamed.config.model import Image, Model
-from fdamed.config.privacy import NO_FLOOR, USUAL, Differential, Floor, Privacy
+from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import Run, Swept, combinations, laid_over
 from fdamed.config.split import Hospitals
 from fdamed.config.train import Decay, Recipe, Train
@@ -100,11 +100,11 @@ class Config(Strict):
         return first, Run.model_validate(then.model_dump() | run.then.options)
 
     @property
-    def floor(self) -> Floor:
+    def minimum(self) -> Minimum:
         """The minimum numbers of images and steps that every client requires; public benchmark sets have none."""
-        usual = NO_FLOOR if isinstance(self.data, Benchmark) else USUAL
+        usual = NO_MINIMUM if isinstance(self.data, Benchmark) else DEFAULT_MINIMUM
         images, steps = self.privacy.smallest_images, self.privacy.smallest_steps
-        return Floor(usual.images if images is None else images, usual.steps if steps is None else steps)
+        return Minimum(usual.images if images is None else images, usual.steps if steps is None else steps)
 
     def differential_of(self, run: Run) -> Differential | None:
         """Differential privacy at the sources of this run: the run's own, or the study's."""

@@ -1,9 +1,9 @@
-"""Why an answer was not used."""
+"""Why an answer of a client is missing or not used."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Reason(StrEnum):
@@ -16,7 +16,7 @@ class Reason(StrEnum):
     NOT_INVITED = "not invited"
     QUARANTINED = "quarantined"
     AGGREGATE = "unusable aggregate"
-    """The answers were accepted, but what they were combined into is no model."""
+    """The answers were accepted, but their aggregate is not a valid model."""
     QUORUM = "below quorum"
     MALFORMED = "malformed"
     SHAPE = "shape"
@@ -33,25 +33,19 @@ class Reason(StrEnum):
     @property
     def strikes(self) -> bool:
         """Whether it brings the client nearer to quarantine: no honest client sends such an answer."""
-        return self in _REJECTED
+        return self in ("malformed", "shape", "not finite", "count", "value", "negative variance", "replay", "norm")
 
     @property
     def excludes(self) -> bool:
         """Whether validation excluded the answer; the client is not asked again in this round."""
-        return self in _REJECTED or self in _SET_ASIDE
+        return self.strikes or self in ("no images", "unchanged", "direction")
 
 
-_REJECTED = {
-    Reason.MALFORMED,
-    Reason.SHAPE,
-    Reason.NOT_FINITE,
-    Reason.COUNT,
-    Reason.VALUE,
-    Reason.VARIANCE,
-    Reason.REPLAY,
-    Reason.NORM,
-}
-_SET_ASIDE = {Reason.NO_IMAGES, Reason.UNCHANGED, Reason.DIRECTION}
+class Fault(NamedTuple):
+    """Why validation does not accept an answer."""
+
+    reason: Reason
+    why: str
 
 
 class DroppedOut(Exception):

@@ -1,8 +1,8 @@
 """The record of a run so far, and the checkpoints from which it resumes with the same bits.
 
-A checkpoint costs what is new: the record grows in a log of its own, and only clients that were asked since the last
-checkpoint write their state again. Two generations are kept: a damaged one is skipped for the one before. A checkpoint
-names the size of the log, which file holds each client's state, and the checksums of both.
+A checkpoint writes only what is new: the record grows in a log file of its own, and only clients that were asked since
+the last checkpoint write their state again. Two generations are kept, and a damaged one is skipped for the one before.
+A checkpoint has the size of the log, the round of the file with each client's state, and checksums of both.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import struct
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -21,31 +20,32 @@ from typing import Any
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, megabytes, room_for, sweep
 from fdamed.federation.client_state import write_state
-from fdamed.federation.messages import decode, encode, sizes
+from fdamed.federation.messages import decode, encode, pack, sizes, unpack
 from fdamed.federation.method import Method
 from fdamed.federation.server import Server
 
-MemoryPath = Callable[[str, int], Path]
+StatePath = Callable[[str, int], Path]
 """(client, round) -> the client's own file for its state."""
 log = logging.getLogger(__name__)
+Lines = list[dict[str, Any]]
 
 
 @dataclass
 class Record:
     """Everything a run has recorded, line by line."""
 
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    layers: list[dict[str, Any]] = field(default_factory=list)
-    absences: list[dict[str, Any]] = field(default_factory=list)
-    timing: list[dict[str, Any]] = field(default_factory=list)
-    ledger: list[dict[str, Any]] = field(default_factory=list)
-    validation: list[dict[str, Any]] = field(default_factory=list)
+    metrics: Lines = field(default_factory=list)
+    layers: Lines = field(default_factory=list)
+    absences: Lines = field(default_factory=list)
+    timing: Lines = field(default_factory=list)
+    ledger: Lines = field(default_factory=list)
+    validation: Lines = field(default_factory=list)
     """What a resumed run must know of earlier updates: digests and cosines."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Where a client's state is, and its checksum."""
+class Saved:
+    """The round of the file with a client's state, and its checksum."""
 
     round: int
     sha256: str
@@ -53,7 +53,7 @@ class Memory:
 
 @dataclass
 class Log:
-    """A record on disk that only grows; what stands behind the last mark is dropped."""
+    """A record on disk that only grows; what follows the last mark is dropped."""
 
     path: Path
     size: int = 0
@@ -62,27 +62,23 @@ class Log:
     """Lines of each part of the record that are already there."""
 
     def append(self, record: Record) -> dict[str, int]:
-        """Write what is new, and the mark of where the log ends now."""
+        """Write what is new; the mark of where the log ends now."""
         news = {name: part[self.lines.get(name, 0) :] for name, part in vars(record).items()}
         content = json.dumps(news).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            room_for(self.path, len(content)),
-            open(self.path, "r+b" if self.path.exists() else "w+b") as file,
-        ):
+        with room_for(self.path, len(content)), open(self.path, "r+b" if self.path.exists() else "w+b") as file:
             file.truncate(self.size)
             file.seek(self.size)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        self._move(self.size + len(content), zlib.crc32(content, self.crc32), record)
-        return {"size": self.size, "crc32": self.crc32}
+        return self._move(self.size + len(content), zlib.crc32(content, self.crc32), record)
 
-    def read(self, mark: dict[str, int]) -> Record | None:
-        """The record up to a mark, from where it goes on; None: the log is damaged."""
+    def read(self, mark: dict[str, int]) -> Record:
+        """The record up to a mark, from where it is continued."""
         content = self.path.read_bytes()[: mark["size"]] if self.path.exists() else b""
         if len(content) < mark["size"] or zlib.crc32(content) != mark["crc32"]:
-            return None
+            raise ValueError("its record")
         record = Record()
         for line in content.splitlines():
             for name, news in json.loads(line).items():
@@ -90,34 +86,31 @@ class Log:
         self._move(mark["size"], mark["crc32"], record)
         return record
 
-    def _move(self, size: int, crc32: int, record: Record) -> None:
+    def _move(self, size: int, crc32: int, record: Record) -> dict[str, int]:
         self.size, self.crc32 = size, crc32
         self.lines = {name: len(part) for name, part in vars(record).items()}
+        return {"size": size, "crc32": crc32}
 
 
 class Checkpoints:
-    """Where the state of a run is kept, and what it must fit."""
+    """Where the state of a run is kept, and the conditions (`fingerprint`) that it was made under."""
 
-    def __init__(self, folder: Path, memory: MemoryPath, fingerprint: dict[str, Any], every: int = 1) -> None:
+    def __init__(self, folder: Path, memory: StatePath, fingerprint: dict[str, Any], every: int = 1) -> None:
         self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
+        self._files = folder / "checkpoint.bin", folder / "checkpoint.previous.bin"
         self._log = Log(folder / "record.jsonl")
-        self._memories: dict[str, Memory] = {}
+        self._saved: dict[str, Saved] = {}
         self.behind: set[str] = set()
         """Clients whose process ended after answers that are in no saved state of theirs."""
         self._last = 0
         self._whole = False
-        """Whether the newest file is known to be sound: a damaged one must not take the place of the one before."""
-
-    @property
-    def _files(self) -> tuple[Path, Path]:
-        return self.folder / "checkpoint.bin", self.folder / "checkpoint.previous.bin"
+        """Whether the newest file is known to be sound: a damaged one must not replace the one before."""
 
     def check_room(self, state: Any) -> None:
-        """Refuse to begin where the files of this run will not fit; other jobs may still fill the disk later."""
-        size = sum(sizes(state).values())
-        there = [p.stat().st_size for p in self._files if p.exists()]
-        memories = sum(self.memory(p, m.round).stat().st_size for p, m in self._memories.items())
-        needed = 4 * size + memories - sum(there)  # two generations, the draft of a third, the final weights
+        """Raise if the disk has no room for the files of this run; other jobs may still fill it later."""
+        there = sum(path.stat().st_size for path in self._files if path.exists())
+        states = sum(self.memory(client, saved.round).stat().st_size for client, saved in self._saved.items())
+        needed = 4 * sum(sizes(state).values()) + states - there  # two generations, a draft, the final weights
         left = free(self.folder)
         if left < needed:
             raise FdamedError(
@@ -127,29 +120,18 @@ class Checkpoints:
             )
 
     def save(self, round: int, state: Any, server: Server, record: Record) -> None:
+        """Write a checkpoint, and the states of the clients that were asked since the last one."""
         asked = sorted(server.touched)
         for client in asked:
-            file = self.memory(client, round)
-            state_of = server.transport.state(client)
-            if state_of:
-                write_state(state_of, file)
-                self._memories[client] = Memory(round, _sha256(file))
-            elif state_of is None:  # the state before stands; what the client has answered since is lost with it
-                known = self._memories[client].round if client in self._memories else 0
-                if any(line["from"] == client and line["round"] > known for line in record.ledger):
-                    self.behind.add(client)
-            else:
-                self._memories.pop(client, None)
-        head = json.dumps(
-            {
-                "fingerprint": self.fingerprint,
-                "round": round,
-                "log": self._log.append(record),
-                "memories": {client: asdict(memory) for client, memory in self._memories.items()},
-                "behind": sorted(self.behind),
-            }
-        ).encode()
-        content = struct.pack("<I", len(head)) + head + encode(state)
+            self._save_state(client, round, server.transport.state(client), record)
+        head = {
+            "fingerprint": self.fingerprint,
+            "round": round,
+            "log": self._log.append(record),
+            "memories": {client: asdict(saved) for client, saved in self._saved.items()},
+            "behind": sorted(self.behind),
+        }
+        content = pack(head, encode(state))
         newest, previous = self._files
         with atomic(newest, len(content)) as draft:
             with open(draft, "wb") as out:
@@ -160,85 +142,83 @@ class Checkpoints:
             if self._whole and newest.exists():  # only now: a full disk has cost neither generation
                 newest.replace(previous)
         server.touched.clear()
-        self._drop(asked)
+        for client in asked:  # states that neither this checkpoint nor the one before has
+            files = sorted(p for p in self.memory(client, 0).parent.glob("*.safetensors") if p.stem.isdigit())
+            for old in [p for p in files if int(p.stem) <= self._last][:-1]:
+                old.unlink()
         self._last, self._whole = round, True
 
-    def _drop(self, clients: Iterable[str]) -> None:
-        """Remove states that neither this checkpoint nor the one before names."""
-        for client in clients:
-            files = sorted(p for p in self.memory(client, 0).parent.glob("*.safetensors") if p.stem.isdigit())
-            before = [p for p in files if int(p.stem) <= self._last]
-            for old in before[:-1]:
-                old.unlink()
+    def _save_state(self, client: str, round: int, state: bytes | None, record: Record) -> None:
+        if state:
+            file = self.memory(client, round)
+            write_state(state, file)
+            self._saved[client] = Saved(round, _sha256(file))
+        elif state is not None:
+            self._saved.pop(client, None)
+        else:  # the last saved state remains; what the client has answered since is not in it
+            known = self._saved[client].round if client in self._saved else 0
+            if any(line["from"] == client and line["round"] > known for line in record.ledger):
+                self.behind.add(client)
 
     def load(self, method: Method[Any], server: Server) -> tuple[int, Any, Record] | None:
-        """The newest whole checkpoint, or None; one of another study is refused."""
+        """Round, state and record of the newest sound checkpoint, or None; one of other conditions is refused."""
         for folder in (self.folder, *(self.memory(client, 0).parent for client in (*server.sources, server.target))):
             sweep(folder)
-        for path in self._files:
-            if not path.exists():
-                continue
-            content = path.read_bytes()
-            if len(content) < 36 or hashlib.sha256(content[32:]).digest() != content[:32]:
-                _pass_over(path, "checksum")
-                continue
+        for path in filter(Path.exists, self._files):
             try:
-                (n,) = struct.unpack("<I", content[32:36])
-                head = json.loads(content[36 : 36 + n])
-                self._fits(head["fingerprint"])
-                memories, behind = self._own(head["memories"], server), set(map(str, head["behind"]))
-                record = self._log.read(head["log"])
-                if record is None or not all(_sha256(self.memory(p, m.round)) == m.sha256 for p, m in memories.items()):
-                    _pass_over(path, "its record" if record is None else "a client's state")
-                    continue
-                state: Any = decode(method.state, memoryview(content)[36 + n :], server.layout.size)
+                found = self._read(path, method, server)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                # The checksum holds, so nothing was cut short: this is another program's file, or a forgery.
-                _pass_over(path, f"not a checkpoint: {type(error).__name__}")
+                what = str(error) if isinstance(error, ValueError) else f"not a checkpoint: {type(error).__name__}"
+                log.warning("%s is damaged (%s); trying the one before", path.name, what)
                 continue
-            for client, memory in memories.items():
-                server.transport.restore(client, self.memory(client, memory.round).read_bytes())
-            self._memories, self._last, self.behind = memories, head["round"], behind
-            self._whole = path == self._files[0]
-            return head["round"], state, record
-        self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was passed over
+            for client, saved in self._saved.items():
+                server.transport.restore(client, self.memory(client, saved.round).read_bytes())
+            self._last, self._whole = found[0], path == self._files[0]
+            return found
+        self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was skipped
         return None
 
-    def _own(self, memories: dict[str, dict[str, Any]], server: Server) -> dict[str, Memory]:
-        """The states that a checkpoint names, if they are of clients and rounds of this run: they become a path."""
-        found = {client: Memory(**words) for client, words in sorted(memories.items())}
-        if not set(found) <= {*server.sources, server.target} or not all(type(m.round) is int for m in found.values()):
+    def _read(self, path: Path, method: Method[Any], server: Server) -> tuple[int, Any, Record]:
+        content = memoryview(path.read_bytes())
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            raise ValueError("checksum")
+        head, body = unpack(content[32:])
+        self._check_conditions(head["fingerprint"])
+        saved = {client: Saved(**entry) for client, entry in sorted(head["memories"].items())}
+        known = saved.keys() <= {*server.sources, server.target}  # names and rounds become paths
+        if not known or any(type(s.round) is not int for s in saved.values()):
             raise ValueError("a state of no client of this run")
-        return found
+        record = self._log.read(head["log"])
+        if any(_sha256(self.memory(client, s.round)) != s.sha256 for client, s in saved.items()):
+            raise ValueError("a client's state")
+        state: Any = decode(method.state, body, server.layout.size)
+        self._saved, self.behind = saved, set(map(str, head["behind"]))
+        return head["round"], state, record
 
     def kept(self, client: str) -> Path | None:
-        """The last saved state of a client; None: there is none."""
-        return self.memory(client, self._memories[client].round) if client in self._memories else None
+        """The file with the last saved state of a client; None: there is none."""
+        return self.memory(client, self._saved[client].round) if client in self._saved else None
 
     def clear(self, clients: Iterable[str]) -> None:
         """Remove the checkpoints of a finished run."""
-        memories = (p for client in clients for p in self.memory(client, 0).parent.glob("*.safetensors"))
-        for path in (*self._files, self._log.path, *memories):
+        states = (p for client in clients for p in self.memory(client, 0).parent.glob("*.safetensors"))
+        for path in (*self._files, self._log.path, *states):
             path.unlink(missing_ok=True)
 
-    def _fits(self, found: dict[str, Any]) -> None:
+    def _check_conditions(self, found: dict[str, Any]) -> None:
         changed = sorted(k for k in self.fingerprint if found.get(k) != self.fingerprint[k])
         if changed:
-            told = "; ".join(f"{k}: {found.get(k)} then, {self.fingerprint[k]} now" for k in changed)
+            listed = "; ".join(f"{k}: {found.get(k)} then, {self.fingerprint[k]} now" for k in changed)
             raise FdamedError(
-                f"the checkpoint was made under other conditions ({told})",
+                f"the checkpoint was made under other conditions ({listed})",
                 str(self.folder),
-                "Restore those conditions to go on, or delete the folder to start this run again.",
+                "Restore those conditions to resume, or delete the folder to start this run again.",
             )
 
 
 def _sha256(path: Path) -> str:
-    """The checksum of a file; of one that is not there, nothing."""
+    """The checksum of a file; empty: there is none."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _pass_over(path: Path, what: str) -> None:
-    log.warning("%s is damaged (%s); trying the one before", path.name, what)

@@ -1,24 +1,23 @@
-"""A hospital: its data, its model, its memory; and the one door through which questions come in."""
+"""A client (hospital): data, model, state and privacy policy. To the server it is a function from bytes to bytes."""
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import torch
 from torch import Tensor
 
-from fdamed.config.privacy import USUAL, Floor, local_steps
+from fdamed.config.privacy import DEFAULT_MINIMUM, Minimum, local_steps
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
-from fdamed.core.out_of_memory import telling_batch
+from fdamed.core.out_of_memory import memory_error
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.messages import WireError, decode, encode, kinds
+from fdamed.federation.messages import WireError, decode, encode, kinds, pack, unpack
 from fdamed.models.flat import FlatModel
 
 if TYPE_CHECKING:
@@ -26,15 +25,13 @@ if TYPE_CHECKING:
     from fdamed.training.dp_sgd import Mechanism
 
 TRAINED = frozenset({"weights", "update"})
-"""Kinds that local steps have made."""
-
-
+"""Kinds that are the result of local steps."""
 Role = Literal["source", "target"]
 
 
 @dataclass
 class Client:
-    """What a step may see: this hospital and nothing else."""
+    """What a step may use: this client's own data, model, state and random numbers."""
 
     name: str
     data: Labeled | Unlabeled
@@ -42,40 +39,41 @@ class Client:
     recipe: Recipe
     seed: int
     release: frozenset[str]
+    """Privacy policy: the kinds of values that the client may send."""
     role: Role = field(kw_only=True)
     auxiliary: Auxiliary | None = None
     heads: FlatModel | None = None
     precision: str = "float32"
     smallest_batch: int = 16
-    """The hospital's policy: no mean over the features of fewer images leaves it, whoever asks."""
-    floor: Floor = USUAL
-    """The hospital's policy: nothing leaves that was computed on fewer images, or made by fewer steps."""
+    """Privacy policy: the minimum number of images behind a mean of features."""
+    minimum: Minimum = DEFAULT_MINIMUM
+    """Privacy policy: the minimum numbers of images and local steps behind anything that is sent."""
     noise: Mechanism | None = None
-    """The hospital's policy: its training is private, and no step looks at its images in another way."""
+    """Privacy policy: local training is differentially private, and no step uses the images in another way."""
     account: Path | None = None
-    """Where the cost of the noise is entered where the memory, which a resume sets back, will not do."""
+    """The file with the privacy budget spent, where the noise is secure and a resume must not reset it."""
     memory: dict[str, Tensor] = field(default_factory=dict)
-    """The only thing that survives between questions."""
+    """The state: all that is kept from one question to the next."""
     rng: Stream = field(default_factory=lambda: Stream(0))
     """Set anew for each question."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something a method may ask a hospital to do: (client, question) -> answer."""
+    """A function that a method may ask a client to run: (client, question) -> answer."""
 
     name: str
     run: Callable[[Client, Any], Any]
     question: type
     answer: type
     draws: str
-    """The name in its random streams: its own, or that of the step whose numbers it draws."""
+    """The name in its random streams: its own, or that of the step whose random numbers it shares."""
     noised: bool = False
-    """Whether all that it lets out has been through the noise where a hospital insists on it."""
+    """Whether it uses images only through DP-SGD where the client's policy requires it."""
 
-    @property
-    def lets_out(self) -> frozenset[str]:
-        """Kinds of knowledge in the answer."""
+    @cached_property
+    def released_kinds(self) -> frozenset[str]:
+        """Kinds of the values in the answer."""
         return frozenset(kinds(self.answer).values())
 
 
@@ -87,9 +85,9 @@ def step(
 ) -> Callable[[Callable[[Client, Any], Any]], Step]:
     """Make a step of a function `(client: Client, ask: Question) -> Answer`; types come from its annotations.
 
-    `name` is part of its random stream: it never changes, wherever the function moves. `draws`: the step whose random
-    numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it looks at images
-    only by way of DP-SGD, or not at all.
+    `name` is part of its random stream and never changes, wherever the function moves. `draws`: the step whose random
+    numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it uses images only
+    through DP-SGD, or not at all.
     """
 
     def make(function: Callable[[Client, Any], Any]) -> Step:
@@ -109,108 +107,82 @@ def known_steps() -> tuple[Step, ...]:
     return tuple(_STEPS.values())
 
 
-def refusal(step: Step, release: frozenset[str], name: str, method: str) -> FdamedError | None:
-    """The error that a hospital's policy makes of a step, before anything runs or leaves; None: it is allowed."""
-    withheld = sorted(step.lets_out - release)
-    if not withheld:
-        return None
-    return FdamedError(
-        f"{method} asks {name} in step {step.name} for {', '.join(withheld)}, which it does not release",
-        f"hospital {name}",
-        f"Choose another method or variant, or let {name} add {', '.join(withheld)} to privacy.release.",
-    )
+def check_release(step: Step, release: frozenset[str], client: str, method: str) -> None:
+    """Raise if a step would send kinds that a client's privacy policy does not release."""
+    if withheld := ", ".join(sorted(step.released_kinds - release)):
+        raise FdamedError(
+            f"{method} asks {client} in step {step.name} for {withheld}, which it does not release",
+            f"hospital {client}",
+            f"Choose another method or variant, or let {client} add {withheld} to privacy.release.",
+        )
 
 
-def insist(client: Client, step: Step) -> None:
-    """Raise where the hospital's own policy forbids the answer, before it is computed."""
+def check_policy(client: Client, step: Step) -> None:
+    """Raise if the client's privacy policy forbids the answer to a step, before anything is computed."""
     if client.noise is not None and not step.noised:
         raise FdamedError(
-            f"step {step.name} looks at images without the noise that {client.name} insists on",
+            f"step {step.name} uses images without the noise that the privacy policy of {client.name} requires",
             f"hospital {client.name}",
             "Choose a method that supports privacy.differential (docs/explanation/privacy.md), or leave it out.",
         )
-    recipe = client.recipe
-    enough(client, local_steps(len(client.data), recipe.batch, recipe.epochs) if step.lets_out & TRAINED else None)
+    steps = local_steps(len(client.data), client.recipe.batch, client.recipe.epochs)
+    check_minimum(client, steps if step.released_kinds & TRAINED else None)
 
 
-def enough(client: Client, steps: int | None) -> None:
-    """Raise where the hospital's images, or these local steps, are too few to let anything out."""
-    refused = client.floor.refusal(client.name, len(client.data), steps)
-    if refused:
-        raise refused
+def check_minimum(client: Client, steps: int | None) -> None:
+    """Raise if the client's images, or these local steps, are fewer than the minimum of its privacy policy."""
+    if error := client.minimum.refusal(client.name, len(client.data), steps):
+        raise error
 
 
 def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
-    """Run one step in the hospital, with the random numbers of this very question and the recipe of this round."""
-    insist(client, step)
-    client.rng = stream(client.seed, client.name, round, step.draws, nth)
+    """Run a step for the nth time in a round, with random numbers of its own and this round's learning rate."""
+    check_policy(client, step)
     recipe, before = client.recipe, dict(client.memory)
-    client.recipe = recipe.at(round)
+    client.rng = stream(client.seed, client.name, round, step.draws, nth)
+    if recipe.decay:
+        client.recipe = recipe.at(round)
     try:
-        with telling_batch(step.name, f"hospital {client.name}", f"batch {recipe.batch}"):
-            reply = step.run(client, ask)
-        _keep_finite(client, before)
-    except FdamedError:
-        client.memory = before  # what a training that failed has left there must not be saved
+        reply = step.run(client, ask)
+        _check_finite(client, before)
+    except Exception as error:
+        client.memory = before  # a failed step must leave nothing that could be saved
+        if exhausted := memory_error(error, step.name, f"hospital {client.name}", f"batch {recipe.batch}"):
+            raise exhausted from None
         raise
     finally:
         client.recipe = recipe
     return reply
 
 
-def _keep_finite(client: Client, before: dict[str, Tensor]) -> None:
-    """Refuse to remember what is not finite: a loss can still be finite when the numbers behind it are not."""
-    for name, value in client.memory.items():
-        if value is not before.get(name) and value.is_floating_point() and not torch.isfinite(value.sum()):
-            if bool(torch.isfinite(value).all()):
-                continue
+def _check_finite(client: Client, before: dict[str, Tensor]) -> None:
+    """Raise if the step has put numbers into the state that are not finite: the loss alone does not show them."""
+    changed = {k: v for k, v in client.memory.items() if v is not before.get(k) and v.is_floating_point()}
+    for name, value in changed.items():
+        if not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
             raise FdamedError(
-                f"what it would remember ({name}) is not finite at learning rate {client.recipe.lr}",
+                f"the state ({name}) is not finite at learning rate {client.recipe.lr}",
                 f"hospital {client.name}",
                 "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
             )
 
 
-def open_door(client: Client, method: str) -> Callable[[bytes], bytes]:
-    """The hospital as a function from bytes to bytes."""
-
-    def door(request: bytes) -> bytes:
-        try:
-            head, body = unpack(request)
-            step, round, nth = _question(head)
-            refused = refusal(step, client.release, client.name, method)
-            if refused:
-                raise refused
-            ask: Any = decode(step.question, body, client.model.layout.size)
-            return pack({"ok": True}, encode(answer(client, step, round, nth, ask)))
-        except FdamedError as error:
-            return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")
-        except WireError as error:
-            return pack({"ok": False, "error": [str(error), f"hospital {client.name}", "Use the same fdamed."]}, b"")
-
-    return door
-
-
-def _question(head: dict[str, Any]) -> tuple[Step, int, int]:
-    """Which step is asked for, in which round and for the how many-th time."""
-    name, round, nth = head.get("step"), head.get("round"), head.get("nth")
-    if not isinstance(name, str) or name not in _STEPS or type(round) is not int or type(nth) is not int:
-        raise WireError("not a question that this hospital knows")
-    return _STEPS[name], round, nth
-
-
-def pack(head: dict[str, Any], body: bytes) -> bytes:
-    text = json.dumps(head).encode()
-    return struct.pack("<I", len(text)) + text + body
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
-    view = memoryview(data)
+def handle_request(client: Client, method: str, request: bytes) -> bytes:
+    """The client as a function from bytes to bytes: a question for a step, and its answer or an error."""
     try:
-        (n,) = struct.unpack("<I", view[:4])
-        head: dict[str, Any] = json.loads(bytes(view[4 : 4 + n]))
-    except (struct.error, ValueError, RecursionError):
-        raise WireError("not a request") from None
-    if not isinstance(head, dict):
-        raise WireError("not a request")
-    return head, view[4 + n :]
+        head, body = unpack(request)
+        step, round, nth = _STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
+        if step is None or type(round) is not int or type(nth) is not int:
+            raise WireError("this client knows no such question")
+        check_release(step, client.release, client.name, method)
+        ask: Any = decode(step.question, body, client.model.layout.size)
+        return pack({"ok": True}, encode(answer(client, step, round, nth, ask)))
+    except FdamedError as error:
+        return error_reply(error)
+    except WireError as error:
+        return error_reply(FdamedError(str(error), f"hospital {client.name}", "Use the same fdamed."))
+
+
+def error_reply(error: FdamedError) -> bytes:
+    """An error as the bytes of an answer."""
+    return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")

@@ -1,4 +1,4 @@
-"""What a client remembers between questions, as bytes (safetensors) and as a file."""
+"""The state that a client keeps between questions, as bytes (safetensors) and as a file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic, room_for
 
 
 def pack_state(memory: Mapping[str, Tensor], names: tuple[str, ...] | None = None) -> bytes:
-    """The tensors as bytes, only `names` if given; no bytes where there is nothing to remember."""
+    """The tensors as bytes, only `names` if given; no bytes for an empty state."""
     from safetensors.torch import save
 
     kept = {k: v.contiguous() for k, v in memory.items() if names is None or k in names}
@@ -33,16 +34,12 @@ def unpack_state(content: bytes, where: str) -> dict[str, Tensor]:
 
 def write_state(content: bytes, path: Path) -> None:
     """Write the bytes atomically."""
-    from fdamed.core.files import atomic
-
     with atomic(path, len(content)) as draft:
         draft.write_bytes(content)
 
 
 def park_state(content: bytes, path: Path) -> None:
-    """Write the bytes for this process alone, which reads them again or dies with them: not synced."""
-    from fdamed.core.files import room_for
-
+    """Write the bytes for this process alone: not synced, because they are of no use after it ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with room_for(path, len(content)):
         path.write_bytes(content)

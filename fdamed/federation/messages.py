@@ -1,6 +1,6 @@
-"""Messages: frozen records whose fields have a kind, and their bytes.
+"""Messages: frozen dataclasses whose fields have a kind, and their bytes.
 
-The bytes are a JSON header (names, kinds, dtypes, shapes) and the raw numbers behind it. Nothing is pickled, and bytes
+The bytes are a JSON header (names, kinds, dtypes, shapes) followed by the raw numbers. Nothing is pickled, and bytes
 without the declared names, types and shapes are refused.
 """
 
@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import numpy as np
@@ -22,14 +23,14 @@ from fdamed.models.flat import Layout
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the reader of a field learns."""
+    """The kind of a field: what its reader learns."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Check:
-    """What validation must know of a field beyond its kind: Annotated[Tensor, Knowledge("statistic"), Check(...)].
+    """How validation checks a field beyond its kind: Annotated[Tensor, Knowledge("statistic"), Check(...)].
 
     A scalar is compared with the other clients' only if it has a Check.
     """
@@ -41,11 +42,11 @@ class Check:
     positive: bool = False
     """A scalar that must be above 0."""
     zero_ok: bool = True
-    """Whether all zeros are an honest answer."""
+    """Whether an honest answer can be all zeros."""
     clip: bool = True
     """Whether the server may clip it; False where the client continues with what it sent."""
     direction: Literal["layers", "whole", "none"] = "layers"
-    """How directions are compared: layer by layer too, as a whole only, or not at all."""
+    """How directions are compared: as a whole and layer by layer, as a whole, or not at all."""
 
 
 Weights = Annotated[Tensor, Knowledge("weights")]
@@ -62,22 +63,21 @@ Scalar = Annotated[float, Knowledge("scalar")]
 Count = Annotated[int, Knowledge("count")]
 
 _MAGIC = b"FDM1"
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "uint8": torch.uint8}
-_WHOLE_MODEL = ("weights", "update")
-_LARGEST_HEADER = 1 << 20
+_DTYPES = ("float32", "float64", "int64", "uint8")
+_NUMBERS = {"scalar": "<d", "count": "<q"}
+_LARGEST_HEADER = 1 << 24
 _MOST_AXES, _LONGEST_AXIS = 8, 1 << 40
+WHOLE_MODEL = ("weights", "update")
+"""Kinds that have one number for each of the model's."""
 M = TypeVar("M")
 
 
 class WireError(ValueError):
-    """Bytes that are not the message they should be."""
-
-
-_KNOWN: dict[type, tuple[dict[str, str], dict[str, Check]]] = {}
+    """Bytes that are not the expected message."""
 
 
 def kinds(message: type) -> dict[str, str]:
-    """Field -> kind of knowledge."""
+    """Field -> kind."""
     return _annotations(message)[0]
 
 
@@ -86,25 +86,24 @@ def checks(message: type) -> dict[str, Check]:
     return _annotations(message)[1]
 
 
+@cache
 def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
-    if message not in _KNOWN:
-        hints = get_type_hints(message, include_extras=True)
-        of_kind: dict[str, str] = {}
-        of_check: dict[str, Check] = {}
-        for name in (f.name for f in fields(message)):
-            marks = get_args(hints[name])[1:]
-            found = [mark.kind for mark in marks if isinstance(mark, Knowledge)]
-            if len(found) != 1:
-                raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
-            of_kind[name] = found[0]
-            of_check.update((name, mark) for mark in marks if isinstance(mark, Check))
-        _KNOWN[message] = (of_kind, of_check)
-    return _KNOWN[message]
+    hints = get_type_hints(message, include_extras=True)
+    of_kind: dict[str, str] = {}
+    of_check: dict[str, Check] = {}
+    for name in (f.name for f in fields(message)):
+        marks = get_args(hints[name])[1:]
+        found = [mark.kind for mark in marks if isinstance(mark, Knowledge)]
+        if len(found) != 1:
+            raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
+        of_kind[name] = found[0]
+        of_check.update((name, mark) for mark in marks if isinstance(mark, Check))
+    return of_kind, of_check
 
 
 @dataclass_transform(frozen_default=True)
 def message(cls: type[M]) -> type[M]:
-    """Make a frozen record that can travel; a field without a kind is an error when it is first used."""
+    """Make a frozen dataclass that can be sent; a field without a kind is an error when it is first used."""
     return dataclass(frozen=True, eq=False)(cls)
 
 
@@ -113,9 +112,35 @@ def sizes(msg: Any) -> dict[str, int]:
     out: dict[str, int] = {}
     for name, kind in kinds(type(msg)).items():
         value = getattr(msg, name)
-        n = value.numel() * value.element_size() if isinstance(value, Tensor) else 8
-        out[kind] = out.get(kind, 0) + n
+        out[kind] = out.get(kind, 0) + (value.nbytes if isinstance(value, Tensor) else 8)
     return out
+
+
+def tensors(msg: Any, *wanted: str) -> dict[str, Tensor]:
+    """Field -> tensor, for the fields of these kinds."""
+    found = {name: getattr(msg, name) for name, kind in kinds(type(msg)).items() if kind in wanted}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def pack(head: dict[str, Any], body: bytes) -> bytes:
+    """A JSON header with its length, and the bytes behind it."""
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text + body
+
+
+def unpack(data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
+    """The header and the bytes behind it."""
+    view = memoryview(data)
+    length = int.from_bytes(view[:4], "little")
+    if len(view) < 4 + length or length > _LARGEST_HEADER:
+        raise WireError("the header is longer than the message")
+    try:
+        head = json.loads(bytes(view[4 : 4 + length]))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the header cannot be read ({type(error).__name__})") from None
+    if not isinstance(head, dict):
+        raise WireError("the header is not an object")
+    return head, view[4 + length :]
 
 
 def encode(msg: Any) -> bytes:
@@ -124,70 +149,62 @@ def encode(msg: Any) -> bytes:
     parts: list[bytes] = []
     for name, kind in kinds(type(msg)).items():
         value = getattr(msg, name)
-        if kind == "scalar":
-            parts.append(struct.pack("<d", value))
-            header.append({"name": name, "kind": kind})
-        elif kind == "count":
-            parts.append(struct.pack("<q", value))
-            header.append({"name": name, "kind": kind})
+        entry: dict[str, Any] = {"name": name, "kind": kind}
+        if kind in _NUMBERS:
+            parts.append(struct.pack(_NUMBERS[kind], value))
         else:
             array = value.detach().cpu().contiguous().numpy()
             parts.append(array.tobytes())
-            header.append({"name": name, "kind": kind, "dtype": array.dtype.name, "shape": list(array.shape)})
-    head = json.dumps({"type": type(msg).__name__, "fields": header}).encode()
-    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *parts])
+            entry |= {"dtype": array.dtype.name, "shape": list(array.shape)}
+        header.append(entry)
+    return _MAGIC + pack({"type": type(msg).__name__, "fields": header}, b"".join(parts))
 
 
 def decode(cls: type[M], data: bytes | memoryview, size: int) -> M:
     """The message in `data`, which must be a `cls` whose whole-model fields have `size` numbers."""
     view = memoryview(data)
-    if bytes(view[:4]) != _MAGIC or len(view) < 8:
+    if bytes(view[:4]) != _MAGIC:
         raise WireError("not a message")
-    (length,) = struct.unpack("<I", view[4:8])
-    if length > _LARGEST_HEADER or 8 + length > len(view):
-        raise WireError("the header is longer than the message")
+    head, body = unpack(view[4:])
     try:
-        head = json.loads(bytes(view[8 : 8 + length]))
-        given = [(f["name"], f["kind"]) for f in head["fields"]]
-        name = head["type"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        expected = head["type"] == cls.__name__
+        expected &= [(f["name"], f["kind"]) for f in head["fields"]] == list(kinds(cls).items())
+    except (KeyError, TypeError) as error:
         raise WireError(f"the header cannot be read ({type(error).__name__})") from None
-    if name != cls.__name__ or given != list(kinds(cls).items()):
+    if not expected:
         raise WireError(f"expected a {cls.__name__}, got something else")
-    at, values = 8 + length, {}
+    at, values = 0, {}
     for field in head["fields"]:
-        value, at = _read(view, at, field, size)
-        values[field["name"]] = value
-    if at != len(view):
-        raise WireError(f"{len(view) - at} bytes too many")
+        values[field["name"]], at = _read(body, at, field, size)
+    if at != len(body):
+        raise WireError(f"{len(body) - at} bytes too many")
     return cls(**values)
 
 
 def _read(view: memoryview, at: int, field: dict[str, Any], size: int) -> tuple[Tensor | float | int, int]:
-    kind = field["kind"]
-    if kind in ("scalar", "count"):
-        if at + 8 > len(view):
-            raise WireError("the message ends too early")
-        return struct.unpack("<d" if kind == "scalar" else "<q", view[at : at + 8])[0], at + 8
-    dtype, shape = field.get("dtype"), field.get("shape")
-    if not isinstance(dtype, str) or dtype not in _DTYPES or not _is_shape(shape):
-        raise WireError(f"{field['name']} has no readable shape")
-    if kind in _WHOLE_MODEL and (shape != [size] or dtype != "float32"):
-        raise WireError(f"{field['name']} has shape {shape} of {dtype}, not [{size}] of float32")
+    """The value of a field that begins at `at`, and where it ends."""
+    name, kind = field["name"], field["kind"]
+    number = _NUMBERS.get(kind)
+    dtype, shape = ("float64", []) if number else (field.get("dtype"), field.get("shape"))
+    if dtype not in _DTYPES or not _is_shape(shape):
+        raise WireError(f"{name} has no readable shape")
+    if kind in WHOLE_MODEL and (shape != [size] or dtype != "float32"):
+        raise WireError(f"{name} has shape {shape} of {dtype}, not [{size}] of float32")
     if kind == "individual" and (len(shape) != 2 or shape[1] != size or dtype != "float32"):
-        raise WireError(f"{field['name']} has shape {shape} of {dtype}, not rows of {size} float32")
-    n = math.prod(shape) * np.dtype(dtype).itemsize  # Python's integers: a product that overflows would pass for small
-    if at + n > len(view):
+        raise WireError(f"{name} has shape {shape} of {dtype}, not rows of {size} float32")
+    end = at + math.prod(shape) * np.dtype(dtype).itemsize  # Python's integers do not overflow
+    if end > len(view):
         raise WireError("the message ends too early")
-    array = np.frombuffer(view[at : at + n], dtype=dtype).reshape(shape).copy()
-    return torch.from_numpy(array), at + n
+    if number:
+        return struct.unpack(number, view[at:end])[0], end
+    return torch.from_numpy(np.frombuffer(view[at:end], dtype=dtype).reshape(shape).copy()), end
 
 
 def _is_shape(given: object) -> TypeGuard[list[int]]:
-    """Whether this is a plausible shape; `true` is none, though Python counts it among the integers."""
+    """Whether this is a plausible shape; `true` is an integer in Python, but not a size."""
     return (
         isinstance(given, list)
         and len(given) <= _MOST_AXES
         and all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in given)
-        and math.prod(max(1, n) for n in given) <= _LONGEST_AXIS  # numpy refuses more even where an axis has no length
+        and math.prod(max(1, n) for n in given) <= _LONGEST_AXIS  # numpy's limit, even for an axis of size 0
     )

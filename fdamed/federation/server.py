@@ -1,4 +1,4 @@
-"""The server: what a method's `round` talks to. It may only ask, and every answer is counted and validated."""
+"""The server: what a method's `round` talks to. Every message is counted, and every answer is validated."""
 
 from __future__ import annotations
 
@@ -12,46 +12,81 @@ from torch import Tensor
 from fdamed.config.validation import Validation
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import Step, refusal
-from fdamed.federation.ledger import SERVER, Ledger
+from fdamed.federation.client import Step, check_release
 from fdamed.federation.messages import sizes
 from fdamed.federation.transport.base import Transport
 from fdamed.federation.validation.validator import Validator
 from fdamed.ops.aggregation import cosines
 
+SERVER = "server"
 MANY = 50
-"""Sources from which on values of single sources are logged as their minimum, mean and maximum."""
+"""Above this number of sources, their values are logged as minimum, mean and maximum."""
 OPPOSED = -0.5
-"""Cosine similarity of whole updates below which the log names a source that points against the target."""
+"""Cosine similarity below which the log names a source whose update points against the target's."""
 log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Messages and bytes by round, sender, receiver, step and kind."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, str, str, str, str], tuple[int, int]] = {}
+        self._settled: list[dict[str, Any]] = []
+
+    def note(self, round: int, sender: str, receiver: str, step: str, sizes: Mapping[str, int]) -> None:
+        """Count one message with so many bytes of each kind."""
+        for kind, n in sizes.items():
+            key = (round, sender, receiver, step, kind)
+            total, messages = self._counts.get(key, (0, 0))
+            self._counts[key] = (total + n, messages + 1)
+
+    def settle(self) -> list[dict[str, Any]]:
+        """The lines since the last call."""
+        new = self._lines()
+        self._counts.clear()
+        self._settled += new
+        return new
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, sorted within a round, so that they do not depend on the order of the clients."""
+        return [*self._settled, *self._lines()]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        names = ("round", "from", "to", "step", "kind")
+        return [
+            dict(zip(names, key, strict=True)) | {"bytes": n, "messages": messages}
+            for key, (n, messages) in sorted(self._counts.items())
+        ]
+
+    def total(self, *, sender: str | None = None, receiver: str | None = None, kind: str | None = None) -> int:
+        """Bytes of this sender, receiver and kind; None: of all."""
+        wanted = {"from": sender, "to": receiver, "kind": kind}
+        return sum(line["bytes"] for line in self.lines() if all(v in (None, line[k]) for k, v in wanted.items()))
 
 
 class Server:
     """The server's side of a federation: `ask`, `ask_all`, `ask_each`, `log`."""
 
     def __init__(self, transport: Transport, target: str, method: str, validation: Validation | None = None) -> None:
-        self.transport = transport
-        self.target = target
+        self.transport, self.target, self.method = transport, target, method
+        self.layout = transport.layout
         self.sources = tuple(name for name in transport.names if name != target)
         self.participants = self.sources
         """The sources that take part in this round; the others are not asked."""
-        self.layout = transport.layout
-        self.method = method
         self.validator = Validator(self.layout, target, validation)
         self.ledger = Ledger()
-        self.round = 0
-        self.rounds = 0
+        self.round = self.rounds = 0
         self.notes: dict[str, float | None] = {}
         """The values that were logged in this round, for metrics.jsonl."""
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
         self.touched: set[str] = set()
         """Clients whose state may have changed since it was last saved."""
-        self._out: set[str] = set()
+        self._excluded_now: set[str] = set()
         """Sources whose answer was excluded in this round: they are not asked again before the next."""
         self._asked: dict[tuple[str, str], int] = {}
         self._share, self._seed = 1.0, 0
-        self._invited = frozenset((*self.participants, target))
+        self._invited = frozenset(transport.names)
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -63,31 +98,29 @@ class Server:
         """Start round 1, 2, ... of `rounds`; its number is part of every random stream."""
         self.round, self.rounds = round, rounds
         self.validator.recall(self.absences)
-        few = max(1, math.floor(self._share * len(self.sources) + 0.5))
-        order = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))
         quarantined = self.quarantined
-        drawn = [i for i in order if self.sources[i] not in quarantined][:few]
+        count = max(1, math.floor(self._share * len(self.sources) + 0.5))
+        order = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))
+        drawn = [i for i in order if self.sources[i] not in quarantined][:count]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
+        self._invited = frozenset((*self.participants, self.target))
         for client in quarantined:
             why = f"quarantined after rejected updates in {self.validator.settings.strikes} rounds"
             self._miss(client, "every step", Reason.QUARANTINED, why)
-        self._invited = frozenset((*self.participants, self.target))
-        self._asked.clear()
-        self._out.clear()
+        for last_round in (self._asked, self._excluded_now, self.notes, self.layer_notes):
+            last_round.clear()
         self.validator.begin()
         self.transport.begin(round)
-        self.notes.clear()
-        self.layer_notes.clear()
 
     @property
     def quarantined(self) -> tuple[str, ...]:
-        """Sources that are not asked any more, after too many rejected updates."""
+        """Sources that are no longer asked, after too many rejected updates."""
         return self.validator.quarantined(self.sources)
 
     @property
     def excluded(self) -> frozenset[str]:
         """Sources of which an answer was excluded at least once in this run."""
-        return self.validator.excluded
+        return frozenset(self.validator.excluded)
 
     def draw(self, name: str, count: int) -> tuple[str, ...]:
         """So many of this round's sources, drawn anew each round."""
@@ -100,10 +133,8 @@ class Server:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def check_release(self, client: str, step: Step) -> None:
-        """Raise when the client's policy does not release what the step answers with."""
-        refused = refusal(step, self.transport.release(client), client, self.method)
-        if refused:
-            raise refused
+        """Raise if the client's privacy policy does not release the answer to a step."""
+        check_release(step, self.transport.release(client), client, self.method)
 
     def ask(self, client: str, step: Step, msg: Any) -> Any:
         """One question to one client; raises DroppedOut without a usable answer."""
@@ -113,17 +144,18 @@ class Server:
         return answers[client]
 
     def ask_all(self, clients: Iterable[str], step: Step, msg: Any) -> dict[str, Any]:
-        """The same question to several clients; the answers that can be used, the others are in `absences`."""
+        """The same question to several clients; the usable answers, in the order of the clients' names."""
         return self.ask_each(dict.fromkeys(clients, msg), step)
 
     def ask_each(self, questions: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """A question of its own to each client; the answers that can be used, in the order of the clients' names."""
+        """One question for each client; the usable answers, in the order of the clients' names."""
         answers, _ = self._gather(questions, step)
         if set(questions) - {self.target}:
-            self._hold_quorum()
+            self._check_quorum()
         return answers
 
     def _gather(self, questions: Mapping[str, Any], step: Step) -> tuple[dict[str, Any], dict[str, DroppedOut]]:
+        """The accepted answers, and why the others are missing."""
         replies: dict[str, Any] = {}
         missing: dict[str, DroppedOut] = {}
         for client in sorted(questions):
@@ -132,19 +164,19 @@ class Server:
             except DroppedOut as absent:
                 missing[client] = absent
         verdict = self.validator.check(self.round, step, questions, replies)
-        for client, fault in verdict.rejected.items():
-            self._miss(client, step.name, fault.reason, fault.why)
-            missing[client] = DroppedOut(client, fault.why, fault.reason)
+        for client, (reason, why) in verdict.rejected.items():
+            self._miss(client, step.name, reason, why)
+            missing[client] = DroppedOut(client, why, reason)
         for client, factor in verdict.clipped.items():
             self.notes[f"clipped/{client}"] = factor
             log.warning("round %d: the update of %s in %s is clipped to %.3g", self.round, client, step.name, factor)
         return verdict.accepted, missing
 
     def _exchange(self, client: str, step: Step, msg: Any) -> Any:
-        """The answer as it arrives, with the bytes of both messages entered in the ledger."""
+        """The answer as it arrives; both messages are counted in the ledger."""
         if client not in self._invited:
             raise DroppedOut(client, "takes no part in this round", Reason.NOT_INVITED)
-        if client in self._out:
+        if client in self._excluded_now:
             raise DroppedOut(client, "was excluded earlier in this round", Reason.NOT_INVITED)
         nth = self._asked.get((client, step.name), 0)
         self._asked[(client, step.name)] = nth + 1
@@ -167,29 +199,29 @@ class Server:
     def _miss(self, client: str, step: str, reason: Reason, why: str) -> None:
         """Record that a client is missing from a step."""
         if reason.excludes and client != self.target:
-            self._out.add(client)
+            self._excluded_now.add(client)
         self.absences.append({"round": self.round, "client": client, "step": step, "reason": reason.value, "why": why})
         if reason is not Reason.QUARANTINED:
             log.warning("round %d: no usable answer of %s in %s (%s): %s", self.round, client, step, reason.value, why)
 
-    def _hold_quorum(self) -> None:
-        """Raise DroppedOut where too few sources are left in this round."""
+    def _check_quorum(self) -> None:
+        """Raise DroppedOut if fewer sources than the quorum are left in this round."""
         quorum = self.transport.quorum
         missed = {a["client"] for a in self.absences if a["round"] == self.round} & set(self.sources)
-        there = len(set(self.participants) - missed)
-        if missed and there < quorum:
+        left = len(set(self.participants) - missed)
+        if missed and left < quorum:
             self.notes["below_quorum"] = 1.0
-            why = f"{there} of {len(self.participants)} sources are left, the quorum is {quorum}"
+            why = f"{left} of {len(self.participants)} sources are left, the quorum is {quorum}"
             raise DroppedOut("sources", why, Reason.QUORUM)
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, float | None]) -> None:
-        """Keep values of this round: name -> value, written to metrics.jsonl."""
+        """Log values of this round: name -> value, written to metrics.jsonl."""
         self.notes |= values
 
     def log_cosines(self, sources: list[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:
-        """Keep the cosine similarity of each source's update with the target's, from inner products (N, L) and (L,)."""
+        """Log the cosine similarity of each source's update with the target's, from inner products (N, L) and (L,)."""
         names = [s.name for s in self.layout.parameters] if dot.shape[1] > 1 else ["model"]
         for source, row in zip(sources, cosines(dot, ss, tt).tolist(), strict=True):
             self.notes[f"cos/{source}"] = sum(row) / len(row)
@@ -204,7 +236,7 @@ class Server:
             log.info("round %d: updates against that of %s: %s", self.round, self.target, ", ".join(opposed))
 
     def summary(self) -> dict[str, float | None]:
-        """The logged values; those of single sources as minimum, mean and maximum where there are many."""
+        """The logged values; with many sources, those of single sources as minimum, mean and maximum."""
         if len(self.sources) <= MANY:
             return dict(self.notes)
         out: dict[str, float | None] = {}
@@ -216,8 +248,7 @@ class Server:
             else:
                 out[name] = value
         for kind, values in each.items():
-            out |= dict.fromkeys((f"{kind}/lowest", f"{kind}/mean", f"{kind}/highest"))
-            if values:
-                out |= {f"{kind}/lowest": min(values), f"{kind}/highest": max(values)}
-                out[f"{kind}/mean"] = sum(values) / len(values)
+            out[f"{kind}/lowest"] = min(values, default=None)
+            out[f"{kind}/mean"] = sum(values) / len(values) if values else None
+            out[f"{kind}/highest"] = max(values, default=None)
         return out

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fdamed.config.privacy import local_steps
-from fdamed.federation.client import Client, Step, enough, step
+from fdamed.federation.client import Client, Step, check_minimum, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
@@ -37,7 +37,7 @@ class Near:
 def train_near(client: Client, ask: Near) -> Trained:
     """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps
-        enough(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
+        check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
     recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
     correct = proximal(client.model, ask.x, ask.mu) if ask.mu else None
     loss = train_from(client, ask.x, recipe, correct).loss

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, Step, enough, step
+from fdamed.federation.client import Client, Step, check_minimum, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -70,7 +70,7 @@ class State:
 def learn(client: Client, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
     if ask.steps:
-        enough(client, ask.steps)
+        check_minimum(client, ask.steps)
     client.model.load(ask.x)
     shape, device = shape_of(client.model.layout), client.model.theta.device
     encoder = flat_part(Encoder(shape.d), ask.s, client.rng, device)

@@ -95,7 +95,7 @@ def hospital(
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
         precision=train.precision,
         smallest_batch=config.privacy.smallest_batch,
-        floor=config.floor,
+        minimum=config.minimum,
         noise=noise,
         account=account if noise and noise.secure else None,
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client, enough, step
+from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import Trained, train_locally
@@ -87,9 +87,9 @@ class Still(Optimizer):
 @step("survey.train")
 def train_a_little(client: Client, ask: Part) -> Trained:
     """One ordinary epoch over some of the images."""
-    few = max(ask.images, client.floor.steps * client.recipe.batch)  # the privacy policy's minimum of steps
+    few = max(ask.images, client.minimum.steps * client.recipe.batch)  # the privacy policy's minimum of steps
     part = _some(client, few, client.rng.child("part"))
-    enough(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
+    check_minimum(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
     part = replace(part, recipe=client.recipe.model_copy(update={"epochs": 1}))
     trained: Trained = train_locally.run(part, Model(x=ask.x))
     return trained
@@ -178,7 +178,7 @@ def spread(values: Tensor, layout: Layout) -> Tensor:
 
 def _some(client: Client, images: int, rng: Stream) -> Client:
     """The client with a random subset of its images; never fewer than the privacy policy's minimum."""
-    data, images = client.data, max(images, client.floor.images)
+    data, images = client.data, max(images, client.minimum.images)
     if images >= len(data):
         return client
     rows = rng.numpy.permutation(len(data))[:images]

@@ -15,9 +15,9 @@ import pytest
 
 import fdamed.methods  # noqa: F401
 from fdamed.data.loader import Labeled, Unlabeled
-from fdamed.federation.ledger import SERVER
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
+from fdamed.federation.server import SERVER
 from fdamed.federation.transport.in_process import InProcess
 from tests.contract.test_unreliable_methods import method
 from tests.contract.test_variants import SENDING, together, variant

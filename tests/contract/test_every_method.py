@@ -9,12 +9,12 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.ledger import Ledger
 from fdamed.federation.messages import decode, encode
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.transport.base import Altered
+from fdamed.federation.server import Ledger
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3

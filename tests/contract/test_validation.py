@@ -15,11 +15,11 @@ from fdamed.federation.messages import Count, Update, message
 from fdamed.federation.method import REGISTRY, Model, OneModel, method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from tests.support import attackers
 from tests.support import federation as hospitals
 from tests.support.attackers import ATTACKER, SOURCES, TARGET
+from tests.support.federation import Altered
 
 ROBUST = Validation(norms=Norms(), directions=Directions())
 

@@ -10,14 +10,12 @@ import torch
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client
-from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
-from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
+from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.multiprocess import Processes
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 
 ROUNDS = 2
 OPEN = hospitals.RELEASE | {"features"}

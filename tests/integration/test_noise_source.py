@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fdamed.config.datasets import Phantom, Shift
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
@@ -84,7 +84,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
             seed,
             RELEASE,
             role="target" if name == TARGET else "source",
-            floor=NO_FLOOR,
+            minimum=NO_MINIMUM,
         )
         for name, own in data.items()
     }

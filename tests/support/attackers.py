@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
 from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.rng import stream
@@ -25,12 +25,11 @@ from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import predict
-from tests.support.federation import RELEASE, SIDE, clients_of, no_judge
+from tests.support.federation import RELEASE, SIDE, Altered, clients_of, no_judge
 
 SOURCES = ("bern", "genoa", "lyon", "mallory")
 ATTACKER, TARGET = "mallory", "target"
@@ -94,7 +93,7 @@ def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, pos
         seed=seed,
         release=RELEASE | {"individual"},
         smallest_batch=2,
-        floor=NO_FLOOR,
+        minimum=NO_MINIMUM,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +12,14 @@ from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
 from fdamed.config.faults import Faults
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Step
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Wrapper
+from fdamed.federation.transport.base import Transport, Wrapper
 from fdamed.federation.transport.faulty import Faulty
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.federation.transport.multiprocess import Processes
@@ -76,7 +78,7 @@ def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: 
         seed=5,
         release=RELEASE,
         smallest_batch=2,
-        floor=NO_FLOOR,
+        minimum=NO_MINIMUM,
         auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
         heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
     )
@@ -91,6 +93,17 @@ def processes(names: tuple[str, ...], release: frozenset[str] = RELEASE, **optio
     builders = {n: partial(hospital, n, **options) for n in names}
     transport = Processes(builders, model().layout, "test", dict.fromkeys(names, release))
     return Server(transport, "target", "test")
+
+
+class Altered(Wrapper):
+    """A transport on which `answer(client, step, nth, msg)` replaces `inner.deliver`, which it may call."""
+
+    def __init__(self, inner: Transport, answer: Callable[[str, Step, int, Any], Any]) -> None:
+        super().__init__(inner)
+        self._answer = answer
+
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        return self._answer(client, step, nth, msg)
 
 
 def unreliable_server(server: Server, faults: Faults, seed: int) -> Server:

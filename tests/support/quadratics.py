@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
@@ -36,7 +36,7 @@ def hospital(name: str, model: FlatModel, recipe: Recipe) -> Client:
     row = np.array([CURVES.get(name, (1.0, 0.0))] * 2, np.float32)
     data = Labeled(row, np.zeros(2, np.int64), {})
     role: Role = "target" if name == "target" else "source"
-    return Client(name, data, model, recipe, 0, hospitals.RELEASE, role=role, floor=NO_FLOOR)
+    return Client(name, data, model, recipe, 0, hospitals.RELEASE, role=role, minimum=NO_MINIMUM)
 
 
 def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:

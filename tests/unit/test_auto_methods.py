@@ -13,7 +13,7 @@ from fdamed.config.validation import Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered, Transport
+from fdamed.federation.transport.base import Transport
 from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.auto_weighted import Compared, Directions, FedDAAuto, FedGPAuto, compare_steps, move_paced
 from fdamed.models.flat import layout_of
@@ -21,7 +21,7 @@ from fdamed.ops.auto_weights import fedda_betas, fedgp_betas
 from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
 from tests.unit.test_vector import TwoLayers
 from tests.unit.test_weights import written_out

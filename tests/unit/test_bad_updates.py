@@ -16,14 +16,13 @@ from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Statistic, message
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.validation.norms import Move, distance, judge
 from fdamed.federation.validation.validator import Validator
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
 from fdamed.ops.aggregation import BLOCK
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X, scripted
 
 RULES = [

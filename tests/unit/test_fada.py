@@ -18,7 +18,6 @@ from fdamed.data.loader import Unlabeled
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Batch, Game
 from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.fada.attention import Candidate, Unsettled, settle, spread_of
@@ -39,7 +38,7 @@ from fdamed.models.adversarial import (
 )
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
 
 EMPTY = torch.empty(0)

@@ -14,7 +14,6 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
-from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
 from fdamed.methods._shared.feature_exchange import Judges
 from fdamed.methods.fdann import DEPTH, WIDTH, FDann
@@ -22,7 +21,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 from tests.unit.test_fada import after_one_round, federation, normal, spoiling
 
 EMPTY = torch.empty(0)

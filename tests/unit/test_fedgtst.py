@@ -17,7 +17,6 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.full_gradient import gradient_at, statistics
 from fdamed.methods.fedavg import FedAvg
@@ -26,6 +25,7 @@ from fdamed.models.gradient_norm import last_block
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 M = 4 * hospitals.model().layout.size
 

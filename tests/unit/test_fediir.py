@@ -16,7 +16,6 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.method import Model
 from fdamed.federation.runner import run
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
@@ -24,6 +23,7 @@ from fdamed.methods.fediir import KEPT, FedIIR, HeadGradient, State, Towards, dr
 from fdamed.ops.head_gradient import head_gradient
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 HEAD = 2 * (4 + 1)
 M = 4 * hospitals.model().layout.size

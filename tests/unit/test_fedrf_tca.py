@@ -23,7 +23,6 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
-from fdamed.federation.transport.base import Altered
 from fdamed.methods._shared.adversarial_training import Batch, shown
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, Terms, agree, begin, learn, tell
@@ -37,7 +36,7 @@ from fdamed.pipeline.personalized_models import kept_model, own_path
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of, unreliable_server
+from tests.support.federation import Altered, clients_of, unreliable_server
 
 N, M, WIDTH, K = 12, 5, 6, 3
 SMALL = {"frequencies": N, "components": M, "width": WIDTH, "local_steps": 2}

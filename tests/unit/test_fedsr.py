@@ -22,7 +22,6 @@ from fdamed.federation.client import answer
 from fdamed.federation.messages import encode
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
@@ -36,7 +35,7 @@ from fdamed.pipeline.personalized_models import shared_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 
 D, CLASSES = 4, 2
 

@@ -8,7 +8,6 @@ import torch
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.finetune_phase import FinetuneHead, FinetuneWhole, Handover, finetune_head, finetune_whole
 from fdamed.models.backbone import initialize_head
@@ -16,7 +15,7 @@ from fdamed.models.cnn import Cnn
 from fdamed.ops.slices import head_of, head_place
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 
 
 def trained() -> torch.Tensor:

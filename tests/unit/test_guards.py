@@ -13,7 +13,7 @@ import torch
 
 from fdamed.config.loader import catalog, load, parse
 from fdamed.config.policy_checks import check_floor, most_images
-from fdamed.config.privacy import NO_FLOOR, Floor, local_steps
+from fdamed.config.privacy import NO_MINIMUM, Minimum, local_steps
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
@@ -62,7 +62,7 @@ def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: in
 
 def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -> None:
     site = hospitals.hospital("north")
-    site.floor = Floor(images=15, steps=1)
+    site.minimum = Minimum(images=15, steps=1)
     before = site.model.read()
     with pytest.raises(FdamedError) as refused:
         answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
@@ -74,13 +74,13 @@ def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -
 
 
 def test_a_count_that_could_point_at_persons_is_not_in_the_message() -> None:
-    refused = Floor().refusal("north", 9)
+    refused = Minimum().refusal("north", 9)
     assert refused is not None and "1 to 10 images" in refused.what and "9" not in refused.what
 
 
 def test_a_model_of_too_few_steps_does_not_leave_and_epochs_count() -> None:
     site = hospitals.hospital("north")
-    site.floor = Floor(images=1, steps=5)  # 14 images in fours are 4 steps
+    site.minimum = Minimum(images=1, steps=5)  # 14 images in fours are 4 steps
     with pytest.raises(FdamedError, match=r"north takes 4 local steps a round.*minimum.*is 5.*privacy\.smallest_steps"):
         answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
     site.recipe = Recipe(lr=0.02, batch=4, epochs=2)
@@ -92,7 +92,7 @@ def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> N
     resident = hospitals.model()
     sites = {n: hospitals.hospital(n, REGISTRY[name].target_labels, resident=resident) for n in hospitals.NAMES}
     for site in sites.values():
-        site.floor = Floor()
+        site.minimum = Minimum()
     server = Server(InProcess(sites), "target", "test")
     made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="minimum for sharing"):
@@ -104,7 +104,7 @@ def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> N
     fedprox = REGISTRY["fedprox"]
     for stragglers in (0.0, 0.5):
         site = hospitals.hospital("north")
-        site.recipe, site.floor = Recipe(lr=0.02, batch=4, epochs=2), Floor(images=1, steps=8)
+        site.recipe, site.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
         server = Server(InProcess({"north": site, "target": hospitals.hospital("target")}), "target", "test")
         server.begin(1, 1)
         made = fedprox(stragglers=stragglers)
@@ -117,9 +117,9 @@ def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> N
 
 def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_them() -> None:
     config = parse(study(), "test")
-    assert config.floor == Floor(100, 10)
-    assert parse(study(privacy={"smallest_images": 30, "smallest_steps": 2}), "test").floor == Floor(30, 2)
-    assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").floor == NO_FLOOR  # a public set
+    assert config.minimum == Minimum(100, 10)
+    assert parse(study(privacy={"smallest_images": 30, "smallest_steps": 2}), "test").minimum == Minimum(30, 2)
+    assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").minimum == NO_MINIMUM  # a public set
 
 
 def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
@@ -138,12 +138,12 @@ def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
 
 @pytest.mark.parametrize("name", ["chexpert", "midrc"])
 def test_the_real_cohorts_keep_the_usual_floor(name: str) -> None:
-    assert load(ROOT / f"config/{name}.yaml").floor == Floor(100, 10)
+    assert load(ROOT / f"config/{name}.yaml").minimum == Minimum(100, 10)
 
 
 @pytest.mark.parametrize("name", ["mimic", "nih", "papers/healthcare/nih_sample", "papers/healthcare/nih_view"])
 def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_two_epochs_would_keep_them(name: str) -> None:
-    assert load(ROOT / f"config/{name}.yaml").floor == Floor(100, 7)
+    assert load(ROOT / f"config/{name}.yaml").minimum == Minimum(100, 7)
     config = load(ROOT / f"config/{name}.yaml")
     slower = config.train.model_copy(update={"target": config.train.target.model_copy(update={"epochs": 2})})
     strict = config.privacy.model_copy(update={"smallest_steps": None})
@@ -233,7 +233,7 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
 
     assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
     told = guarded.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
-    assert (told["floor"].images, told["floor"].steps) == (100, 10) and told["rows"][0][:4] == (
+    assert (told["minimum"].images, told["minimum"].steps) == (100, 10) and told["rows"][0][:4] == (
         "noisy",
         "A",
         "reproducible",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.config.privacy import NO_FLOOR
+from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
@@ -19,7 +19,6 @@ from fdamed.federation.client import Client
 from fdamed.federation.method import Model, describe
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.kd3a.client import Lesson, learn, take
 from fdamed.methods.kd3a.method import KD3A, VARIANTS, Consensus, Course, train_source
@@ -28,7 +27,7 @@ from fdamed.ops.aggregation import mean
 from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, mixed, outputs
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 
 BOTH = pytest.mark.parametrize("variant", ["official", "paper"])
 SWITCHES = {
@@ -556,7 +555,7 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
             recipe=Recipe(lr=0.02, batch=20, epochs=2),
             seed=0,
             release=hospitals.RELEASE,
-            floor=NO_FLOOR,
+            minimum=NO_MINIMUM,
         )
     return sites, y
 

@@ -11,15 +11,14 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.client import Client, open_door, pack, step, unpack
-from fdamed.federation.messages import Features, encode, message
+from fdamed.federation.client import Client, handle_request, step
+from fdamed.federation.messages import Features, encode, message, pack, unpack
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.transport.base import Altered
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import Altered, clients_of
 
 
 @message
@@ -57,10 +56,9 @@ def test_features_leave_a_hospital_only_if_its_policy_says_so() -> None:
     assert server.ledger.lines() == []
 
 
-def test_the_door_itself_refuses_what_the_policy_withholds() -> None:
-    door = open_door(hospitals.hospital("north"), "nosy")
+def test_the_client_itself_refuses_what_its_policy_withholds() -> None:
     request = pack({"step": leak.name, "round": 1, "nth": 0}, encode(Model(x=hospitals.theta())))
-    reply, body = unpack(door(request))
+    reply, body = unpack(handle_request(hospitals.hospital("north"), "nosy", request))
     assert reply["ok"] is False and "features" in reply["error"][0] and len(body) == 0
 
 
@@ -73,7 +71,7 @@ def test_a_hospital_answers_in_bytes_what_it_answers_in_person() -> None:
     server.begin(3, 3)
     expected = server.ask("north", train_locally, ask)
     request = pack({"step": train_locally.name, "round": 3, "nth": 0}, encode(ask))
-    _, body = unpack(open_door(hospitals.hospital("north"), "test")(request))
+    _, body = unpack(handle_request(hospitals.hospital("north"), "test", request))
     assert torch.equal(decode(Trained, body, len(ask.x)).x, expected.x)
 
 

@@ -24,7 +24,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data import loader
 from fdamed.data.benchmark import sources as benchmark
 from fdamed.federation.checkpoint import Checkpoints
-from fdamed.federation.client import open_door, pack, unpack
+from fdamed.federation.client import handle_request
 from fdamed.federation.client_state import read_state
 from fdamed.federation.messages import (
     Count,
@@ -38,6 +38,8 @@ from fdamed.federation.messages import (
     decode,
     encode,
     message,
+    pack,
+    unpack,
 )
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import read_weights
@@ -325,7 +327,7 @@ def test_any_bytes_are_refused(header: bytes) -> None:
     assert answer(b"FDM1" + struct.pack("<I", len(header)) + header + BODY) is None
 
 
-DOOR = open_door(hospitals.hospital("north"), "fedavg")
+NORTH = hospitals.hospital("north")
 
 
 @settings(max_examples=100, deadline=None)
@@ -337,5 +339,5 @@ DOOR = open_door(hospitals.hospital("north"), "fedavg")
     )
 )
 def test_a_hospital_answers_any_request_with_a_refusal(request_bytes: bytes) -> None:
-    reply, body = unpack(DOOR(request_bytes))
+    reply, body = unpack(handle_request(NORTH, "fedavg", request_bytes))
     assert reply["ok"] is False and len(reply["error"]) == 3 and len(body) == 0

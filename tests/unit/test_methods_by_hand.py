@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.federation.ledger import Ledger
 from fdamed.federation.method import Model
-from fdamed.federation.server import Server
+from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.base import Transport
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally, train_on

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fdamed.config.privacy import NO_FLOOR, Differential
+from fdamed.config.privacy import NO_MINIMUM, Differential
 from fdamed.config.study import Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
@@ -445,6 +445,6 @@ def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest
 def test_a_site_without_noise_is_trained_as_ever() -> None:
     data = Labeled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
     site = Client(
-        "a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, role="source", floor=NO_FLOOR
+        "a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, role="source", minimum=NO_MINIMUM
     )
     assert site.noise is None and site.account is None and lines_in(site.memory) == []

@@ -19,7 +19,6 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods import scaffold
 from fdamed.methods._shared.full_gradient import epoch_gradient
@@ -28,7 +27,7 @@ from fdamed.methods.scaffold import Ask, Scaffold, State, train_corrected
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
 from tests.support import quadratics
-from tests.support.federation import clients_of, unreliable_server
+from tests.support.federation import Altered, clients_of, unreliable_server
 
 SGD = Recipe(lr=0.05, batch=4, optimizer="sgd")
 SOURCES = ("east", "north", "south")

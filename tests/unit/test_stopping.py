@@ -11,9 +11,9 @@ import torch
 
 from fdamed.core.signals import Stop, Stopped, stop
 from fdamed.federation.runner import Checkpoints, run
-from fdamed.federation.transport.base import Altered
 from fdamed.methods.gp import GP
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 ROUNDS = 5
 

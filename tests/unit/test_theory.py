@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.transport.base import Altered
 from fdamed.theory import bounds as errors
 from fdamed.theory import survey_client as gradients
 from fdamed.theory.advice import advise, score
 from fdamed.theory.delta_error import Moments, Rule, error, estimated
 from fdamed.theory.survey import Findings, Plan, Point, plan, survey
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 Q, P = 3, 4
 

@@ -17,7 +17,6 @@ from fdamed.federation.method import Model, OneModel
 from fdamed.federation.privacy_budget import log_costs, report_cost
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Altered
 from fdamed.federation.transport.faulty import Faulty, Schedule
 from fdamed.methods._shared.local_training import Trained, move_locally, train_locally
 from fdamed.methods.fedavg import FedAvg
@@ -26,7 +25,7 @@ from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
 from fdamed.pipeline.clients import network
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of, unreliable_server
+from tests.support.federation import Altered, clients_of, unreliable_server
 from tests.unit.test_config import ROOT, changed, refused
 
 SOURCES = ("east", "north", "south")

@@ -17,16 +17,16 @@ from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.validation.directions import (
-    Bearing,
-    Bearings,
-    bearings,
+    DirectionHistory,
+    Similarity,
     layer_cosines,
     limits,
     peers,
+    similarities,
     total_variation,
 )
-from fdamed.federation.validation.replay import FEWEST, Replays, digest
-from fdamed.federation.validation.validator import Validator
+from fdamed.federation.validation.robust import FEWEST
+from fdamed.federation.validation.validator import Replays, Validator, digest
 from fdamed.methods import scaffold
 from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally
 from fdamed.models.flat import Layout, layout_of
@@ -43,8 +43,8 @@ ROWS = [COMMON + 0.5 * torch.eye(6)[i] for i in range(4)]
 
 def against(rows: list[Tensor], limit: float = LIMIT) -> list[str]:
     names = [str(i) for i in range(len(rows))]
-    found = {names[i]: b for i, b in bearings(layer_cosines(rows, ()), peers(names, {}, None)).items()}
-    return Bearings().opposed(1, "step", "x", found, torch.tensor([limit]))
+    found = {names[i]: b for i, b in similarities(layer_cosines(rows, ()), peers(names, {}, None)).items()}
+    return DirectionHistory().excluded(1, "step", "x", found, torch.tensor([limit]))
 
 
 def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
@@ -56,11 +56,11 @@ def test_who_points_against_all_others_is_found_only_where_these_agree() -> None
     assert against([*ROWS[:3], torch.zeros(6)]) == []  # who stands still points nowhere
 
 
-def test_a_bearing_is_the_cosine_with_the_sum_of_the_directions_of_the_others() -> None:
+def test_a_similarity_is_the_cosine_with_the_sum_of_the_directions_of_the_others() -> None:
     rows = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([-1.0, 0.0])]
-    found = bearings(layer_cosines(rows, ()), peers(list("abcd"), {}, None))
-    assert found[3].along.tolist() == pytest.approx([-2 / 5**0.5])  # the others' directions add up to (2, 1)
-    assert found[1].along.tolist() == pytest.approx([0.0], abs=1e-9)
+    found = similarities(layer_cosines(rows, ()), peers(list("abcd"), {}, None))
+    assert found[3].cosine.tolist() == pytest.approx([-2 / 5**0.5])  # the others' directions add up to (2, 1)
+    assert found[1].cosine.tolist() == pytest.approx([0.0], abs=1e-9)
     # Of (1, 0), (0, 1), (1, 0), each beside the other two: 1/sqrt(2), 0, 1/sqrt(2).
     assert found[3].agreement.tolist() == pytest.approx([0.5**0.5])
 
@@ -87,12 +87,12 @@ def test_two_classes_of_ten_at_each_client_make_nobody_alike() -> None:
 
 
 def told(*along: float, agreement: float = 0.5) -> list[list[str]]:
-    known, limit = Bearings(), torch.tensor([LIMIT])
-    return [known.opposed(r, "step", "x", {"north": bearing(a, agreement)}, limit) for r, a in enumerate(along, 1)]
+    known, limit = DirectionHistory(), torch.tensor([LIMIT])
+    return [known.excluded(r, "step", "x", {"north": similarity(a, agreement)}, limit) for r, a in enumerate(along, 1)]
 
 
-def bearing(along: float, agreement: float) -> Bearing:
-    return Bearing(torch.tensor([along], dtype=torch.float64), torch.tensor([agreement], dtype=torch.float64))
+def similarity(along: float, agreement: float) -> Similarity:
+    return Similarity(torch.tensor([along], dtype=torch.float64), torch.tensor([agreement], dtype=torch.float64))
 
 
 def test_one_odd_round_of_an_honest_hospital_costs_it_nothing_and_a_second_does() -> None:
@@ -214,7 +214,7 @@ def test_an_old_answer_from_another_model_is_found_whatever_else_was_changed() -
     assert known.fault(1, "north", "s", asked(1.0), moved(1.0, 2.0)) is None
     assert known.fault(2, "north", "s", asked(2.0), moved(1.0, 2.5)) is None
     again = dataclasses.replace(moved(1.0, 2.0), n=2, loss=0.1)
-    assert known.fault(3, "north", "s", asked(3.0), again) == "g is that of an earlier round, bit for bit"
+    assert known.fault(3, "north", "s", asked(3.0), again).why == "g is that of an earlier round, bit for bit"
     assert known.fault(3, "south", "s", asked(3.0), again) is None  # of another hospital
     assert known.fault(3, "north", "t", asked(3.0), again) is None  # to another step
 

@@ -16,13 +16,12 @@ from fdamed.config.faults import Faults
 from fdamed.config.validation import Norms, Validation
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.method import REGISTRY, Model
-from fdamed.federation.transport.base import Altered
-from fdamed.federation.validation.checks import fault_of, odd_shapes
 from fdamed.federation.validation.norms import Move, judge
-from fdamed.federation.validation.validator import Validator
+from fdamed.federation.validation.validator import Validator, fault_of, odd_shapes
 from fdamed.methods._shared.local_training import Moved, move_locally
 from fdamed.ops.aggregation import fedda, fedgp, gp, mean
 from tests.support import federation as hospitals
+from tests.support.federation import Altered
 
 LAYOUT = hospitals.model().layout
 CUT = LAYOUT.trainable

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fdamed.federation.ledger import Ledger
 from fdamed.federation.messages import (
     Count,
     Features,
@@ -18,6 +17,7 @@ from fdamed.federation.messages import (
     message,
     sizes,
 )
+from fdamed.federation.server import Ledger
 
 
 @message

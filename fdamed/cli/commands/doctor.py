@@ -219,7 +219,7 @@ def _floor(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -
     if len(faults) > FAULTS:
         report.say("fail", "floor", f"the same holds for {len(faults) - FAULTS} more runs")
     if not faults:
-        images, steps = config.floor.images, config.floor.steps
+        images, steps = config.minimum.images, config.minimum.steps
         report.say("ok", "floor", f"every hospital has {images} images and {steps} steps a round, or more")
 
 

@@ -72,7 +72,7 @@ def federate(one: StudyRun, threads: int) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from fdamed.core.out_of_memory import telling_batch
+    from fdamed.core.out_of_memory import memory_error
 
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
@@ -85,8 +85,10 @@ def federate(one: StudyRun, threads: int) -> None:
     check_floor(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(config, one.name, one.target, one.seed, threads, model, fingerprint(one, threads))
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
-    with telling_batch("training", one.key, ", ".join(sorted(sides))):
+    try:
         final, record, lengths, costs = train(job, plan, theta)
+    except (MemoryError, RuntimeError) as error:
+        raise memory_error(error, "training", one.key, ", ".join(sorted(sides))) or error from None
     facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     for name in ("metrics", "timing", "ledger", "layers", "absences"):

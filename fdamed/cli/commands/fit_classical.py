@@ -97,13 +97,11 @@ def fit(one: StudyRun, threads: int) -> None:
 def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
     """Before a single feature is read: every hospital's policy against every step."""
     from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
-    from fdamed.federation.client import refusal
+    from fdamed.federation.client import check_release
 
     for client in config.split.clients:
         for step in TARGET_STEPS if client == target else SOURCE_STEPS:
-            refused = refusal(step, frozenset(config.privacy.release), client, spec.method)
-            if refused:
-                raise refused
+            check_release(step, frozenset(config.privacy.release), client, spec.method)
 
 
 def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Server:
@@ -143,7 +141,7 @@ def site(config: Config, row: Row, client: str, target: str, seed: int, model: F
         recipe=config.train.target if client == target else config.train.source,
         seed=seed,
         release=frozenset(config.privacy.release),
-        floor=config.floor,
+        minimum=config.minimum,
         memory=memory,
     )
 

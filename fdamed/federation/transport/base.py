@@ -1,25 +1,32 @@
-"""What a transport is: it brings questions to clients and answers back, and knows no method."""
+"""How questions reach clients.
+
+Another engine (a real network) implements `ByteTransport`: at the server `exchange`, which brings bytes to a client and
+its reply back; at each client a process that passes these bytes to `client.handle_request`. Server, validation, ledger
+and methods stay as they are. `state` and `restore` are for checkpoints: an engine whose clients save their own state
+returns a receipt for it instead of the state.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+from fdamed.core.errors import FdamedError
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step
+from fdamed.federation.messages import WireError, decode, encode, pack, unpack
 from fdamed.models.flat import Layout
 
 
 class Transport(ABC):
-    """How the server reaches the clients."""
+    """How the server reaches the clients; it knows no method."""
 
     quorum = 0
     """Sources without which a round is lost; 0: no limit."""
 
     def __init__(self, names: Iterable[str], layout: Layout) -> None:
-        self.names = tuple(sorted(names))
-        self.layout = layout
-        self.round = 0
+        self.names, self.layout, self.round = tuple(sorted(names)), layout, 0
 
     def begin(self, round: int) -> None:
         """Start a round; its number is part of the clients' random streams."""
@@ -27,7 +34,7 @@ class Transport(ABC):
 
     @abstractmethod
     def release(self, client: str) -> frozenset[str]:
-        """Kinds of knowledge that the client's policy lets out."""
+        """The kinds that the client's privacy policy releases."""
 
     @abstractmethod
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
@@ -35,19 +42,45 @@ class Transport(ABC):
 
     @abstractmethod
     def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes | None:
-        """What the client remembers (only `names`, if given), as bytes; None: the client is gone with its state."""
+        """The client's state (only `names`, if given), as bytes; None: the client is gone with its state."""
 
     @abstractmethod
     def restore(self, client: str, state: bytes) -> None:
-        """Give a client back what it remembered."""
+        """Give a client its saved state back."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the clients."""
 
 
+class ByteTransport(Transport):
+    """A transport to clients in other processes: nothing but bytes is exchanged."""
+
+    @abstractmethod
+    def exchange(self, client: str, request: bytes) -> bytes:
+        """The client's reply to a request; raises DroppedOut if the client cannot be reached."""
+
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        request = pack({"step": step.name, "round": self.round, "nth": nth}, encode(msg))
+        try:
+            return decode(step.answer, reply_body(self.exchange(client, request)), self.layout.size)
+        except WireError as error:
+            raise DroppedOut(client, str(error), Reason.MALFORMED) from None
+
+
+def reply_body(reply: bytes) -> memoryview:
+    """The content of a reply; raises the client's error if it is one."""
+    head, body = unpack(reply)
+    if head.get("ok") is True:
+        return body
+    error = head.get("error")
+    if not isinstance(error, list) or len(error) != 3:
+        raise WireError("a reply without a header")
+    raise FdamedError(*map(str, error))
+
+
 class Wrapper(Transport):
-    """Another transport with something changed."""
+    """Another transport, for subclasses that change a part of it."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner.names, inner.layout)
@@ -71,17 +104,3 @@ class Wrapper(Transport):
 
     def close(self) -> None:
         self.inner.close()
-
-
-class Altered(Wrapper):
-    """A transport on which clients answer otherwise: for tests, benchmarks and attack studies.
-
-    `answer(client, step, nth, msg)` takes the place of `inner.deliver`, which it may call.
-    """
-
-    def __init__(self, inner: Transport, answer: Callable[[str, Step, int, Any], Any]) -> None:
-        super().__init__(inner)
-        self._answer = answer
-
-    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        return self._answer(client, step, nth, msg)

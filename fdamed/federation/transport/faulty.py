@@ -1,8 +1,8 @@
 """Simulated faults: absent clients, lost messages, late answers.
 
-Every fault is a function of the seed, the round, the client and how many questions it was asked before in this round:
-not of the method, of the order in which clients are asked, or of where a run was resumed. Probabilities are thresholds
-on the same draws, so that what is hit at a low level is hit at every higher one.
+Every fault is a function of the seed, the round, the client and the number of its earlier questions in this round; it
+does not depend on the method, the order of the clients or a resume. Probabilities are thresholds on the same draws, so
+that a fault at a low probability happens at every higher one, too.
 """
 
 from __future__ import annotations
@@ -18,33 +18,30 @@ from fdamed.federation.client import Step
 from fdamed.federation.messages import kinds
 from fdamed.federation.transport.base import Transport, Wrapper
 
-Way = Literal["down", "up"]
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """What happens to whom and when under one seed."""
+    """Which fault happens to which client and when, under one seed."""
 
     faults: Faults
     target: str
     seed: int
 
     def absent(self, round: int, client: str) -> bool:
-        """Whether the client is away for the whole round."""
+        """Whether the client is absent for the whole round."""
         if any(self._is(client, who) for who in self.faults.away.get(round, ())):
             return True
         return self._hit(client, self.faults.absent, self._stream("absent", round, client))
 
-    def lost(self, round: int, client: str, question: int, way: Way, step: Step) -> str | None:
+    def lost(self, round: int, client: str, question: int, way: Literal["down", "up"], step: Step) -> str | None:
         """The kind by which the message of this question is lost on its way; None: it arrives."""
         content = list(kinds(step.question if way == "down" else step.answer).values())
-        chances = {
-            key: getattr(ways, way) for key, ways in self.faults.lost.items() if key in (*content, step.name, EVERY)
-        }
-        if not chances:
+        keys = (*content, step.name, EVERY)
+        rates = {key: getattr(ways, way) for key, ways in self.faults.lost.items() if key in keys}
+        if not rates:
             return None
-        key = max(chances, key=lambda k: chances[k])
-        if not self._hit(client, chances[key], self._stream("lost", round, client, question, way)):
+        key = max(rates, key=lambda k: rates[k])
+        if not self._hit(client, rates[key], self._stream("lost", round, client, question, way)):
             return None
         return key if key in content else content[0]
 
@@ -61,21 +58,21 @@ class Schedule:
         taken, deadline = self.minutes(round, client, question), self.faults.deadline
         return taken is not None and deadline is not None and taken > deadline and not self._spared(client)
 
-    def _hit(self, client: str, chance: float, draws: Stream) -> bool:
-        return chance > 0.0 and not self._spared(client) and float(draws.numpy.random()) < chance
+    def _hit(self, client: str, probability: float, draws: Stream) -> bool:
+        return probability > 0.0 and not self._spared(client) and float(draws.numpy.random()) < probability
 
     def _spared(self, client: str) -> bool:
         return any(self._is(client, who) for who in self.faults.spare)
 
     def _is(self, client: str, who: str) -> bool:
-        return who == client or who == ("target" if client == self.target else "sources")
+        return who in (client, "target" if client == self.target else "sources")
 
     def _stream(self, *names: str | int) -> Stream:
         return stream(self.seed, "unreliable", *names)
 
 
 class Faulty(Wrapper):
-    """Another transport, hit by a schedule of faults."""
+    """Another transport with the faults of a schedule."""
 
     def __init__(self, inner: Transport, faults: Faults, target: str, seed: int) -> None:
         super().__init__(inner)

@@ -40,10 +40,10 @@ class InProcess(Transport):
 
 
 class OnDemand(Transport):
-    """Any number of clients in this process: the one that was asked longest ago makes room for the next.
+    """Any number of clients in this process; the least recently asked one makes room for the next.
 
-    What a client remembers waits in the file `parked(name)` while it is away, so neither memory nor open files grow
-    with the number of clients (docs/how_to/pretrain_and_finetune.md).
+    Its state waits in the file `parked(name)`, so neither memory nor open files grow with the number of clients
+    (docs/how_to/pretrain_and_finetune.md).
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class OnDemand(Transport):
         super().__init__(builders, layout)
         self._builders, self._release, self._parked, self._seats = dict(builders), release, parked, seats
         self._resident: OrderedDict[str, Client] = OrderedDict()
-        self._changed: set[str] = set()
-        """Resident clients that were asked since they were built."""
+        self._asked: set[str] = set()
+        """Resident clients that were asked since they were built, so that their state may have changed."""
         self._away: set[str] = set()
         """Clients whose state is in their parked file."""
 
@@ -67,33 +67,27 @@ class OnDemand(Transport):
 
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
         resident = self._seated(client)
-        self._changed.add(client)
+        self._asked.add(client)
         return answer(resident, step, self.round, nth, msg)
 
     def _seated(self, name: str) -> Client:
-        if name in self._resident:
-            self._resident.move_to_end(name)
-            return self._resident[name]
-        while len(self._resident) >= self._seats:
-            self._leave()
-        client = self._builders[name]()
-        if name in self._away:
-            client.memory = read_state(self._parked(name))
-        self._resident[name] = client
-        return client
-
-    def _leave(self) -> None:
-        name, client = self._resident.popitem(last=False)
-        if name in self._changed:
-            self._changed.discard(name)
-            self._park(name, pack_state(client.memory))
+        if name not in self._resident:
+            while len(self._resident) >= self._seats:
+                leaving, client = self._resident.popitem(last=False)
+                if leaving in self._asked:
+                    self._park(leaving, pack_state(client.memory))
+            self._resident[name] = self._builders[name]()
+            if name in self._away:
+                self._resident[name].memory = read_state(self._parked(name))
+        self._resident.move_to_end(name)
+        return self._resident[name]
 
     def _park(self, name: str, state: bytes) -> None:
+        self._asked.discard(name)
+        self._away.discard(name)
         if state:
             park_state(state, self._parked(name))
             self._away.add(name)
-        else:
-            self._away.discard(name)
 
     def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
         if client in self._resident:
@@ -102,7 +96,6 @@ class OnDemand(Transport):
 
     def restore(self, client: str, state: bytes) -> None:
         self._park(client, state)
-        self._changed.discard(client)
         self._resident.pop(client, None)
 
     def close(self) -> None:

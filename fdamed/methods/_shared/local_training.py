@@ -87,7 +87,7 @@ def train_from(
 ) -> Outcome:
     """Local training from `x`; the auxiliary heads stay in the hospital's memory.
 
-    Where the hospital insists on noise its cost is entered, and the loss, which has no noise on it, is withheld.
+    Under differential privacy the budget spent is recorded, and the loss, which has no noise on it, is withheld.
     """
     client.model.load(x)
     auxiliary, recipe = auxiliary_tasks(client), recipe or client.recipe
@@ -105,8 +105,10 @@ def train_from(
     if auxiliary:
         client.memory["heads"] = auxiliary.heads.read()
     finite(client, outcome.loss)
-    spend(client, outcome.steps, recipe.batch)
-    return outcome if client.noise is None else Outcome(WITHHELD, outcome.steps)
+    if client.noise is None:
+        return outcome
+    spend(client, client.noise, outcome.steps, recipe.batch)
+    return Outcome(WITHHELD, outcome.steps)
 
 
 def finite(client: Client, loss: float) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, enough, step
+from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
 from fdamed.methods._shared.local_training import finite
@@ -174,7 +174,7 @@ def learn(client: Client, ask: Lesson) -> Learned:
     first = int(client.memory["fedrf.step"])
     steps = ask.steps or _each(client) * client.recipe.epochs
     if ask.send_w or ask.send_c:
-        enough(client, steps)
+        check_minimum(client, steps)
     loss = apart = 0.0
     start = client.model.theta[: ask.frozen].clone()  # weight decay would move what has no gradient
     with still(client.model, ask.frozen):

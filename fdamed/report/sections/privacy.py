@@ -42,7 +42,7 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
 def context(study: Study) -> dict[str, Any]:
     frame = costs(study.records)
     modes = "; ".join(NOISE_MODES[m] for m in sorted(set(frame["mode"])))
-    return {"floor": study.config.floor, "rows": list(frame.itertuples(index=False, name=None)), "modes": modes}
+    return {"minimum": study.config.minimum, "rows": list(frame.itertuples(index=False, name=None)), "modes": modes}
 
 
 SECTION = Section(86, "Privacy budget", tables=tables, context=context)
