@@ -89,12 +89,6 @@ class Gray:
     scale: float = 1.0
     offset: float = 0.0
 
-    def unit(self) -> NDArray[np.float32]:
-        """(rows, columns) float32 in [0, 1]."""
-        out = self.values * np.float32(self.scale)
-        out += np.float32(self.offset)
-        return np.clip(out, 0, 1, out=out)
-
 
 def windowed(pixels: NDArray[Any], scale: float, offset: float) -> Gray:
     """Stored values whose gray is pixels * scale + offset, clipped to [0, 1]."""

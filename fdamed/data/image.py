@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ def kind(path: Path | str) -> str:
     try:
         if not path.is_file():
             raise Unreadable("MISSING")
+        size = path.stat().st_size
         with open(path, "rb") as file:
             head = file.read(132)
-        size = path.stat().st_size
     except (OSError, ValueError) as error:
         raise Unreadable("UNREADABLE", f"{REASONS['UNREADABLE']} ({type(error).__name__})") from None
     if size == 0:
@@ -46,26 +46,18 @@ def kind(path: Path | str) -> str:
     raise Unreadable("NOT_AN_IMAGE")
 
 
-def sniff(path: Path | str) -> str:
-    """The format, or Unreadable if the header alone shows that the image will be rejected; decodes no pixel."""
-    found = kind(path)
-    if found == "dicom":
-        from fdamed.data.dicom.reader import sniff as sniff_dicom
+def read_header(path: Path | str) -> dict[str, Any]:
+    """Columns of the index that a DICOM header fills, {} for JPEG and PNG; Unreadable if the header is bad."""
+    if kind(path) == "dicom":
+        from fdamed.data.dicom.header import read_header as read_dicom_header
 
-        sniff_dicom(path)
-    else:
-        with decoding(), _open(path):
-            pass
-    return found
-
-
-def read(path: Path | str) -> NDArray[np.float32]:
-    """(rows, columns) float32 in [0, 1], bright = dense, of a DICOM, JPEG or PNG file."""
-    return read_gray(path).unit()
+        return read_dicom_header(path)
+    with decoding(), _open(path):
+        return {}
 
 
 def read_gray(path: Path | str) -> Gray:
-    """The same, with the last multiplication left to the caller."""
+    """The gray values of a DICOM, JPEG or PNG file, bright = dense."""
     found = kind(path)
     if found == "dicom":
         from fdamed.data.dicom.reader import read_gray as read_dicom
@@ -76,7 +68,6 @@ def read_gray(path: Path | str) -> Gray:
         if ENDS[found] not in file.read():
             raise Unreadable("TRUNCATED")
     with decoding(), _open(path) as opened:
-        opened.load()
         stored = _gray(opened)
         if stored.min() == stored.max():
             raise Unreadable("CONSTANT")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.core.progress import track
 from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import read_header
 from fdamed.data.row_reader import Rejects, RowReader
 from fdamed.data.safe_paths import Roots
 
@@ -24,10 +24,8 @@ FROM_HEADER = ("view", "projection", "sex", "age", "scanner", "burned_in")
 CHUNK = 256
 FEW_CHUNKS = 4
 """Up to this number of chunks a pool of processes costs more than it saves."""
-Chunk = tuple[Roots, int, list[str]]
-"""Roots, position of the first image, paths below the first root."""
-Finding = tuple[int, str, str, tuple[Any, ...] | None]
-"""Position, reason of rejection or "", its detail, values from the DICOM header."""
+Chunk = tuple[Roots, list[str]]
+"""Roots, paths below the first root."""
 
 
 def read_rows(data: DataSet, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
@@ -48,30 +46,28 @@ def check_share(data: DataSet, kept: int, rejects: Rejects, listed: str) -> None
     fix = f"{listed} lists each with its reason; data.reject_share (now {data.reject_share:g}) is the limit."
     if kept == 0:
         raise FdamedError(f"no usable image is left ({reasons or 'the tables are empty'})", data.root, fix)
-    if faults > data.reject_share * (kept + faults):
-        share = faults / (kept + faults)
+    share = faults / (kept + faults)
+    if share > data.reject_share:
         raise FdamedError(f"{share:.1%} of the rows and files were rejected: {reasons}", data.root, fix)
 
 
 def check_files(frame: pd.DataFrame, data: DataSet, rejects: Rejects) -> pd.DataFrame:
     """Keep the rows whose file is there, below an allowed root and readable; fill gaps from DICOM headers."""
     images, roots = frame["image"].tolist(), Roots.of(data.root, data.allowed_roots)
-    chunks = [(roots, start, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
-    findings = [f for found in track(_examined(chunks), "checking files", len(chunks)) for f in found]
-    bad = np.zeros(len(frame), dtype=bool)
-    filled = {c: frame[c].astype(object).to_numpy(copy=True) for c in FROM_HEADER}
-    for position, reason, detail, header in findings:
-        if reason:
-            bad[position] = True
-            rejects.add(images[position], None, reason, detail)
-        for column, value in zip(FROM_HEADER, header or (), strict=header is not None):
-            if value is not None and pd.isna(filled[column][position]):
-                filled[column][position] = value
-    columns = {c: pd.Series(v, index=frame.index).astype(frame[c].dtype) for c, v in filled.items()}
-    return frame.assign(**columns)[~bad].reset_index(drop=True)
+    chunks = [(roots, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
+    found = [one for chunk in track(_examined(chunks), "checking files", len(chunks)) for one in chunk]
+    for image, header in zip(images, found, strict=True):
+        if isinstance(header, Unreadable):
+            rejects.add(image, None, header.reason, header.detail)
+    headers = pd.DataFrame(
+        [{} if isinstance(h, Unreadable) else h for h in found], index=frame.index, columns=list(FROM_HEADER)
+    )
+    filled = {c: frame[c].fillna(headers[c].astype(frame[c].dtype)) for c in FROM_HEADER}
+    good = np.array([not isinstance(header, Unreadable) for header in found], dtype=bool)
+    return frame.assign(**filled)[good].reset_index(drop=True)
 
 
-def _examined(chunks: list[Chunk]) -> Iterator[list[Finding]]:
+def _examined(chunks: list[Chunk]) -> Iterator[list[dict[str, Any] | Unreadable]]:
     if len(chunks) <= FEW_CHUNKS:
         yield from map(_examine, chunks)
         return
@@ -81,30 +77,13 @@ def _examined(chunks: list[Chunk]) -> Iterator[list[Finding]]:
         yield from pool.map(_examine, chunks)
 
 
-def _examine(chunk: Chunk) -> list[Finding]:
-    """The findings of one chunk's files; a good file without a DICOM header gives none."""
-    roots, start, images = chunk
-    out: list[Finding] = []
-    for position, image in enumerate(images, start=start):
+def _examine(chunk: Chunk) -> list[dict[str, Any] | Unreadable]:
+    """For each file the columns from its header, or why it is rejected."""
+    roots, images = chunk
+    out: list[dict[str, Any] | Unreadable] = []
+    for image in images:
         try:
-            header = _header(roots.locate(image))
+            out.append(read_header(roots.locate(image)))
         except Unreadable as refused:
-            out.append((position, refused.reason, refused.detail, None))
-        else:
-            if header:
-                out.append((position, "", "", header))
+            out.append(refused)
     return out
-
-
-def _header(path: Path) -> tuple[Any, ...] | None:
-    """FROM_HEADER of a DICOM file; of a JPEG or PNG, that its header is good."""
-    from fdamed.data.image import kind, sniff
-
-    if kind(path) != "dicom":
-        sniff(path)
-        return None
-    from fdamed.data.dicom.header import read_header
-
-    header = read_header(path)
-    scanner = " ".join(word for word in (header.manufacturer, header.model) if word) or None
-    return header.view, header.projection, header.sex, header.age, scanner, header.burned_in

@@ -112,7 +112,7 @@ def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8
     if kind(path) == "dicom" and preparation.views:
         from fdamed.data.dicom.header import read_header
 
-        view = read_header(path).view
+        view = read_header(path)["view"]
         if view and view not in preparation.views:
             raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
     return transform(read_gray(path), preparation.size, preparation.equalize)

@@ -17,11 +17,10 @@ from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
 from fdamed.data.gray_image import REASONS, Unreadable
-from fdamed.data.image import read
 from fdamed.data.worker_pool import Refusal, run_isolated
 from tests.faults import studies
 from tests.integration.test_mutants import mutate, summary
-from tests.support.dicom_files import compressed, dataset, thorax, write
+from tests.support.dicom_files import compressed, dataset, read, thorax, write
 
 MUTANTS, CUTS = 1000, 500
 HANG = 5.0
@@ -139,11 +138,11 @@ def png_bomb(path: Path, side: int = 30_000) -> Path:
 MEASURED = """
 import json, sys, time
 from fdamed.data.gray_image import Unreadable
-from fdamed.data.image import read, sniff
+from fdamed.data.image import read_gray, read_header
 import fdamed.data.dicom.reader, PIL.Image, pydicom
 told = []
 for path in sys.argv[1:]:
-    for look in (sniff, read):
+    for look in (read_header, read_gray):
         begin = time.process_time()
         try:
             look(path)

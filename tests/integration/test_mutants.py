@@ -11,11 +11,10 @@ import numpy as np
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.dicom.reader import read_pixels
 from fdamed.data.gray_image import REASONS
-from fdamed.data.image import read
+from fdamed.data.image import read_gray
 from fdamed.data.worker_pool import Refusal, run_isolated
-from tests.support.dicom_files import compressed, dataset, lut, thorax, write
+from tests.support.dicom_files import compressed, dataset, lut, read_pixels, thorax, write
 
 COUNT = 1000
 
@@ -99,7 +98,7 @@ def dangerous(path: str) -> str:
         return str(len(bytearray(8 << 30)))
     if content == "bug":
         raise KeyError("a fault of the program")
-    read(path)
+    read_gray(path)
     return content
 
 

@@ -20,7 +20,28 @@ from pydicom.uid import (
     generate_uid,
 )
 
+from fdamed.data.dicom.reader import read_gray as read_dicom
+from fdamed.data.gray_image import Gray
+from fdamed.data.image import read_gray
+
 CR_STORAGE = "1.2.840.10008.5.1.4.1.1.1"
+
+
+def unit(gray: Gray) -> NDArray[np.float32]:
+    """(rows, columns) float32 in [0, 1]."""
+    out = gray.values * np.float32(gray.scale)
+    out += np.float32(gray.offset)
+    return np.clip(out, 0, 1, out=out)
+
+
+def read(path: Path | str) -> NDArray[np.float32]:
+    """An image file as gray values in [0, 1]."""
+    return unit(read_gray(path))
+
+
+def read_pixels(path: Path | str, **options: Any) -> NDArray[np.float32]:
+    """A DICOM file as gray values in [0, 1]."""
+    return unit(read_dicom(path, **options))
 
 
 def thorax(rows: int = 96, columns: int = 80, bits: int = 12) -> NDArray[np.uint16]:

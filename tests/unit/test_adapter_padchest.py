@@ -9,10 +9,9 @@ import pytest
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.padchest import Padchest, names
-from fdamed.data.image import read
 from fdamed.data.ingestion import read_index, read_rows
 from fdamed.data.row_reader import Rejects
-from tests.support.dicom_files import thorax
+from tests.support.dicom_files import read, thorax
 from tests.support.raw_trees import GOLDEN, PADCHEST_IMAGES, as_text, padchest_tree
 
 

@@ -16,9 +16,8 @@ from pydicom.sequence import Sequence
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
 from fdamed.data.dicom.header import read_header
-from fdamed.data.dicom.reader import read_pixels, sniff
 from fdamed.data.gray_image import REASONS, Unreadable
-from tests.support.dicom_files import compressed, dataset, lut, thorax, write
+from tests.support.dicom_files import compressed, dataset, lut, read_pixels, thorax, write
 
 RAMP = np.arange(0, 256, dtype=np.uint16).reshape(16, 16)
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "dicom"
@@ -38,18 +37,20 @@ def refused(path: Path, **options: object) -> str:
 
 def test_the_header_is_an_allow_list_in_the_row_contracts_words(tmp_path: Path) -> None:
     header = read_header(write(tmp_path / "a", dataset(RAMP, BurnedInAnnotation="YES", Manufacturer="Maker")))
-    assert (header.modality, header.body_part, header.view_position) == ("CR", "CHEST", "PA")
-    assert (header.view, header.projection, header.sex, header.age) == ("frontal", "PA", "F", 62.0)
-    assert (header.rows, header.columns, header.manufacturer, header.model) == (16, 16, "Maker", None)
-    assert (header.burned_in, header.patient_id, header.study_uid) == (True, "CANARY-4711", "1.2.3")
-    assert "Doe" not in repr(header)
-    assert "1950" not in repr(header)
+    assert header == {
+        "view": "frontal",
+        "projection": "PA",
+        "sex": "F",
+        "age": 62.0,
+        "scanner": "Maker",
+        "burned_in": True,
+    }
 
 
 def test_missing_tags_are_allowed(tmp_path: Path) -> None:
     bare = dataset(RAMP, Modality=None, BodyPartExamined=None, ViewPosition=None, PatientAge=None, PatientSex=None)
     header = read_header(write(tmp_path / "a", bare))
-    assert (header.modality, header.view, header.age, header.sex, header.burned_in) == (None, None, None, None, None)
+    assert set(header.values()) == {None}
     assert read_pixels(tmp_path / "a").shape == (16, 16)
 
 
@@ -76,7 +77,7 @@ def test_a_blank_view_position_gives_way_to_the_view_code(tmp_path: Path) -> Non
     item.clear()
     item.CodeMeaning = "antero-posterior"
     ds.ViewCodeSequence = Sequence([item])
-    assert read_header(write(tmp_path / "a", ds)).projection == "AP"
+    assert read_header(write(tmp_path / "a", ds))["projection"] == "AP"
 
 
 # --- pixels, by hand
@@ -254,7 +255,7 @@ def test_real_chest_radiographs_have_dark_lungs_beside_a_bright_spine() -> None:
             + band[int(0.65 * columns) : int(0.8 * columns)].mean()
         ) / 2
         assert spine > lungs + 0.1, name
-        assert read_header(REAL / name).view == "frontal"
+        assert read_header(REAL / name)["view"] == "frontal"
     assert refused(REAL / "pdd_RG3_J2KI.dcm") == "NOT_CHEST"
 
 
@@ -338,9 +339,8 @@ def test_a_deflated_bomb_is_refused_from_its_meta_alone(tmp_path: Path) -> None:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert refused(path) == "DEFLATED"
-    for look in (read_header, sniff):
-        with pytest.raises(Unreadable, match="DEFLATED"):
-            look(path)
+    with pytest.raises(Unreadable, match="DEFLATED"):
+        read_header(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 

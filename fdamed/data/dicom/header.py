@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -14,65 +14,37 @@ from fdamed.data.vocabulary import lenient, parse_age, parse_flag, parse_sex, pa
 MODALITIES = ("CR", "DX")
 CHEST = ("CHEST", "THORAX", "TORAX", "LUNG")
 HEADER_TAGS = [
-    "Modality", "BodyPartExamined", "ViewPosition", "ViewCodeSequence", "PatientSex", "PatientAge", "Rows", "Columns",
-    "Manufacturer", "ManufacturerModelName", "BurnedInAnnotation", "PatientID", "StudyInstanceUID",
-    "SeriesInstanceUID",
+    "Modality", "BodyPartExamined", "ViewPosition", "ViewCodeSequence", "PatientSex", "PatientAge", "Manufacturer",
+    "ManufacturerModelName", "BurnedInAnnotation",
 ]  # fmt: skip
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""Decimal string of the standard; Python's float would also take `nan`, `inf` and `1_0`."""
+"""Decimal string of the standard; Python's float would also accept `nan`, `inf` and `1_0`."""
 DEFLATED = ("1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.4.95", "1.2.840.10008.1.2.8.1")
 
 # pydicom's messages quote header values; no handler may write them down.
 logging.getLogger("pydicom").propagate = False
 
 
-@dataclass(frozen=True)
-class Header:
-    """What fdamed may know of a file besides its pixels. The last three are raw identifiers: hash them at once."""
+def read_header(path: Path | str) -> dict[str, Any]:
+    """What the header of a chest radiograph says about columns of the index; other files are Unreadable."""
+    from pydicom import dcmread
 
-    modality: str | None
-    body_part: str | None
-    view_position: str | None
-    view: str | None
-    projection: str | None
-    sex: str | None
-    age: float | None
-    rows: int | None
-    columns: int | None
-    manufacturer: str | None
-    model: str | None
-    burned_in: bool | None
-    patient_id: str | None
-    study_uid: str | None
-    series_uid: str | None
-
-
-def read_header(path: Path | str, modalities: tuple[str, ...] | None = MODALITIES) -> Header:
-    """The allow-listed tags of a chest radiograph; other files are Unreadable (`modalities=None`: takes any)."""
     with decoding():
         transfer_syntax(path)
-        dataset = open_dataset(path, HEADER_TAGS, pixels=False)
-        check_radiograph(dataset, modalities)
-        position = read_text(dataset, "ViewPosition")
+        dataset = dcmread(path, specific_tags=list(HEADER_TAGS), stop_before_pixels=True)
+        check_radiograph(dataset)
         codes = dataset.get("ViewCodeSequence")
-        view, projection = parse_view(position or (codes and read_text(codes[0], "CodeMeaning")) or "")
-        return Header(
-            modality=read_text(dataset, "Modality"),
-            body_part=read_text(dataset, "BodyPartExamined"),
-            view_position=position,
-            view=view,
-            projection=projection,
-            sex=lenient(parse_sex, read_text(dataset, "PatientSex")),
-            age=lenient(parse_age, read_text(dataset, "PatientAge")),
-            rows=read_integer(dataset, "Rows"),
-            columns=read_integer(dataset, "Columns"),
-            manufacturer=read_text(dataset, "Manufacturer"),
-            model=read_text(dataset, "ManufacturerModelName"),
-            burned_in=lenient(parse_flag, read_text(dataset, "BurnedInAnnotation")),
-            patient_id=read_text(dataset, "PatientID"),
-            study_uid=read_text(dataset, "StudyInstanceUID"),
-            series_uid=read_text(dataset, "SeriesInstanceUID"),
-        )
+        position = read_text(dataset, "ViewPosition") or (codes and read_text(codes[0], "CodeMeaning"))
+        view, projection = parse_view(position or "")
+        scanner = [read_text(dataset, name) for name in ("Manufacturer", "ManufacturerModelName")]
+        return {
+            "view": view,
+            "projection": projection,
+            "sex": lenient(parse_sex, read_text(dataset, "PatientSex")),
+            "age": lenient(parse_age, read_text(dataset, "PatientAge")),
+            "scanner": " ".join(filter(None, scanner)) or None,
+            "burned_in": lenient(parse_flag, read_text(dataset, "BurnedInAnnotation")),
+        }
 
 
 def transfer_syntax(path: Path | str) -> str:
@@ -87,13 +59,8 @@ def transfer_syntax(path: Path | str) -> str:
     return syntax
 
 
-def open_dataset(path: Path | str, tags: list[str], pixels: bool) -> Any:
-    from pydicom import dcmread
-
-    return dcmread(path, specific_tags=list(tags), stop_before_pixels=not pixels)
-
-
-def check_radiograph(dataset: Any, modalities: tuple[str, ...] | None) -> None:
+def check_radiograph(dataset: Any, modalities: tuple[str, ...] | None = MODALITIES) -> None:
+    """Raise Unreadable if the header names another modality or another part of the body; None: any is fine."""
     modality, body_part = read_text(dataset, "Modality"), read_text(dataset, "BodyPartExamined")
     if modalities and modality and modality.upper() not in modalities:
         raise Unreadable("NOT_A_RADIOGRAPH")
@@ -104,19 +71,16 @@ def check_radiograph(dataset: Any, modalities: tuple[str, ...] | None) -> None:
 def read_text(dataset: Any, name: str) -> str | None:
     """The first value as text."""
     value = dataset.get(name)
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
+    if isinstance(value, MutableSequence):
         value = value[0] if len(value) else None
     return None if value is None else str(value).strip(" \x00") or None
 
 
 def read_decimal(dataset: Any, name: str) -> float | None:
-    """The first of the values as it stands in the file, before pydicom makes a number of it."""
-    from pydicom.datadict import tag_for_keyword
-
-    tag = tag_for_keyword(name)
-    if tag is None or tag not in dataset:
+    """The first of the values as it stands in the file, before pydicom converts it to a number."""
+    if name not in dataset:
         return None
-    value = dataset.get_item(tag).value
+    value = dataset.get_item(name).value
     text = value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
     first = text.split("\\")[0].strip(" \x00")
     if first and not NUMBER.fullmatch(first):
@@ -126,8 +90,6 @@ def read_decimal(dataset: Any, name: str) -> float | None:
 
 def read_integer(dataset: Any, name: str) -> int | None:
     value = dataset.get(name)
-    if value is None or value == "":
-        return None
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
+    if isinstance(value, MutableSequence):
         raise Unreadable("BAD_HEADER")
-    return int(value)
+    return None if value is None or value == "" else int(value)
