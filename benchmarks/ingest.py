@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.data.cache import PRELOAD, Task, build, place
-from fdamed.data.cache_journal import reserve
+from fdamed.data.cache import Task, build, place
+from fdamed.data.cache_store import reserve
 from fdamed.data.worker_pool import run_isolated
 
 SIDE = 2000
@@ -76,11 +76,11 @@ def through_the_cache(paths: list[str], folder: Path, workers: int) -> tuple[flo
     draft = folder / "draft.npy"
     warm = workers * 8
     reserve(draft, len(paths) + warm, SIZE)
-    tasks = [Task(row, path) for row, path in enumerate(paths[:1] * warm + paths)]
+    tasks = [(row, path) for row, path in enumerate(paths[:1] * warm + paths)]
     peak, cpu = 0, 0.0
     begin = own = 0.0
     work = partial(cached, draft=str(draft))
-    for done, (_, result) in enumerate(run_isolated(tasks, work, workers, preload=PRELOAD), start=1):
+    for done, (_, result) in enumerate(run_isolated(tasks, work, workers), start=1):
         if not isinstance(result, tuple):
             raise SystemExit(f"a benchmark file was refused: {result}")
         peak = max(peak, result[1])
@@ -125,9 +125,7 @@ def make_files(folder: Path, kind: str, count: int) -> list[str]:
 
 def bare_processes(paths: list[str], count: int) -> tuple[float, float]:
     """Files a second of `count` bare processes at once, and CPU seconds a file."""
-    results = [
-        r for _, r in run_isolated([paths] * count, decode_all, count, 3600, preload=PRELOAD) if isinstance(r, tuple)
-    ]
+    results = [r for _, r in run_isolated([paths] * count, decode_all, count, 3600) if isinstance(r, tuple)]
     return sum(len(paths) / seconds for seconds, _ in results), sum(cpu for _, cpu in results) / (count * len(paths))
 
 

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, TimeoutError, wait
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,10 +20,12 @@ from typing import Any, TypeVar
 from pebble import ProcessExpired, ProcessPool
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.gray_image import REASONS, Unreadable
+from fdamed.data.gray_image import Unreadable
 
 T = TypeVar("T")
 R = TypeVar("R")
+PRELOAD = ("fdamed.data.transforms", "fdamed.data.dicom.reader", "pydicom.pixels", "PIL.JpegImagePlugin",
+           "PIL.PngImagePlugin")  # fmt: skip
 AHEAD = 3
 """Files in hand for each worker, so that none waits for the next one."""
 SECONDS = 30.0
@@ -34,35 +35,24 @@ STARTING = 300.0
 """Seconds for the first worker to start; importing from a slow network disk counts too."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    reason: str
-    detail: str
-
-
 def run_isolated(
-    items: Iterable[T],
-    work: Callable[[T], R],
-    workers: int,
-    seconds: float = SECONDS,
-    memory: int = MEMORY,
-    preload: tuple[str, ...] = (),
-) -> Iterator[tuple[T, R | Refusal]]:
+    items: Iterable[T], work: Callable[[T], R], workers: int, seconds: float = SECONDS
+) -> Iterator[tuple[T, R | Unreadable]]:
     """Yield each item with the result of `work`, or with why it was refused; in the order in which they are done.
 
     `work` is a picklable function; it may raise Unreadable (the item is refused); any other exception ends the run.
     """
     waiting = iter(items)
-    first = list(islice(waiting, 1))
+    first = list(islice(waiting, AHEAD * workers))
     if not first:
         return
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*preload, str(getattr(work, "func", work).__module__)])
-    pool = ProcessPool(max(1, workers), initializer=_limit, initargs=(memory,), context=context)
+    context.set_forkserver_preload([*PRELOAD, str(getattr(work, "func", work).__module__)])
+    pool = ProcessPool(workers, initializer=_limit, context=context)
+    pending: dict[Future[Any], T] = {}
     try:
         _check_start(pool)
-        pending: dict[Future[Any], T] = {}
-        for item in (*first, *islice(waiting, AHEAD * max(1, workers) - 1)):
+        for item in first:
             pending[pool.schedule(_attempt, args=(work, item), timeout=seconds)] = item
         while pending:
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
@@ -87,27 +77,27 @@ def _result(future: Future[Any]) -> Any:
     try:
         return future.result()
     except TimeoutError:
-        return Refusal("TIMEOUT", REASONS["TIMEOUT"])
+        return Unreadable("TIMEOUT")
     except ProcessExpired:
-        return Refusal("CRASHED", REASONS["CRASHED"])
+        return Unreadable("CRASHED")
 
 
-def _attempt(work: Callable[[T], R], item: T) -> R | Refusal:
+def _attempt(work: Callable[[T], R], item: T) -> R | Unreadable:
     try:
         return work(item)
     except Unreadable as refused:
-        return Refusal(refused.reason, refused.detail)
+        return refused
     except MemoryError:
-        return Refusal("MEMORY", REASONS["MEMORY"])
+        return Unreadable("MEMORY")
 
 
-def _limit(memory: int) -> None:
+def _limit() -> None:
     """Bound this process's memory, keep it to one thread and silence the C decoders, whose messages help nobody."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if Path("/proc/self/statm").exists():
         now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        limit = now + memory if hard == resource.RLIM_INFINITY else min(now + memory, hard)
+        limit = now + MEMORY if hard == resource.RLIM_INFINITY else min(now + MEMORY, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     silent = os.open(os.devnull, os.O_WRONLY)

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from fdamed.core.errors import FdamedError
 from fdamed.data.gray_image import MAX_PIXELS, Unreadable
 from fdamed.data.image import MAX_BYTES, VERSION, kind, read_gray
-from fdamed.data.worker_pool import Refusal, run_isolated
-
-PRELOAD = (
-    "fdamed.data.transforms",
-    "fdamed.data.dicom.reader",
-    "pydicom.pixels",
-    "PIL.JpegImagePlugin",
-    "PIL.PngImagePlugin",
-)
+from fdamed.data.worker_pool import run_isolated
 
 
 @dataclass(frozen=True)
@@ -92,12 +84,12 @@ def _one(word: str) -> Iterator[str]:
 
 def prepared(
     files: Sequence[str], preparation: Preparation, workers: int, seconds: float = 30.0
-) -> Iterator[NDArray[np.uint8] | Refusal]:
+) -> Iterator[NDArray[np.uint8] | Unreadable]:
     """For each file, in order, its (size, size) image or the reason why not; decoded in processes that may crash."""
     work = partial(prepare, preparation=preparation)
-    early: dict[int, NDArray[np.uint8] | Refusal] = {}
+    early: dict[int, NDArray[np.uint8] | Unreadable] = {}
     due = 0
-    for (number, _), result in run_isolated(enumerate(files), work, workers, seconds, preload=PRELOAD):
+    for (number, _), result in run_isolated(enumerate(files), work, workers, seconds):
         early[number] = result
         while due in early:
             yield early.pop(due)
@@ -119,14 +111,14 @@ def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8
 
 
 def batched(
-    images: Iterable[NDArray[np.uint8] | Refusal], size: int
-) -> Iterator[tuple[list[int], NDArray[np.uint8], dict[int, Refusal]]]:
+    images: Iterable[NDArray[np.uint8] | Unreadable], size: int
+) -> Iterator[tuple[list[int], NDArray[np.uint8], dict[int, Unreadable]]]:
     """Batches: indices of the readable images, the images (B, S, S), and the refused files up to there."""
     places: list[int] = []
     kept: list[NDArray[np.uint8]] = []
-    refused: dict[int, Refusal] = {}
+    refused: dict[int, Unreadable] = {}
     for place, image in enumerate(images):
-        if isinstance(image, Refusal):
+        if isinstance(image, Unreadable):
             refused[place] = image
             continue
         places.append(place)

@@ -11,9 +11,9 @@ import numpy as np
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.gray_image import REASONS
+from fdamed.data.gray_image import REASONS, Unreadable
 from fdamed.data.image import read_gray
-from fdamed.data.worker_pool import Refusal, run_isolated
+from fdamed.data.worker_pool import run_isolated
 from tests.support.dicom_files import compressed, dataset, lut, read_pixels, thorax, write
 
 COUNT = 1000
@@ -75,10 +75,10 @@ def test_a_thousand_mutants_are_accepted_whole_or_refused_with_a_reason(tmp_path
         path = tmp_path / f"{number:04}.dcm"
         path.write_bytes(mutate(originals[number % len(originals)], rng))
         paths.append(str(path))
-    results = list(run_isolated(paths, summary, workers=1, seconds=20, preload=("pydicom.pixels", "gdcm")))
+    results = list(run_isolated(paths, summary, workers=1, seconds=20))
     assert sorted(p for p, _ in results) == paths
-    reasons = Counter(r.reason for _, r in results if isinstance(r, Refusal))
-    accepted = [r for _, r in results if not isinstance(r, Refusal)]
+    reasons = Counter(r.reason for _, r in results if isinstance(r, Unreadable))
+    accepted = [r for _, r in results if not isinstance(r, Unreadable)]
     assert len(accepted) + sum(reasons.values()) == COUNT
     assert set(reasons) <= set(REASONS)
     assert all(finite and 0 <= low < high <= 1 for finite, low, high in accepted)
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_hangs_or_eats_memory_costs_one_file(tmp_path: Path) 
         (tmp_path / f"{number:02}").write_text(content)
         paths.append(str(tmp_path / f"{number:02}"))
     results = dict(run_isolated(paths, dangerous, workers=2, seconds=2))
-    found = [results[p].reason for p in paths if isinstance(results[p], Refusal)]
+    found = [results[p].reason for p in paths if isinstance(results[p], Unreadable)]
     expected = ["NOT_AN_IMAGE"] * 12
     expected[2], expected[5], expected[6], expected[9] = "CRASHED", "TIMEOUT", "CRASHED", "MEMORY"
     assert found == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import os
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from fdamed.core.errors import FdamedError
+from fdamed.data import cache
 from fdamed.data.cache import Report, build
 from fdamed.data.gray_image import Gray, Unreadable
 from fdamed.data.image import read_gray
@@ -149,6 +151,27 @@ def test_only_new_and_changed_files_are_decoded_again_even_after_the_outputs_wer
     assert make(manifest(), root, size=16, equalize=True).decoded == 24
 
 
+def test_a_killed_run_loses_neither_its_own_rows_nor_those_of_the_store(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    assert make(manifest(10), root).decoded == 10
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "reuse", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(manifest(), root)
+    with monkeypatch.context() as patched:
+        real = cache.run_isolated
+        patched.setattr(cache, "run_isolated", lambda *given: islice(chain(islice(real(*given), 6), repeat(None)), 7))
+        with pytest.raises(TypeError):
+            make(manifest(), root)
+    whole = (root.parent / "client" / ".cache" / "draft.jsonl").read_text()
+    (root.parent / "client" / ".cache" / "draft.jsonl").write_text(whole[:-9])
+    assert make(manifest(), root).decoded == 24 - 10 - 5, "the last line was cut"
+
+
 def test_a_damaged_store_is_noticed_row_by_row_and_a_foreign_one_as_a_whole(root: Path) -> None:
     make(manifest(), root)
     good = cached(root)
@@ -213,7 +236,7 @@ def test_a_full_disk_is_known_before_the_first_image(root: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(FdamedError, match="no space"):
+    with pytest.raises(FdamedError, match="the disk is full"):
         make(manifest(), root)
     assert not (root.parent / "client" / "images.npy").exists()
     assert not (root.parent / "client" / ".cache" / "draft.npy").exists()

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from fdamed.core.errors import FdamedError
+from fdamed.data.gray_image import Unreadable
 from fdamed.data.image import read_gray
 from fdamed.data.transforms import transform
-from fdamed.data.worker_pool import Refusal
 from fdamed.export.input import Preparation, batched, listed, prepared
 from tests.support.dicom_files import dataset, thorax, write
 
@@ -61,7 +61,7 @@ def results(tmp_path_factory) -> tuple[list[str], list]:
 
 def test_every_refused_file_has_its_reason_and_the_order_is_kept(results) -> None:
     names, found = results
-    reasons = {Path(n).name: r.reason for n, r in zip(names, found, strict=True) if isinstance(r, Refusal)}
+    reasons = {Path(n).name: r.reason for n, r in zip(names, found, strict=True) if isinstance(r, Unreadable)}
     short = {"WRONG_LENGTH", "TRUNCATED", "UNDECODABLE"}
     assert reasons.pop("split.dcm") in short
     assert reasons == {
@@ -72,7 +72,7 @@ def test_every_refused_file_has_its_reason_and_the_order_is_kept(results) -> Non
         "notes.txt": "NOT_AN_IMAGE",
         "gone.dcm": "MISSING",
     }
-    assert not any("CANARY" in r.detail or "Doe" in r.detail for r in found if isinstance(r, Refusal))
+    assert not any("CANARY" in r.detail or "Doe" in r.detail for r in found if isinstance(r, Unreadable))
 
 
 def test_pixels_are_those_of_the_training_cache(results) -> None:
@@ -82,7 +82,7 @@ def test_pixels_are_those_of_the_training_cache(results) -> None:
 
 
 def test_batches_keep_the_places_of_the_readable_and_of_the_refused() -> None:
-    image, bad = np.zeros((4, 4), np.uint8), Refusal("CONSTANT", "")
+    image, bad = np.zeros((4, 4), np.uint8), Unreadable("CONSTANT", "")
     told = list(batched([image, bad, image, image, bad], 2))
     assert [(places, len(pixels), sorted(refused)) for places, pixels, refused in told] == [
         ([0, 2], 2, [1]),

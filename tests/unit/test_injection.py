@@ -18,7 +18,7 @@ from fdamed.core.disclosure import FORMULA, cell_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
 from fdamed.data import cache
-from fdamed.data.cache_journal import Entry
+from fdamed.data.cache_store import Entry
 from fdamed.data.row_reader import Rejects
 from fdamed.report.plots.lines import run_curve
 from tests.support.run_folders import configuration, edit, write_absences, write_study
@@ -156,7 +156,7 @@ def test_lists_of_refused_and_alike_images_hold_no_formula(tmp_path: Path) -> No
     rejects = Rejects()
     for name in names:
         rejects.add(name, 3, "UNREADABLE", name)
-    cache._write_rejects(tmp_path / "cache.csv", rows, entries)
+    (tmp_path / "cache.csv").write_text(cache.list_rejects(rows, entries).as_csv(), newline="")
     leakage._list(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
     (tmp_path / "ingest.csv").write_text(rejects.as_csv(), newline="")
     for table, width in (("cache.csv", 4), ("guard.csv", 3), ("ingest.csv", 4)):
