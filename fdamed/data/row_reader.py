@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from fdamed.core.disclosure import cell_safe
 from fdamed.core.errors import FdamedError
@@ -23,7 +21,7 @@ from fdamed.data.vocabulary import parse_label, parse_view
 
 NO_FAULT = ("DUPLICATE_ROW", "RACE_CONTRADICTS", "OTHER_LABELER")
 """Reasons that are listed but are no fault of the data."""
-UNSAFE_PATH = r"(^|/)\.\.(/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
+UNSAFE_PATH = r"(?:^|/)\.\.(?:/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
 """A cell that is no path below the data root: climbing, absolute, of another system, NUL, empty."""
 Parser = Callable[[str], Any]
 Array = np.ndarray[Any, Any]
@@ -104,6 +102,7 @@ class TableRows:
             self.frame = self.frame.loc[~bad]
 
     def set(self, **columns: Any) -> None:
+        """Add or replace columns."""
         self.frame = self.frame.assign(**columns)
 
     def strip_spaces(self, *columns: str) -> None:
@@ -112,19 +111,12 @@ class TableRows:
 
     def check_unique(self, *key: str) -> None:
         """Take out exact duplicates; two different rows with the same key are an error."""
-        if not self.frame.duplicated(list(key)).any():
-            return
         self.reject(self.frame.duplicated(), "DUPLICATE_ROW", "the row repeats an earlier one")
-        clash = self.frame.duplicated(list(key), keep=False)
-        if clash.any():
-            rows = ", ".join(str(r) for r in self.frame.index[clash][:6])
-            count = int(self.frame.duplicated(list(key)).sum())
-            raise FdamedError(
-                f"{count} rows contradict an earlier one with the same {' and '.join(key)}"
-                f" (rows {rows}{', ...' if clash.sum() > 6 else ''})",
-                str(self.path),
-                "Keep one row of each; only you can know which labels are right.",
-            )
+        clash = self.frame.index[self.frame.duplicated(list(key), keep=False)]
+        if len(clash):
+            rows = ", ".join(map(str, clash[:6])) + (", ..." if len(clash) > 6 else "")
+            what = f"rows contradict each other: they have the same {' and '.join(key)} (rows {rows})"
+            raise FdamedError(what, str(self.path), "Keep one row of each; only you can know which labels are right.")
 
     def check_paths(self, column: str) -> None:
         """Take out the rows whose path cannot lie below the data root."""
@@ -146,28 +138,21 @@ class TableRows:
         """Add `label.NAME` of each {NAME: column}; a row with a value outside 1, 0, -1 and blank is taken out once."""
         values, bad, wrong_in = {}, np.zeros(len(self.frame), dtype=bool), []
         for name, column in labels.items():
-            values[LABEL + name], wrong = by_value(
-                self.frame[column], (parsers or {}).get(name, parse_label), "float32"
-            )
+            parser = (parsers or {}).get(name, parse_label)
+            values[LABEL + name], wrong = by_value(self.frame[column], parser, "float32")
             wrong_in += [name] if wrong.any() else []
             bad |= wrong
         self.set(**values)
         self.reject(bad, "BAD_LABEL", f"a label is not 1, 0, -1 or blank; in this table: {', '.join(wrong_in)}")
 
-    def named_labels(
-        self, column: str, split: Callable[[str], Sequence[str]], known: Sequence[str] | None = None
-    ) -> None:
+    def named_labels(self, column: str, split: Callable[[str], list[str]], known: Sequence[str] | None = None) -> None:
         """Add `label.NAME`, 1 or 0, for each name in cells that list findings; a name outside `known` is rejected."""
-        codes, cells = pd.factorize(self.frame[column])
-        listed = [set(split(cell)) for cell in cells]
-        names = list(known) if known is not None else sorted(set().union(*listed))
-        table = np.array([[name in found for name in names] for found in listed], dtype="float32")
-        bad = np.array([not found <= set(names) for found in listed], dtype=bool)
-        labels = pd.DataFrame(
-            table.reshape(len(cells), len(names))[codes], columns=[LABEL + n for n in names], index=self.frame.index
-        )
-        self.frame = pd.concat([self.frame, labels], axis=1)
-        self.reject(bad[codes], "BAD_LABEL", f"{column} names a finding that the data set does not have")
+        listed = self.frame[column].map({cell: set(split(cell)) for cell in self.frame[column].unique()})
+        names = known or sorted(set().union(*listed))
+        labels = {LABEL + name: np.array([name in found for found in listed], dtype="float32") for name in names}
+        self.frame = pd.concat([self.frame, pd.DataFrame(labels, index=self.frame.index)], axis=1)
+        bad = [not found <= set(names) for found in listed]
+        self.reject(bad, "BAD_LABEL", f"{column} names a finding that the data set does not have")
 
 
 def by_value(column: pd.Series, parser: Parser, dtype: str = "object") -> tuple[Array, Array]:
@@ -185,5 +170,4 @@ def by_value(column: pd.Series, parser: Parser, dtype: str = "object") -> tuple[
 
 def leaves_root(paths: pd.Series) -> Array:
     """Which cells cannot be a path below the data root."""
-    found = pc.match_substring_regex(pa.array(paths.astype("str"), pa.large_string()), UNSAFE_PATH)
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
+    return paths.astype("str").str.contains(UNSAFE_PATH).to_numpy(dtype=bool)

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 def ingest(config: Config, places: Places, tables_only: bool) -> None:
     """Read the data set; rejects.csv is always written, index.parquet only if enough rows are valid."""
     from fdamed.data.ingestion import check_share, read_index
-    from fdamed.data.manifest import column_hash
+    from fdamed.data.manifest import content_hash
     from fdamed.data.row_reader import Rejects
 
     data, _ = clinical(config)
@@ -64,7 +64,7 @@ def ingest(config: Config, places: Places, tables_only: bool) -> None:
             "patients": int(frame["patient"].nunique()),
             "rejected": rejects.counts(),
             "burned_in": int(frame["burned_in"].fillna(False).sum()),
-            "hash": column_hash(frame.drop(columns=["patient", "study"]), "image"),
+            "hash": content_hash(frame.drop(columns=["patient", "study"])),
             "seconds": round(time.monotonic() - begin, 3),
         },
     )
