@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from fdamed.config.base import Name, Share, Strict
+from fdamed.core.disclosure import LOCAL_KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,8 @@ class DataSet(Strict):
 
     labels_from_reports: ClassVar[bool] = False
     """Whether a program extracted the labels from radiology reports."""
+    paper_split: ClassVar[str] = ""
+    """How the healthcare paper splits this data set (`split.by`); the report then shows its figures next to ours."""
 
     layout: str
     root: str
@@ -47,6 +50,11 @@ class DataSet(Strict):
     """Stop when more than this share of the rows or files is rejected."""
     allowed_roots: tuple[str, ...] = ()
     """Folders outside the root that links below it may lead to, such as a cluster's store; others are rejected."""
+
+    def __init_subclass__(cls, local: tuple[str, ...] = (), **options: Any) -> None:
+        """`local`: the data set's own keys that name files of this machine, which no report shows."""
+        super().__init_subclass__(**options)
+        LOCAL_KEYS.update(local)
 
     def rows(self, reader: RowReader) -> pd.DataFrame:
         """The rows of the data set's tables in the columns of `fdamed.data.manifest`."""

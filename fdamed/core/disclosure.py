@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCAL = "(kept local)"
-SECRET = frozenset({"salt", "root", "allowed_roots", "uri", "demographics", "mimic_iv", "table", "weights", "results"})
-"""Keys of the configuration whose text names this machine or a secret."""
+LOCAL_KEYS = {"salt", "root", "allowed_roots", "uri", "weights", "results"}
+"""Keys of the configuration whose text names this machine or a secret; data sets add their own."""
 PATH = re.compile(r"^(/|~|[A-Za-z]:[\\/]|\\\\|[a-z][a-z0-9+.-]*://)")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
 
@@ -52,7 +52,7 @@ def shareable(content: Any, key: str = "") -> Any:
         return {k: shareable(v, str(k)) for k, v in content.items()}
     if isinstance(content, list | tuple):
         return [shareable(v, key) for v in content]
-    hidden = isinstance(content, str) and (key in SECRET or PATH.match(content))
+    hidden = isinstance(content, str) and (key in LOCAL_KEYS or PATH.match(content))
     return LOCAL if hidden else content
 
 

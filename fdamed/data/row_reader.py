@@ -65,12 +65,12 @@ class RowReader:
         """The rows of a table, all cells as text; `columns` must be there, `optional` may be; None: all columns."""
         return TableRows(path, read_table(path, columns, optional), self)
 
-    def find(self, folder: Path, *names: str) -> Path:
+    def find(self, folder: Path, *names: str, key: str = "data.root") -> Path:
         """The first of `names` in the folder, plain or gzipped."""
         found = existing(folder, *names)
         if found is None:
             what = f"there is no {' or '.join(names)}" if folder.is_dir() else "there is no such folder"
-            raise FdamedError(what, str(folder), f"Set data.root to the folder that holds {names[0]}.")
+            raise FdamedError(what, str(folder), f"Set {key} to the folder that holds {names[0]}.")
         return found
 
     def index(self, frame: pd.DataFrame, patient: pd.Series, study: pd.Series) -> pd.DataFrame:

@@ -77,6 +77,24 @@ def parse_view(text: str) -> tuple[str | None, str | None]:
     return "lateral", side
 
 
+def parse_known_view(text: str) -> str | None:
+    """The view; a text that names neither a view nor a projection raises ValueError."""
+    view, projection = parse_view(text)
+    if view is None and projection is None and text.strip().lower() not in UNKNOWN:
+        raise ValueError("not a view")
+    return view
+
+
+def parse_year(text: str) -> float | None:
+    """The year of `20140915`, `1930` or `1930.0`."""
+    text = text.strip().removesuffix(".0")
+    if text.lower() in UNKNOWN:
+        return None
+    if not re.fullmatch(r"(1[89]|2\d)\d\d((0[1-9]|1[0-2])([0-2]\d|3[01]))?", text):
+        raise ValueError("not a year")
+    return float(text[:4])
+
+
 def parse_race(text: str) -> str | None:
     """One of RACES, by whole words; "non-Hispanic" says nothing about the race."""
     plain = re.sub(r"(non|not)[ -]hispanic( or latino)?", "", text.lower())

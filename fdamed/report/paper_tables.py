@@ -8,14 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fdamed.config.datasets import DataSet
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.evaluation.costs import Cost
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS
 
-LAYOUTS = {("chexpert", "condition"): "chexpert", ("mimic", "race"): "mimic", ("midrc", "site"): "midrc"}
-"""Data set and cut of the paper -> its cohort."""
 PAIRS = (
     (("fedavg", False), ("finetune", False)),
     (("finetune", False), ("finetune", True)),
@@ -38,7 +37,8 @@ def printed() -> dict[str, Any]:
 
 def paper_cohort(config: Config) -> str | None:
     """Which cohort of the paper the study's layout is, if any."""
-    return LAYOUTS.get((config.data.layout, config.split.by))
+    published = isinstance(config.data, DataSet) and config.data.paper_split == config.split.by
+    return config.data.layout if published else None
 
 
 def match(runs: Mapping[str, Run], method: str, auxiliary: bool) -> str | None:

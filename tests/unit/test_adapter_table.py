@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fdamed.core.disclosure import LOCAL, shareable
 from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.table import Table
 from fdamed.data.ingestion import read_index, read_rows
@@ -79,7 +80,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"columns": {"image": "Datei"}}, "patient must be mapped"),
+        ({"columns": {"image": "Datei"}}, "not mapped: patient"),
         (
             {"columns": {"image": "Datei", "patient": "Kennung", "gender": "Geschlecht"}, "values": {}},
             "unknown: gender",
@@ -99,3 +100,7 @@ def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any]
 def test_a_number_as_a_key_of_values_means_the_cell_that_is_written_so() -> None:
     """`sex: {1: Male}` is a number to YAML and text in the table."""
     assert data(Path("x"), values={"sex": {1: "Male", 2: "Female"}}).values == {"sex": {"1": "Male", "2": "Female"}}
+
+
+def test_the_name_of_the_table_is_not_shared(tmp_path: Path) -> None:
+    assert shareable(data(tmp_path).model_dump(mode="json"))["table"] == LOCAL

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
-from fdamed.data.vocabulary import parse_age, parse_race, parse_sex, parse_view
+from fdamed.data.vocabulary import parse_age, parse_known_view, parse_race, parse_sex, parse_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +24,9 @@ PATH = r"^(?:[^/]+/)?(?P<below>(?P<part>train|valid|test)/(?P<patient>patient[^/
 """The release folder's name is optional: only what lies below it counts."""
 
 
-class Chexpert(DataSet):
+class Chexpert(DataSet, local=("demographics",)):
     labels_from_reports: ClassVar[bool] = True
+    paper_split: ClassVar[str] = "condition"
 
     layout: Literal["chexpert"]
     tables: tuple[str, ...] = ("train.csv", "valid.csv")
@@ -81,17 +82,10 @@ def _parsed(table: TableRows, prefix: str) -> pd.DataFrame:
     table.check_unique("below")
     table.parse("Age", "age", parse_age)
     table.parse("Sex", "sex", parse_sex)
-    table.parse("Frontal/Lateral", "view", _view)
+    table.parse("Frontal/Lateral", "view", parse_known_view)
     table.parse("AP/PA", "projection", lambda text: parse_view(text)[1])
     table.parse_labels({c: c for c in CONDITIONS})
     return table.frame.assign(image=prefix + table.frame["below"], release_split=table.frame["part"])
-
-
-def _view(text: str) -> str | None:
-    view = parse_view(text)[0]
-    if view is None and text.strip():
-        raise ValueError("neither Frontal nor Lateral")
-    return view
 
 
 def _races(table: TableRows) -> pd.Series:

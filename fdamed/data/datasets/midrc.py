@@ -6,21 +6,20 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.gen3 import Record, first, nodes, whole_numbers
-from fdamed.data.vocabulary import OLDEST, parse_age, parse_race, parse_sex, parse_view
+from fdamed.data.vocabulary import OLDEST, UNKNOWN, parse_age, parse_race, parse_sex, parse_view
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fdamed.data.row_reader import Rejects, RowReader
 
-T = TypeVar("T")
 LABEL = "label.COVID-19"
 COVID = {"yes": 1.0, "no": 0.0, "indeterminate": -1.0, "positive": 1.0, "negative": 0.0}
 STATES: dict[str, tuple[str, ...]] = {
@@ -32,10 +31,12 @@ STATES: dict[str, tuple[str, ...]] = {
 }
 """State -> three-digit zip codes; the five of the healthcare paper's Table 1."""
 DICOM = (".dcm", ".dicom", "")
-COLUMNS = ("image", "patient", "study", "view", "projection", "sex", "age", "race", "site", "scanner", LABEL)
+COLUMNS = ["image", "patient", "study", "view", "projection", "sex", "age", "race", "site", "scanner", LABEL]
 
 
 class Midrc(DataSet):
+    paper_split: ClassVar[str] = "site"
+
     layout: Literal["midrc"]
     states: dict[str, tuple[str, ...]] = Field(default={})
     """Site -> ranges of three-digit zip codes such as "600-629"; empty: the five states of the healthcare paper."""
@@ -46,13 +47,10 @@ class Midrc(DataSet):
         """One row per DICOM file of a CR or DX series, with the values of its study and case."""
         import pandas as pd
 
-        root, rejects = Path(self.root), reader.rejects
-        tables = nodes(root)
+        rejects, tables, sites = reader.rejects, nodes(Path(self.root)), _sites(self.states or STATES)
         cases = {first(c, "submitter_id"): c for c in tables["case"]}
         studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
-        zips = zip_codes(self.states or STATES)
-        wanted = {name for s in tables["series"] for name in _names(s)}
-        files = None if reader.tables_only else _files(root, wanted, self.allowed_roots)
+        files = None if reader.tables_only else self._files({n for s in tables["series"] for n in _names(s)})
         seen: dict[str, dict[str, object]] = {}
         for series in tables["series"]:
             table, row = first(series, "_table"), int(first(series, "_row"))
@@ -60,40 +58,40 @@ class Midrc(DataSet):
             # A series knows its case by its study, or in a flattened export by itself.
             owner = first(study, "cases.submitter_id") or first(series, "case_ids") or first(study, "case_ids")
             case = cases.get(owner, {})
-            patient = first(case, "submitter_id")
-            if not patient:
+            if not first(case, "submitter_id"):
                 rejects.add(table, row, "NO_CASE", "the series belongs to no case of the export")
                 continue
             try:
-                known = self._values(case, study, series, zips)
+                known = self._values(case, study, series, sites)
             except ValueError as error:
                 rejects.add(table, row, str(error), "a value of the case, study or series is not allowed there")
                 continue
-            key = first(study, "submitter_id") or first(series, "study_uid") or first(series, "series_uid")
             for image in _images(series, files, table, row, rejects):
-                record = {"image": image, "patient": patient, "study": key, **known}
+                record = {"image": image, **known}
                 earlier = seen.setdefault(image, record)
+                if earlier != record:
+                    what = f"row {row} lists an image that an earlier series has with other values"
+                    raise FdamedError(what, table, "A series belongs to one case and study; keep the right row.")
                 if earlier is not record:
-                    if earlier != record:
-                        what = f"row {row} lists an image that an earlier series has with other values"
-                        raise FdamedError(what, table, "A series belongs to one case and study; keep the right row.")
                     rejects.add(table, row, "DUPLICATE_ROW", "the row repeats an earlier series")
-        frame = pd.DataFrame(list(seen.values()), columns=list(COLUMNS))
+        frame = pd.DataFrame(list(seen.values()), columns=COLUMNS)
         return reader.index(frame, frame["patient"], frame["study"])
 
-    def _values(self, case: Record, study: Record, series: Record, zips: dict[str, str]) -> dict[str, object]:
+    def _values(self, case: Record, study: Record, series: Record, sites: dict[str, str]) -> dict[str, object]:
         """The contract's columns; raises ValueError with the reason of rejection."""
         views = map(parse_view, series.get("view_position", ()))
         view, projection = next((v for v in views if v != (None, None)), (None, None))
-        scanner = " ".join(w for w in (first(series, "manufacturer"), first(series, "manufacturer_model_name")) if w)
+        scanner = " ".join(filter(None, (first(series, "manufacturer"), first(series, "manufacturer_model_name"))))
         races = {r for r in map(parse_race, case.get("race_ethnicity", ())) if r}
         return {
+            "patient": first(case, "submitter_id"),
+            "study": first(study, "submitter_id") or first(series, "study_uid") or first(series, "series_uid"),
             "view": view,
             "projection": projection,
             "sex": _reason("BAD_SEX", parse_sex, first(case, "sex")),
             "age": _reason("BAD_AGE", _age, case, study),
             "race": parse_race(first(case, "race")) or (races.pop() if len(races) == 1 else None),
-            "site": zips.get(first(case, "zip").zfill(3)) if first(case, "zip") else None,
+            "site": sites.get(first(case, "zip").zfill(3)) if first(case, "zip") else None,
             "scanner": scanner or None,
             LABEL: _reason("BAD_LABEL", self._covid, case, study),
         }
@@ -101,7 +99,7 @@ class Midrc(DataSet):
     def _covid(self, case: Record, study: Record) -> float | None:
         """The case's result; with a window, a positive case counts only if a positive test lies within it."""
         text = first(case, "covid19_positive").lower()
-        if text in ("", "not reported", "unknown"):
+        if text in UNKNOWN:
             return None
         if text not in COVID:
             raise ValueError("not a test result")
@@ -111,8 +109,35 @@ class Midrc(DataSet):
         days = whole_numbers(study.get("days_from_study_to_pos_covid_test", ()))
         return 1.0 if any(low <= day <= high for day in days) else None
 
+    def _files(self, wanted: set[str]) -> dict[str, list[str]]:
+        """Series name -> its DICOM files below the root: in a folder of that name at any depth, or a file of that name.
 
-def _reason(reason: str, parser: Callable[..., T], *arguments: Any) -> T:
+        Links to folders are followed only where the configuration allows folders outside the root.
+        """
+        from fdamed.data.safe_paths import Roots
+
+        out: dict[str, list[str]] = {}
+        roots, seen = Roots.of(self.root, self.allowed_roots), set()
+        for folder, below, names in os.walk(self.root, followlinks=bool(self.allowed_roots)):
+            below.sort()
+            real = os.path.realpath(folder) + "/"
+            if real in seen or not roots.contain(real):
+                below.clear()
+                continue
+            seen.add(real)
+            parts = Path(folder).relative_to(self.root).parts
+            owner = next((part for part in reversed(parts) if part in wanted), None)
+            for name in sorted(names):
+                stem, suffix = os.path.splitext(name)  # noqa: PTH122
+                path = "/".join((*parts, name))
+                if suffix.lower() == ".zip" and stem in wanted:
+                    out.setdefault(f"{stem}.zip", []).append(path)
+                elif (owner or stem in wanted) and (suffix.lower() in DICOM or suffix[1:].isdigit()):
+                    out.setdefault(owner or stem, []).append(path)
+        return out
+
+
+def _reason(reason: str, parser: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return parser(*arguments)
     except ValueError:
@@ -130,17 +155,16 @@ def _age(case: Record, study: Record) -> float | None:
     return None
 
 
-def zip_codes(states: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _sites(states: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """Three-digit zip code -> state."""
     out: dict[str, str] = {}
-    for state, ranges in states.items():
-        for text in ranges:
-            if not re.fullmatch(r"\d{3}(-\d{3})?", text):
-                raise FdamedError(f"`{text}` is no range of three-digit zip codes", "data.states", 'Write "600-629".')
-            low, _, high = text.partition("-")
-            for code in range(int(low), int(high or low) + 1):
-                if out.setdefault(f"{code:03d}", state) != state:
-                    raise FdamedError(f"zip code {code:03d} has two states", "data.states", "Fix the ranges.")
+    for state, text in ((state, text) for state, ranges in states.items() for text in ranges):
+        if not re.fullmatch(r"\d{3}(-\d{3})?", text):
+            raise FdamedError(f"`{text}` is no range of three-digit zip codes", "data.states", 'Write "600-629".')
+        low, _, high = text.partition("-")
+        for code in range(int(low), int(high or low) + 1):
+            if out.setdefault(f"{code:03d}", state) != state:
+                raise FdamedError(f"zip code {code:03d} has two states", "data.states", "Fix the ranges.")
     return out
 
 
@@ -148,35 +172,6 @@ def _names(series: Record) -> list[str]:
     """The names under which a series can lie on disk: its UID, its file's stem."""
     stems = [Path(name).name.removesuffix(".zip").removesuffix(".dcm") for name in series.get("file_name", ())]
     return [n for n in dict.fromkeys([*series.get("series_uid", ())[:1], *stems]) if n]
-
-
-def _files(root: Path, wanted: set[str], allowed: tuple[str, ...]) -> dict[str, list[str]]:
-    """Series name -> its DICOM files below the root: in a folder of that name at any depth, or a file of that name.
-
-    Links to folders are followed only where the configuration allows folders outside the root.
-    """
-    from fdamed.data.safe_paths import Roots
-
-    out: dict[str, list[str]] = {}
-    roots, seen = Roots.of(root, allowed), set()
-    for folder, below, names in os.walk(root, followlinks=bool(allowed)):
-        below.sort()
-        if allowed:
-            real = os.path.realpath(folder) + "/"
-            if real in seen or not roots.contain(real):
-                below.clear()
-                continue
-            seen.add(real)
-        parts = Path(folder).relative_to(root).parts
-        owner = next((part for part in reversed(parts) if part in wanted), None)
-        for name in sorted(names):
-            stem, suffix = os.path.splitext(name)  # noqa: PTH122
-            path = "/".join((*parts, name))
-            if suffix.lower() == ".zip" and stem in wanted:
-                out.setdefault(f"{stem}.zip", []).append(path)
-            elif (owner or stem in wanted) and (suffix.lower() in DICOM or suffix[1:].isdigit()):
-                out.setdefault(owner or stem, []).append(path)
-    return out
 
 
 def _images(series: Record, files: dict[str, list[str]] | None, table: str, row: int, rejects: Rejects) -> list[str]:

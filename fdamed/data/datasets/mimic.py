@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
-from fdamed.data.vocabulary import MAX_AGE, OLDEST, parse_race, parse_sex
+from fdamed.data.vocabulary import MAX_AGE, OLDEST, parse_age, parse_race, parse_sex, parse_year
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +30,9 @@ PROBES = 20
 log = logging.getLogger(__name__)
 
 
-class Mimic(DataSet):
+class Mimic(DataSet, local=("mimic_iv",)):
     labels_from_reports: ClassVar[bool] = True
+    paper_split: ClassVar[str] = "race"
 
     layout: Literal["mimic"]
     labels: Literal["chexpert", "negbio"] = "chexpert"
@@ -47,10 +47,9 @@ class Mimic(DataSet):
     def rows(self, reader: RowReader) -> pd.DataFrame:
         """One row per image of the metadata table, with its study's labels and its patient's race."""
         root = Path(self.root)
-        table = reader.table(
-            _release_table(root, "metadata"), ["dicom_id", "subject_id", "study_id", "ViewPosition", "StudyDate"]
-        )
-        table.strip_spaces("dicom_id", "subject_id", "study_id")
+        ids = ["dicom_id", "subject_id", "study_id"]
+        table = reader.table(_needed_table(root, "metadata"), [*ids, "ViewPosition", "StudyDate"])
+        table.strip_spaces(*ids)
         table.check_unique("dicom_id")
         subject, study = table.frame["subject_id"], table.frame["study_id"]
         odd = ~subject.str.fullmatch(r"\d{4,12}") | ~study.str.fullmatch(r"\d{4,12}")
@@ -59,10 +58,10 @@ class Mimic(DataSet):
         table.reject(odd, "BAD_ID", "subject_id or study_id is not a number")
         table.check_paths("below")
         table.set(image=table.frame["below"] + "." + self._extension(root, table.frame["below"]))
-        table.parse("StudyDate", "year", _year, "BAD_DATE", "float32")
+        table.parse("StudyDate", "year", parse_year, "BAD_DATE", "float32")
         table.parse_view("ViewPosition")
-        self._add_labels(table, _release_table(root, self.labels))
-        split = _optional_table(root, "split")
+        self._add_labels(table, _needed_table(root, self.labels))
+        split = _newest_table(root, "split")
         if split:
             known = reader.table(split, ["dicom_id", "split"]).frame.drop_duplicates("dicom_id")
             table.set(release_split=table.frame["dicom_id"].map(known.set_index("dicom_id")["split"]))
@@ -89,32 +88,26 @@ class Mimic(DataSet):
 
     def _add_patients(self, table: TableRows, root: Path) -> None:
         """Sex, age at the study and race."""
+        from fdamed.data.table_reader import existing
+
         base = Path(self.mimic_iv) if self.mimic_iv else root
-        paths = [self._find(base, name) for name in ("patients.csv", "admissions.csv")]
-        if paths[0] is None or paths[1] is None:
+        places = {name: [f"{f}{name}.csv" for f in ("hosp/", "core/", "")] for name in ("patients", "admissions")}
+        if not self.mimic_iv and not all(existing(base, *names) for names in places.values()):
             log.warning("no MIMIC-IV patients and admissions at %s: sex, age and race stay unknown", base)
             return
-        people = table.reader.table(paths[0], ["subject_id", "gender", "anchor_age", "anchor_year"])
+        patients, admissions = (table.reader.find(base, *names, key="data.mimic_iv") for names in places.values())
+        people = table.reader.table(patients, ["subject_id", "gender", "anchor_age", "anchor_year"])
         people.strip_spaces("subject_id")
         people.check_unique("subject_id")
         people.parse("gender", "sex", parse_sex)
-        for column in ("anchor_age", "anchor_year"):
-            people.parse(column, column, _whole_number, "BAD_AGE", "float32")
+        people.parse("anchor_age", "anchor_age", parse_age, "BAD_AGE", "float32")
+        people.parse("anchor_year", "anchor_year", parse_year, "BAD_AGE", "float32")
         known = _joined(table.frame[["subject_id", "year"]], people.frame, ["subject_id"])
         ages = known["anchor_age"] + (known["year"] - known["anchor_year"])
         ages = ages.where(known["anchor_age"] < OLDEST, OLDEST).where(known["anchor_age"].notna())
-        race = table.frame["subject_id"].map(self._races(table.reader, paths[1]))
+        race = table.frame["subject_id"].map(self._races(table.reader, admissions))
         table.set(sex=known["sex"], age=ages.clip(upper=OLDEST), race=race)
         table.reject((ages < 0) | (ages > MAX_AGE + OLDEST), "BAD_AGE", "the age at the study is not possible")
-
-    def _find(self, base: Path, name: str) -> Path | None:
-        from fdamed.data.table_reader import existing
-
-        found = next((f for f in (existing(d, name) for d in (base / "hosp", base / "core", base)) if f), None)
-        if found is None and self.mimic_iv:
-            fix = "Set data.mimic_iv to the folder with hosp/ (or core/)."
-            raise FdamedError(f"there is no {name}(.gz)", str(base), fix)
-        return found
 
     def _races(self, reader: RowReader, path: Path) -> pd.Series:
         """Patient -> race by the configured values and rule for contradictions; unknown values do not count."""
@@ -137,8 +130,8 @@ class Mimic(DataSet):
         return counts[single].set_index("subject_id")["mapped"]
 
 
-def _release_table(root: Path, what: str) -> Path:
-    found = _optional_table(root, what)
+def _needed_table(root: Path, what: str) -> Path:
+    found = _newest_table(root, what)
     if found is None:
         missing = f"there is no mimic-cxr-2.0.0-{what}.csv.gz nor one of another release"
         fix = "Set data.root to the MIMIC-CXR folder, which holds the tables and files/."
@@ -146,30 +139,15 @@ def _release_table(root: Path, what: str) -> Path:
     return found
 
 
-def _optional_table(root: Path, what: str) -> Path | None:
+def _newest_table(root: Path, what: str) -> Path | None:
     """`mimic-cxr-VERSION-WHAT.csv(.gz)` of the newest release in the folder."""
-    pattern = re.compile(rf"mimic-cxr-(\d+)\.(\d+)\.(\d+)-{what}\.csv(\.gz)?")
-    found = [(m, p) for p in root.glob(f"mimic-cxr-*-{what}.csv*") if (m := pattern.fullmatch(p.name))]
-    ranked = sorted(found, key=lambda f: (int(f[0][1]), int(f[0][2]), int(f[0][3]), bool(f[0][4])))
-    return ranked[-1][1] if ranked else None
+    found = root.glob(f"mimic-cxr-*-{what}.csv*")
+    return max((p for p in found if p.name.endswith((".csv", ".csv.gz"))), default=None)
 
 
 def _race(text: str) -> str | None:
     race = parse_race(text)
     return race if race in RACES else None
-
-
-def _year(text: str) -> float | None:
-    text = text.strip().removesuffix(".0")
-    if text and not re.fullmatch(r"\d{4}(0[1-9]|1[0-2])([0-2]\d|3[01])", text):
-        raise ValueError("not yyyymmdd")
-    return float(text[:4]) if text else None
-
-
-def _whole_number(text: str) -> float | None:
-    if text.strip() and not re.fullmatch(r"\d{1,4}", text.strip()):
-        raise ValueError("not a number")
-    return float(text) if text.strip() else None
 
 
 def _joined(left: pd.DataFrame, right: pd.DataFrame, on: list[str]) -> pd.DataFrame:

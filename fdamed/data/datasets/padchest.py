@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fdamed.config.datasets import DataSet
-from fdamed.data.vocabulary import MAX_AGE, OLDEST, UNKNOWN, parse_sex
+from fdamed.data.vocabulary import MAX_AGE, OLDEST, UNKNOWN, parse_sex, parse_year
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +46,8 @@ class Padchest(DataSet):
         excluded |= table.frame["Projection"].str.strip().str.upper() == "EXCLUDE"
         table.reject(excluded, "EXCLUDED", "the release marks the image as one to exclude")
         table.parse("PatientSex_DICOM", "sex", parse_sex)
-        table.parse("StudyDate_DICOM", "year", _year, "BAD_DATE", "float32")
-        table.parse("PatientBirth", "born", _year, "BAD_AGE", "float32")
+        table.parse("StudyDate_DICOM", "year", parse_year, "BAD_DATE", "float32")
+        table.parse("PatientBirth", "born", parse_year, "BAD_AGE", "float32")
         age = table.frame["year"] - table.frame["born"]
         table.set(age=age.clip(upper=OLDEST), scanner=table.frame["Manufacturer_DICOM"].str.strip().replace("", None))
         table.reject((age < 0) | (age > MAX_AGE), "BAD_AGE", "StudyDate_DICOM and PatientBirth give no possible age")
@@ -72,13 +71,3 @@ def names(cell: str) -> list[str]:
 
 def _title(name: str) -> str:
     return "No Finding" if name == NORMAL else name
-
-
-def _year(text: str) -> float | None:
-    """The year of `20140915`, `1930` or `1930.0`."""
-    text = text.strip().removesuffix(".0")
-    if text.lower() in UNKNOWN:
-        return None
-    if not re.fullmatch(r"(1[89]|20)\d\d(\d{4})?", text):
-        raise ValueError("not a year")
-    return float(text[:4])

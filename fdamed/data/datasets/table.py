@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fdamed.config.datasets import Cell, DataSet
 from fdamed.core.errors import FdamedError
-from fdamed.data.vocabulary import UNKNOWN, parse_age, parse_flag, parse_label, parse_sex, parse_view
+from fdamed.data.vocabulary import parse_age, parse_flag, parse_known_view, parse_label, parse_sex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ REQUIRED = ("image", "patient")
 Parser = Callable[[str], Any]
 
 
-class Table(DataSet):
+class Table(DataSet, local=("table",)):
     layout: Literal["table"]
     table: str
     """CSV or TSV file, below the root or absolute."""
@@ -54,20 +54,15 @@ class Table(DataSet):
     def _check_mapping(self) -> None:
         from fdamed.data.manifest import COLUMNS
 
-        absent = [c for c in REQUIRED if c not in self.columns]
-        if absent:
-            fix = "Name the table's column of each."
-            raise FdamedError(f"{' and '.join(absent)} must be mapped", "data.columns", fix)
-        stray = [c for c in self.columns if c not in COLUMNS]
-        if stray:
-            fix = f"The row contract has: {', '.join(COLUMNS)}."
-            raise FdamedError(f"unknown: {', '.join(stray)}", "data.columns", fix)
-        stray = [c for c in self.values if c not in self.columns and c not in self.labels]
-        if stray:
-            fix = "Map it in data.columns or data.labels first."
-            raise FdamedError(f"unknown: {', '.join(stray)}", "data.values", fix)
-        if not self.labels:
-            raise FdamedError("no label is mapped", "data.labels", "Name at least one label and its column.")
+        mapped = [*self.columns, *self.labels]
+        for where, what, wrong, fix in (
+            ("columns", "not mapped", set(REQUIRED) - set(self.columns), "Name the table's column of each."),
+            ("columns", "unknown", set(self.columns) - set(COLUMNS), f"The row contract has: {', '.join(COLUMNS)}."),
+            ("values", "unknown", set(self.values) - set(mapped), "Map it in data.columns or data.labels first."),
+            ("labels", "no label is mapped", set() if self.labels else {"any"}, "Name a label and its column."),
+        ):
+            if wrong:
+                raise FdamedError(f"{what}: {', '.join(sorted(wrong))}", f"data.{where}", fix)
 
     def _replaced(self, name: str, parser: Parser) -> Parser:
         """`parser` after the configured replacement; a replacement by null means unknown."""
@@ -87,12 +82,5 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
-def _view(text: str) -> str | None:
-    view, projection = parse_view(text)
-    if view is None and projection is None and text.strip().lower() not in UNKNOWN:
-        raise ValueError("not a view")
-    return view
-
-
-PARSERS: dict[str, Parser] = {"age": parse_age, "sex": parse_sex, "view": _view, "burned_in": parse_flag}
+PARSERS: dict[str, Parser] = {"age": parse_age, "sex": parse_sex, "view": parse_known_view, "burned_in": parse_flag}
 """Columns of the row contract that are not just text."""
