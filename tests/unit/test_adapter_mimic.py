@@ -93,7 +93,7 @@ def test_without_mimic_iv_sex_age_and_race_are_unknown_unless_it_was_asked_for(t
         path.unlink()
     frame = read_rows(data(root), "s", True, Rejects())
     assert frame[["sex", "age", "race"]].isna().all(axis=None)
-    with pytest.raises(FdamedError, match="no such folder.*data.mimic_iv.*patients.csv"):
+    with pytest.raises(FdamedError, match=r"no such folder.*data\.mimic_iv.*patients\.csv"):
         read_rows(data(root, mimic_iv=str(tmp_path / "nowhere")), "s", True, Rejects())
 
 
