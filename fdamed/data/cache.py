@@ -124,7 +124,7 @@ def place(task: Task, draft: str, size: int, equalize: bool) -> int:
     row, path = task
     image = transform(read_gray(path), size, equalize)
     np.memmap(draft, np.uint8, "r+", HEADER + row * image.size, image.shape)[:] = image
-    return crc32(image)
+    return crc32(image.data)
 
 
 def list_rejects(rows: pd.DataFrame, entries: list[Entry]) -> Rejects:
