@@ -66,7 +66,7 @@ def _write_header(file: BinaryIO, count: int, size: int) -> None:
 
 def close_gaps(path: Path, kept: list[int], size: int) -> None:
     """Move the rows `kept` (ascending) to the front and truncate the rest."""
-    images = np.load(path, mmap_mode="r+")
+    images = np.load(path, mmap_mode="r+", allow_pickle=False)
     for place, row in enumerate(kept):
         images[place] = images[row]
     images.flush()
@@ -78,7 +78,7 @@ def close_gaps(path: Path, kept: list[int], size: int) -> None:
 def reuse(folder: Path, settings: str, entries: list[Entry]) -> None:
     """Copy the store's rows of unchanged files into the draft, repeat its lasting rejections, begin the journal."""
     known, stored = _read_store(folder, settings)
-    images = np.load(folder / "draft.npy", mmap_mode="r+")
+    images = np.load(folder / "draft.npy", mmap_mode="r+", allow_pickle=False)
     for row, entry in enumerate(entries):
         old = known.get(entry.image)
         if entry.reason or old is None or (old.bytes, old.modified) != (entry.bytes, entry.modified):
@@ -96,7 +96,7 @@ def _read_store(folder: Path, settings: str) -> tuple[dict[str, Entry], NDArray[
     entries: dict[str, Entry] = {}
     try:
         lines = (folder / "store.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-        images = np.load(folder / "store.npy", mmap_mode="r")
+        images = np.load(folder / "store.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return {}, np.empty(0)
     for line in lines[1:] if lines[:1] == [json.dumps(settings)] else ():
