@@ -71,6 +71,8 @@ class View:
     name: str
     plain: Sequence[Row]
     swept: Sequence[Row]
+    suffix: str = ""
+    """What the names of its figure files end with."""
 
     @property
     def rows(self) -> list[Row]:
@@ -214,11 +216,9 @@ class Study:
             ]
             rows.sort(key=lambda row: row.height(self.main), reverse=True)
             plain = [r for r in rows if r.run not in self.fold]
-            out.append(View(target, plain, [r for r in rows if r.run in self.fold]))
+            swept = [r for r in rows if r.run in self.fold]
+            out.append(View(target, plain, swept, f"_{target}" if out else ""))
         return out
-
-    def at(self, frame: pd.DataFrame, target: str) -> pd.DataFrame:
-        return frame[frame["target"] == target]
 
 
 def read_study(config: Config) -> Study:

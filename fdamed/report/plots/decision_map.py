@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from fdamed.report.plots.figure import apart, color, figure, number, rule, standalone, text
+from fdamed.report.plots.figure import apart, color, element, figure, logarithmic, rule, standalone, text
 from fdamed.report.plots.heat import Cell, Panel, heat
 
 RULES = {"source_only": 4, "fedda": 5, "fedgp": 2, "target_only": 3}
@@ -19,8 +19,8 @@ SHORT = {"source_only": "source", "fedda": "DA", "fedgp": "GP", "target_only": "
 SIDE, FINE = 360.0, 180
 """Side of a map, and into how many columns and rows its regions are cut."""
 LEFT, TOP = 62.0, 56.0
-REACH = 1.0
-"""Decades by which an interval may widen the axes; the rest of it is cut off."""
+REACH = 10.0
+"""Factor by which an interval may widen the axes; the rest of it is cut off."""
 AXES = ("target variance (σ)", "source-target distance (d)")
 
 
@@ -35,46 +35,39 @@ class Spot:
 
 def landscape(win: Callable[[float, float], str], spots: Sequence[Spot], title: str) -> Markup:
     """The regions of `win(sigma, d)` on logarithmic axes, with the sources on them."""
-    low, high = _span(spots)
+    axis = logarithmic(_ends(spots))
 
     def along(value: float) -> float:
-        return min(max((math.log10(value) - low) / (high - low), 0.0), 1.0) * SIDE
+        return min(max(axis.place(value), 0.0), 1.0) * SIDE
 
+    low, high = map(math.log10, _ends(spots))
     centers = [10 ** (low + (i + 0.5) / FINE * (high - low)) for i in range(FINE)]
     winners = [[win(sigma, d) for sigma in centers] for d in centers]
     body = _regions(winners)
-    for value in _ticks(low, high):
-        body.append(text(LEFT + along(value), TOP + SIDE + 18, number(value)))
-        body.append(text(LEFT - 8, TOP + SIDE - along(value) + 4, number(value), anchor="end"))
+    for value, label in axis.ticks:
+        body.append(text(LEFT + along(value), TOP + SIDE + 18, label))
+        body.append(text(LEFT - 8, TOP + SIDE - along(value) + 4, label, anchor="end"))
     body += _spots(spots, lambda v: LEFT + along(v), lambda v: TOP + SIDE - along(v))
     body += [
-        f'<rect class="box" x="{LEFT}" y="{TOP}" width="{SIDE:g}" height="{SIDE:g}"/>',
+        element("rect", "box", x=LEFT, y=TOP, width=SIDE, height=SIDE),
         text(LEFT - 44, TOP - 34, title, "name strong", "start"),
         text(LEFT + SIDE / 2, TOP + SIDE + 38, AXES[0], "axis"),
         text(LEFT - 44, TOP - 12, AXES[1], "axis", "start"),
     ]
     there = {name for row in winners for name in row}
     for i, name in enumerate(known for known in RULES if known in there):
-        at, y = LEFT + 180 * (i % 2), TOP + SIDE + 54 + 22 * (i // 2)
-        body.append(f'<rect class="half {color(RULES[name])}" x="{at:g}" y="{y:g}" width="12" height="12"/>')
-        body.append(text(at + 18, y + 10, TITLE[name], "name", "start"))
-    told = "; ".join(f"{s.name}: d = {s.y[0]:.3g}, {TITLE[win(s.x[0], s.y[0])]}" for s in spots) + "."
-    return figure(LEFT + SIDE + 24, TOP + SIDE + 96, title, body, "chart map", told)
+        x, y = LEFT + 180 * (i % 2), TOP + SIDE + 54 + 22 * (i // 2)
+        body.append(element("rect", f"half {color(RULES[name])}", x=x, y=y, width=12, height=12))
+        body.append(text(x + 18, y + 10, TITLE[name], "name", "start"))
+    words = "; ".join(f"{s.name}: d = {s.y[0]:.3g}, {TITLE[win(s.x[0], s.y[0])]}" for s in spots) + "."
+    return figure(LEFT + SIDE + 24, TOP + SIDE + 96, title, body, "chart map", words)
 
 
-def _span(spots: Sequence[Spot]) -> tuple[float, float]:
-    """Common logarithms of the ends of both axes."""
-    values = [math.log10(v) for s in spots for v in (s.x[0], s.y[0])]
-    ends = [math.log10(v) for s in spots for v in (*s.x, *s.y)]
-    low, high = max(min(ends), min(values) - REACH), min(max(ends), max(values) + REACH)
-    return low - 0.3, high + 0.3
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade, or the decades alone where there are many."""
-    steps = (1.0, 2.0, 5.0) if high - low < 2.5 else (1.0,)
-    values = [s * 10.0**p for p in range(math.floor(low), math.ceil(high) + 1) for s in steps]
-    return [v for v in values if low <= math.log10(v) <= high]
+def _ends(spots: Sequence[Spot]) -> tuple[float, float]:
+    """Both ends of both axes: all values, and intervals up to `REACH`, with a margin."""
+    values = [v for s in spots for v in (s.x[0], s.y[0])]
+    ends = [v for s in spots for v in (*s.x, *s.y)]
+    return max(min(ends), min(values) / REACH) / 2, min(max(ends), max(values) * REACH) * 2
 
 
 def _regions(winners: Sequence[Sequence[str]]) -> list[str]:
@@ -82,14 +75,12 @@ def _regions(winners: Sequence[Sequence[str]]) -> list[str]:
     cell, pieces = SIDE / FINE, dict.fromkeys(RULES, "")
     for row, names in enumerate(winners):
         y = TOP + SIDE - (row + 1) * cell
-        cuts = [0, *(i for i in range(1, len(names)) if names[i] != names[i - 1]), len(names)]
-        for a, b in itertools.pairwise(cuts):
-            pieces[names[a]] += f"M{LEFT + a * cell:g},{y:g}h{(b - a) * cell:g}v{cell:g}h{-(b - a) * cell:g}z"
-    return [
-        f'<path class="half {color(RULES[name])}" d="{d}"><title>{TITLE[name]}</title></path>'
-        for name, d in pieces.items()
-        if d
-    ]
+        start = 0
+        for name, run in itertools.groupby(names):
+            width = len(list(run)) * cell
+            pieces[name] += f"M{LEFT + start:g},{y:g}h{width:g}v{cell:g}h{-width:g}z"
+            start += width
+    return [element("path", f"half {color(RULES[name])}", title=TITLE[name], d=d) for name, d in pieces.items() if d]
 
 
 def _spots(spots: Sequence[Spot], across: Callable[[float], float], up: Callable[[float], float]) -> list[str]:
@@ -101,22 +92,19 @@ def _spots(spots: Sequence[Spot], across: Callable[[float], float], up: Callable
     right = max(xs) + 22 + 7.2 * max(len(s.name) for s in spots) < LEFT + SIDE
     aside = max(xs) + 22 if right else min(xs) - 22
     x, low, high = (across(v) for v in spots[0].x)
-    wide = max(high - low, 0.5)
     out = [
-        f'<rect class="shade ink" x="{low:.1f}" y="{TOP}" width="{wide:.1f}" height="{SIDE:g}"/>',
+        element("rect", "shade ink", x=low, y=TOP, width=max(high - low, 0.5), height=SIDE),
         rule("leader ink", x, TOP, x, TOP + SIDE),
     ]
-    for i, (spot, level) in enumerate(zip(spots, heights, strict=True)):
-        y, end = up(spot.y[0]), aside + (-4 if right else 4)
-        tip = f"{escape(spot.name)}: d = {spot.y[0]:.3g} ({spot.y[1]:.3g} to {spot.y[2]:.3g})"
-        out += [
-            f"<g><title>{tip}</title>",
-            rule("leader ink", xs[i], up(spot.y[1]), xs[i], up(spot.y[2])),
-            rule("leader ink", xs[i], y, end, level),
-            f'<circle class="ring ink" cx="{xs[i]:.1f}" cy="{y:.1f}" r="4"/>',
+    for at, spot, level in zip(xs, spots, heights, strict=True):
+        value, least, most = spot.y
+        parts = [
+            rule("leader ink", at, up(least), at, up(most)),
+            rule("leader ink", at, up(value), aside + (-4 if right else 4), level),
+            element("circle", "ring ink", cx=at, cy=up(value), r=4),
             text(aside, level + 4, spot.name, "name", "start" if right else "end"),
-            "</g>",
         ]
+        out.append(element("g", "", *parts, title=f"{spot.name}: d = {value:.3g} ({least:.3g} to {most:.3g})"))
     return out
 
 
@@ -126,5 +114,5 @@ def panels(maps: Mapping[str, Sequence[Sequence[str]]], columns: Sequence[str], 
         Panel(name, [[Cell(RULES[r], 0.5, TITLE[r], [SHORT[r]]) for r in line] for line in reversed(winners)], columns)
         for name, winners in maps.items()
     ]
-    told = "Rows: source-target distance (d); columns: target variance (σ)."
-    return standalone(heat(made, list(reversed(rows)), title, (52, 34), told, " by ".join(reversed(AXES))))
+    words = "Rows: source-target distance (d); columns: target variance (σ)."
+    return standalone(heat(made, list(reversed(rows)), title, (52, 34), words, " by ".join(reversed(AXES))))

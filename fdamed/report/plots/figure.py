@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,16 +49,37 @@ def shape(index: int) -> int:
     return (index + index // COLORS) % len(MARKS)
 
 
-def mark(index: int | None, x: float, y: float, size: float = 3.5, title: str = "") -> str:
-    """The shape of a run at a point, with an optional tooltip."""
+def element(tag: str, kind: str, *content: str, title: str = "", **attributes: float | str) -> str:
+    """An SVG element with its classes, attributes (`fill_opacity` is fill-opacity), tooltip and escaped content."""
+    values = {"class": kind} | attributes if kind else attributes
+    texts = {k.replace("_", "-"): v if isinstance(v, str) else f"{v:.1f}" for k, v in values.items()}
     tip = f"<title>{escape(title)}</title>" if title else ""
-    place = f'transform="translate({x:.1f},{y:.1f}) scale({size:g})" d="{MARKS[shape(index or 0)]}"'
-    return f'<path class="mark {color(index)}" {place}>{tip}</path>'
+    return "".join([f"<{tag}", *(f' {k}="{escape(v)}"' for k, v in texts.items()), f">{tip}", *content, f"</{tag}>"])
+
+
+def mark(index: int | None, x: float, y: float, size: float = 3.5, title: str = "") -> str:
+    """The shape of a run at a point."""
+    place = f"translate({x:.1f},{y:.1f}) scale({size:g})"
+    return element("path", f"mark {color(index)}", title=title, transform=place, d=MARKS[shape(index or 0)])
+
+
+def text(x: float, y: float, content: str, kind: str = "tick", anchor: str = "middle", title: str = "") -> str:
+    return element("text", kind, str(escape(content)), title=title, x=x, y=y, text_anchor=anchor)
+
+
+def rule(kind: str, x1: float, y1: float, x2: float, y2: float, index: int | None = None) -> str:
+    """A straight line of a class: grid, reference, zero or span."""
+    return element("line", kind if index is None else f"{kind} {color(index)}", x1=x1, y1=y1, x2=x2, y2=y2)
+
+
+def polyline(kind: str, points: Iterable[tuple[float, float]], dashes: str = "") -> str:
+    style = {"stroke_dasharray": dashes} if dashes else {}
+    return element("polyline", kind, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), **style)
 
 
 def key(index: int) -> Markup:
     """Line and shape of a run, for a legend."""
-    line = f'<line class="line {color(index)}" x1="0" x2="30" y1="6" y2="6" stroke-dasharray="{dash(index)}"/>'
+    line = polyline(f"line {color(index)}", [(0, 6), (30, 6)], dash(index))
     return Markup(f'<svg class="key" viewBox="0 0 30 12" aria-hidden="true">{line}{mark(index, 15, 6)}</svg>')  # noqa: S704 - only numbers
 
 
@@ -124,37 +145,26 @@ def linear(
 
 def logarithmic(values: Sequence[float], name: str = "") -> Axis:
     """A logarithmic axis with ticks at 1, 2 and 5, or at decades; zero stands before the smallest positive value."""
-    some = [v for v in values if v > 0] or [1.0]
-    least, most = min(some), max(some)
-    start = ZERO_GAP if min(values) <= 0 else 0.0
+    positive = [v for v in values if v > 0] or [1.0]
+    low, high = math.log10(min(positive)), math.log10(max(positive))
+    wide, start = high - low, ZERO_GAP if min(values) <= 0 else 0.0
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    marks = [step * 10.0**p for p in powers for step in ((1, 2, 5) if wide < 2.5 else (1,))]
+    marks = [m for m in marks if low - 0.01 <= math.log10(m) <= high + 0.01]
+    if wide < 0.02:
+        marks = [float(f"{max(positive):.2g}")]
+
+    def place(value: float) -> float:
+        share = (math.log10(value) - low) / wide if value > 0 and wide >= 0.02 else 0.5
+        return start + (1 - start) * share if value > 0 else 0.0
+
     zero = [(0.0, "0")] if start else []
-    if most / least < 1.05:
-        only = float(f"{most:.2g}")
-        return Axis(name, lambda v: (1 + start) / 2 if v > 0 else 0.0, [*zero, (only, number(only))])
-    low, wide = math.log10(least), math.log10(most) - math.log10(least)
-    steps = (1, 2, 5) if most / least < 300 else (1,)
-    powers = range(math.floor(low), math.ceil(low + wide) + 1)
-    marks = [m for m in (f * 10.0**p for p in powers for f in steps) if least * 0.98 <= m <= most * 1.02]
-    return Axis(
-        name,
-        lambda v: start + (1 - start) * (math.log10(v) - low) / wide if v > 0 else 0.0,
-        [*zero, *((m, number(m)) for m in marks)],
-    )
+    return Axis(name, place, [*zero, *((m, number(m)) for m in marks)])
 
 
 def room(names: Sequence[str]) -> float:
     """About the width of the longest of these names, with a margin."""
     return 16.0 + max(sum(9.0 if letter.isupper() else 6.6 for letter in name) for name in names)
-
-
-def text(x: float, y: float, content: str, kind: str = "tick", anchor: str = "middle") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>'
-
-
-def rule(kind: str, x1: float, y1: float, x2: float, y2: float, index: int | None = None) -> str:
-    """A straight line of a class: grid, reference, zero or span."""
-    paint = "" if index is None else f" {color(index)}"
-    return f'<line class="{kind}{paint}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def apart(places: Sequence[float], top: float, bottom: float, gap: float = 15.0) -> list[float]:
@@ -170,11 +180,13 @@ def apart(places: Sequence[float], top: float, bottom: float, gap: float = 15.0)
     return [height for _, height in sorted(zip(order, out, strict=True))]
 
 
-def figure(width: float, height: float, title: str, body: Sequence[str], kind: str = "chart", told: str = "") -> Markup:
+def figure(
+    width: float, height: float, title: str, body: Sequence[str], kind: str = "chart", words: str = ""
+) -> Markup:
     """An SVG with its title and, for screen readers, a description in words."""
     head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
-    words = f"<desc>{escape(told)}</desc>" if told else ""
-    return Markup(head + words + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
+    description = f"<desc>{escape(words)}</desc>" if words else ""
+    return Markup(head + description + "".join(body) + "</svg>")  # noqa: S704 - every text in `body` went through `escape`
 
 
 def standalone(plot: Markup) -> str:

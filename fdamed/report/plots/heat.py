@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from fdamed.report.plots.figure import color, figure, room, text
+from fdamed.report.plots.figure import color, element, figure, room, text
 
 TOP = 24.0
 
@@ -32,7 +32,7 @@ class Panel:
 
 
 def heat(
-    panels: Sequence[Panel], names: Sequence[str], title: str, cell: tuple[float, float], told: str, axis: str = ""
+    panels: Sequence[Panel], names: Sequence[str], title: str, cell: tuple[float, float], words: str, axis: str = ""
 ) -> Markup:
     """Panels side by side that share the names of their rows; `cell`: width and height."""
     wide, high = cell
@@ -55,13 +55,12 @@ def heat(
         begin += count * wide + gap
     if axis:
         body.append(text((left + begin - gap) / 2, foot + 32, axis, "axis"))
-    return figure(max(begin, 420.0), foot + (40 if axis else 24), title, body, "chart heat", told)
+    return figure(max(begin, 420.0), foot + (40 if axis else 24), title, body, "chart heat", words)
 
 
 def _drawn(one: Cell, x: float, y: float, wide: float, high: float) -> list[str]:
-    size = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{high - 1:.1f}"'
-    tip = f"<title>{escape(one.tip)}</title>"
-    out = [f'<rect class="fill {color(one.index)}" {size} fill-opacity="{one.opacity:.2f}">{tip}</rect>']
+    look = {"x": x, "y": y, "width": f"{wide:.2f}", "height": high - 1, "fill_opacity": f"{one.opacity:.2f}"}
+    out = [element("rect", f"fill {color(one.index)}", title=one.tip, **look)]
     first = y + high / 2 + 4 - 8 * (len(one.lines) - 1)
     out += [text(x + wide / 2, first + 16 * i, line, "value") for i, line in enumerate(one.lines)]
     return out

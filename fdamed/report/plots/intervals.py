@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fdamed.evaluation.intervals import Interval
-from fdamed.report.plots.figure import Axis, color, figure, linear, mark, room, rule, text
+from fdamed.report.plots.figure import Axis, element, figure, linear, mark, room, rule, text
 
 TOP, ROW = 34.0, 24.0
 
@@ -24,9 +24,9 @@ class Dot:
     kind: str = "mark"
 
 
-def estimate(told: Mapping[str, float], index: int | None) -> Dot:
+def estimate(found: Mapping[str, float], index: int | None) -> Dot:
     """The dot of an estimate with value, low and high."""
-    return Dot(told["value"], told["low"], told["high"], index)
+    return Dot(found["value"], found["low"], found["high"], index)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def rows(
     left, gap = max(90.0, room(names)), 32.0
     panel = max(120.0, (width - gap * (len(columns) - 1)) / len(columns))
     bottom = TOP + ROW * len(names)
-    body = [text(left - 12, TOP + ROW * (i + 0.5) + 4, name, "name", "end") for i, name in enumerate(names)]
+    middles = [TOP + ROW * (i + 0.5) for i in range(len(names))]
+    body = [text(left - 12, y + 4, name, "name", "end") for name, y in zip(names, middles, strict=True)]
     for k, column in enumerate(columns):
         begin = left + k * (panel + gap)
         x = column.axis.between(begin, begin + panel)
@@ -74,37 +75,32 @@ def rows(
             body += [rule("grid", x(value), TOP - 4, x(value), bottom), text(x(value), bottom + 16, label)]
         if column.line is not None:
             body.append(rule("reference", x(column.line), TOP - 4, x(column.line), bottom))
-        for i, dots in enumerate(column.rows):
+        for name, y, dots in zip(names, middles, column.rows, strict=True):
             for dot in dots:
-                body += _drawn(dot, column, x(dot.value), begin, panel, TOP + ROW * (i + 0.5), names[i])
+                ends = [min(max(x(end), begin), begin + panel) for end in (dot.low, dot.high) if end is not None]
+                body += _drawn(dot, x(dot.value), y, ends, f"{name}: {column.axis.name} {_numbers(dot, column.digits)}")
     right = left + len(columns) * (panel + gap) - gap + 16
-    for i, words in enumerate(notes):
-        at = right
-        for j, word in enumerate(words):
-            body.append(text(at, TOP + ROW * (i + 0.5) + 4, word, "tick" if j else "name", "start"))
-            at += max(room([line[j]]) for line in notes)
-    end = right + sum(max(room([line[j]]) for line in notes) for j in range(len(notes[0]))) if notes else right
-    told = "; ".join(
+    for j, texts in enumerate(zip(*notes, strict=True)):
+        kind = "tick" if j else "name"
+        body += [text(right, y + 4, word, kind, "start") for word, y in zip(texts, middles, strict=True)]
+        right += max(room([word]) for word in texts)
+    words = "; ".join(
         f"{name}: " + ", ".join(f"{c.axis.name} {d.value:{c.digits}}" for c in columns for d in c.rows[i])
         for i, name in enumerate(names)
     )
-    return figure(end, bottom + 24, title, body, told=told + ".")
+    return figure(right, bottom + 24, title, body, words=words + ".")
 
 
-def _drawn(dot: Dot, column: Column, at: float, begin: float, panel: float, y: float, name: str) -> list[str]:
-    """A dot, its interval cut off at the panel's sides, and its tooltip."""
-    x = column.axis.between(begin, begin + panel)
-    ends = "" if dot.low is None else f", {dot.low:{column.digits}} to {dot.high:{column.digits}}"
-    tip = f"{name}: {column.axis.name} {dot.value:{column.digits}}{ends}"
+def _numbers(dot: Dot, digits: str) -> str:
+    return f"{dot.value:{digits}}" + ("" if dot.low is None else f", {dot.low:{digits}} to {dot.high:{digits}}")
+
+
+def _drawn(dot: Dot, x: float, y: float, ends: Sequence[float], tip: str) -> list[str]:
+    """A dot with its tooltip, and its interval between `ends`."""
     if dot.kind == "cross":
-        path = f"M{at - 3:.1f},{y - 3}l6,6M{at - 3:.1f},{y + 3}l6,-6"
-        return [f'<path class="cross muted" d="{path}"><title>{escape(tip)}</title></path>']
+        path = f"M{x - 3:.1f},{y - 3}l6,6M{x - 3:.1f},{y + 3}l6,-6"
+        return [element("path", "cross muted", title=tip, d=path)]
     if dot.kind == "ring":
-        return [f'<circle class="ring muted" cx="{at:.1f}" cy="{y}" r="4"><title>{escape(tip)}</title></circle>']
-    out = []
-    if dot.low is not None and dot.high is not None:
-        sides = (min(max(x(end), begin), begin + panel) for end in (dot.low, dot.high))
-        first, last = sides
-        paint = color(dot.index)
-        out.append(f'<line class="span {paint}" x1="{first:.1f}" y1="{y:.1f}" x2="{last:.1f}" y2="{y:.1f}"/>')
-    return [*out, mark(dot.index, at, y, 4.5, tip)]
+        return [element("circle", "ring muted", title=tip, cx=x, cy=y, r=4)]
+    span = [rule("span", ends[0], y, ends[1], y, dot.index)] if len(ends) == 2 else []
+    return [*span, mark(dot.index, x, y, 4.5, tip)]

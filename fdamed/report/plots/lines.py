@@ -1,11 +1,12 @@
-"""Lines with bands: scores by round, over the values of an option, and against their cost."""
+"""Lines with bands: scores by round, over the values of an option, against their cost; reliability diagrams."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval
@@ -17,11 +18,13 @@ from fdamed.report.plots.figure import (
     around,
     color,
     dash,
+    element,
     figure,
     linear,
     logarithmic,
     mark,
     number,
+    polyline,
     rule,
     standalone,
     text,
@@ -32,6 +35,8 @@ MARKED = 6
 LONGEST = 20
 """Letters of a name beside a plot."""
 LEFT, TOP = 52.0, 28.0
+Point = tuple[float, float, float | None, float | None]
+"""x, mean and, where there is one, the interval."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +51,32 @@ class Line:
     high: Sequence[float | None] = ()
 
     @property
-    def points(self) -> list[tuple[float, float | None, float | None, float | None]]:
-        none: list[float | None] = [None] * len(self.x)
-        return list(zip(self.x, self.mean, self.low or none, self.high or none, strict=True))
+    def pieces(self) -> list[list[Point]]:
+        """The stretches of the line between undefined values."""
+        points = itertools.zip_longest(self.x, self.mean, self.low, self.high)
+        stretches = itertools.groupby(points, lambda point: point[1] is not None)
+        return [list(stretch) for known, stretch in stretches if known]
 
     @property
-    def known(self) -> list[tuple[float, float]]:
-        return [(x, mean) for x, mean, _, _ in self.points if mean is not None]
+    def known(self) -> list[Point]:
+        return list(itertools.chain.from_iterable(self.pieces))
 
 
 def value_range(lines: Sequence[Line], levels: Sequence[float] = (), share: bool = True) -> tuple[float, float]:
     """The range of the upright axis; `share`: the values lie within 0 and 1."""
-    means = [*(m for line in lines for _, m in line.known), *levels]
+    means = [*(mean for line in lines for _, mean, _, _ in line.known), *levels]
     ends = [v for line in lines for v in (*line.low, *line.high) if v is not None]
     return around(means, ends) if share else (min(0.0, *means), 1.08 * max(means) or 1.0)
 
 
-def axes(x: Axis, y: Axis, right: float, bottom: float) -> list[str]:
-    """Grid, tick labels and axis names."""
+def frame(x: Axis, y: Axis, right: float, bottom: float) -> tuple[list[str], Scale, Scale]:
+    """Grid, tick labels and axis names, and the scales of both axes."""
     across, up = x.between(LEFT, right), y.between(bottom, TOP)
     out = [rule("grid", LEFT, up(value), right, up(value)) for value, _ in y.ticks]
     out += [text(LEFT - 8, up(value) + 4, label, anchor="end") for value, label in y.ticks]
     out += [text(across(value), bottom + 18, label) for value, label in x.ticks]
     out += [text((LEFT + right) / 2, bottom + 38, x.name, "axis"), text(LEFT - 40, TOP - 12, y.name, "axis", "start")]
-    return out
+    return out, across, up
 
 
 def by_round(lines: Sequence[Line], title: str, name: str, share: bool = True) -> Markup:
@@ -79,39 +86,39 @@ def by_round(lines: Sequence[Line], title: str, name: str, share: bool = True) -
         return Markup("")
     low, high = value_range(lines, share=share)
     rounds = [r for line in lines for r in line.x]
-    x, y = linear(min(rounds), max(rounds), "round", 8, whole=True), linear(low, high, name)
-    body = axes(x, y, 548, 300)
+    axis = linear(min(rounds), max(rounds), "round", 8, whole=True)
+    body, x, y = frame(axis, linear(low, high, name), 548, 300)
     for line in lines:
-        body.append(f'<g data-run="{line.index}"><title>{escape(line.name)}</title>')
-        body += [*stroke(line, x.between(LEFT, 548), y.between(300, TOP), low, high), "</g>"]
+        body.append(element("g", "", *stroke(line, x, y, low, high), title=line.name, data_run=str(line.index)))
     ends = sorted(((line.known[-1][1], line.name) for line in lines), reverse=True)
-    told = "At the last round: " + "; ".join(f"{name} {end:.3g}" for end, name in ends) + "."
-    return figure(560, 345, title, body, told=told)
+    words = "At the last round: " + "; ".join(f"{name} {end:.3g}" for end, name in ends) + "."
+    return figure(560, 345, title, body, words=words)
 
 
-def over_values(lines: Sequence[Line], levels: Mapping[str, float], title: str, x: Axis, name: str) -> Markup:
+def over_values(lines: Sequence[Line], levels: Mapping[str, float], title: str, axis: Axis, name: str) -> Markup:
     """Means with bands over the values of an option; reference levels are dashed; names stand at the right."""
     lines = [line for line in lines if line.known]
     if not lines:
         return Markup("")
     low, high = value_range(lines, list(levels.values()))
-    y = linear(low, high, name)
     right, bottom = 410.0, 300.0
-    across = Axis(x.name, lambda v: 0.04 + 0.92 * x.place(v), x.ticks)
-    to_x, to_y = across.between(LEFT, right), y.between(bottom, TOP)
-    body = axes(across, y, right, bottom)
-    body += [rule("grid", to_x(v), bottom, to_x(v), bottom + 5) for v, _ in x.ticks]
-    body += [rule("reference", LEFT, to_y(level), right, to_y(level)) for level in levels.values()]
-    names: list[tuple[float, str, int | None]] = [(to_y(level), run, None) for run, level in levels.items()]
-    for line in lines:
-        body.append(f"<g><title>{escape(line.name)}</title>{''.join(stroke(line, to_x, to_y, low, high, every=True))}")
-        body.append("</g>")
-        names.append((to_y(line.known[-1][1]), line.name, line.index))
-    body += _aside(names, [(right, at) for at, _, _ in names], right + 19, bottom, 17.0, LONGEST)
-    labels = dict(x.ticks)
-    told = [f"{s.name}: " + ", ".join(f"{m:.3f} at {labels.get(v, number(v))}" for v, m in s.known) for s in lines]
-    told += [f"{run}, not swept: {level:.3f}" for run, level in levels.items()]
-    return figure(560, 345, title, body, told="; ".join(told) + ".")
+    inside = Axis(axis.name, lambda v: 0.04 + 0.92 * axis.place(v), axis.ticks)
+    body, x, y = frame(inside, linear(low, high, name), right, bottom)
+    body += [rule("grid", x(v), bottom, x(v), bottom + 5) for v, _ in axis.ticks]
+    body += [rule("reference", LEFT, y(level), right, y(level)) for level in levels.values()]
+    body += [element("g", "", *stroke(line, x, y, low, high, every=True), title=line.name) for line in lines]
+    names: list[tuple[float, str, int | None]] = [(y(level), run, None) for run, level in levels.items()]
+    names += [(y(line.known[-1][1]), line.name, line.index) for line in lines]
+    heights = apart([end for end, _, _ in names], TOP, bottom, 17.0)
+    for (end, run, index), height in zip(names, heights, strict=True):
+        body += _label(run, index, (right, end), right + 19, height)
+    ticks = dict(axis.ticks)
+    words = [
+        f"{line.name}: " + ", ".join(f"{m:.3f} at {ticks.get(v, number(v))}" for v, m, _, _ in line.known)
+        for line in lines
+    ]
+    words += [f"{run}, not swept: {level:.3f}" for run, level in levels.items()]
+    return figure(560, 345, title, body, words="; ".join(words) + ".")
 
 
 @dataclass(frozen=True)
@@ -129,86 +136,59 @@ def against_cost(paths: Sequence[Path], title: str, names: tuple[str, str], unit
     known = [(p, p.score.mean) for p in paths if p.score.mean is not None]
     if not known:
         return Markup("")
-    means = [mean for _, mean in known]
     ends = [v for p, _ in known for v in (p.score.low, p.score.high) if v is not None]
-    low, high = around([*means, *(v for p, _ in known for _, v in p.trail)], ends)
+    low, high = around([*(mean for _, mean in known), *(v for p, _ in known for _, v in p.trail)], ends)
     height = max(330.0, 70.0 + 15 * len(known))
     right, bottom = 520.0, height - 45
     scaled = logarithmic([cost for p, _ in known for cost, _ in p.trail], names[0])
-    x, y = Axis(scaled.name, lambda v: 0.025 + 0.975 * scaled.place(v), scaled.ticks), linear(low, high, names[1])
-    to_x, to_y = x.between(LEFT, right), y.between(bottom, TOP)
-    body = axes(x, y, right, bottom)
-    labels = apart([to_y(mean) for mean in means], TOP, bottom)
-    told = []
-    for (path, mean), level in zip(known, labels, strict=True):
-        cost, paint = path.trail[-1][0], color(path.index)
-        across, up, words = to_x(cost), to_y(mean), f"{number(float(f'{cost:.3g}'))} {unit}"
-        told.append(f"{path.name} {mean:.3f} at {words}")
-        body.append(f'<g data-run="{path.index}"><title>{escape(path.name)}: {words}</title>')
+    inside = Axis(scaled.name, lambda v: 0.025 + 0.975 * scaled.place(v), scaled.ticks)
+    body, x, y = frame(inside, linear(low, high, names[1]), right, bottom)
+    words = []
+    for (path, mean), level in zip(known, apart([y(mean) for _, mean in known], TOP, bottom), strict=True):
+        cost = path.trail[-1][0]
+        amount = f"{number(float(f'{cost:.3g}'))} {unit}"
+        words.append(f"{path.name} {mean:.3f} at {amount}")
+        parts = []
         if path.trail[0][0] < cost:
-            points = " ".join(f"{to_x(c):.1f},{to_y(score):.1f}" for c, score in path.trail)
-            body.append(
-                f'<polyline class="line thin {paint}" stroke-dasharray="{dash(path.index)}" points="{points}"/>'
-            )
+            trail = [(x(c), y(score)) for c, score in path.trail]
+            parts.append(polyline(f"line thin {color(path.index)}", trail, dash(path.index)))
         if path.score.low is not None and path.score.high is not None:
-            body.append(
-                rule(
-                    "span", across, to_y(min(path.score.high, high)), across, to_y(max(path.score.low, low)), path.index
-                )
-            )
-        body.append(f'<path class="leader {paint}" d="M{across + 7:.1f},{up:.1f}L{right + 11},{level:.1f}h10"/>')
-        body += [mark(path.index, across, up, 5), text(right + 25, level + 4, path.name, "name", "start"), "</g>"]
-    return figure(720, height, title, body, told="; ".join(told) + ".")
+            ends_at = y(min(path.score.high, high)), y(max(path.score.low, low))
+            parts.append(rule("span", x(cost), ends_at[0], x(cost), ends_at[1], path.index))
+        parts += _label(path.name, path.index, (x(cost) + 7, y(mean)), right + 25, level, 30)
+        parts.append(mark(path.index, x(cost), y(mean), 5))
+        body.append(element("g", "", *parts, title=f"{path.name}: {amount}", data_run=str(path.index)))
+    return figure(720, height, title, body, words="; ".join(words) + ".")
 
 
-def _aside(
-    names: Sequence[tuple[float, str, int | None]],
-    ends: Sequence[tuple[float, float]],
-    left: float,
-    bottom: float,
-    gap: float,
-    longest: int,
+def _label(
+    name: str, index: int | None, end: tuple[float, float], left: float, height: float, longest: int = LONGEST
 ) -> list[str]:
-    """Names at the right, kept apart, each joined to the end of its line."""
-    out = []
-    heights = apart([at for at, _, _ in names], TOP, bottom, gap)
-    for (_, name, index), (x, y), height in zip(names, ends, heights, strict=True):
-        short = name if len(name) <= longest else name[: longest - 1] + "…"
-        out.append(f'<path class="leader {color(index)}" d="M{x:.1f},{y:.1f}L{left - 9:.1f},{height:.1f}h4"/>')
-        kind = "tick" if index is None else "name"
-        label = f"{escape(short)}<title>{escape(name)}</title>"
-        out.append(f'<text class="{kind}" x="{left}" y="{height + 4:.1f}">{label}</text>')
-    return out
+    """The name of a line at the right, joined to the line's end."""
+    short = name if len(name) <= longest else name[: longest - 1] + "…"
+    leader = f"M{end[0]:.1f},{end[1]:.1f}L{left - 9:.1f},{height:.1f}h4"
+    kind = "tick" if index is None else "name"
+    return [
+        element("path", f"leader {color(index)}", d=leader),
+        text(left, height + 4, short, kind, "start", name if short != name else ""),
+    ]
 
 
 def stroke(line: Line, x: Scale, y: Scale, low: float, high: float, every: bool = False) -> list[str]:
     """Band, line and marks, cut off at low and high; `every`: a mark at each point."""
     out: list[str] = []
-    for part in _pieces(line):
-        top = [f"{x(v):.1f},{y(min(end, high)):.1f}" for v, _, _, end in part if end is not None]
-        under = [f"{x(v):.1f},{y(max(end, low)):.1f}" for v, _, end, _ in part if end is not None]
+    for piece in line.pieces:
+        top = [f"{x(v):.1f},{y(min(end, high)):.1f}" for v, _, _, end in piece if end is not None]
+        under = [f"{x(v):.1f},{y(max(end, low)):.1f}" for v, _, end, _ in piece if end is not None]
         if len(top) > 1:
-            out.append(f'<polygon class="band {color(line.index)}" points="{" ".join(top + under[::-1])}"/>')
-        path = " ".join(f"{x(v):.1f},{y(mean):.1f}" for v, mean, _, _ in part)
-        out.append(
-            f'<polyline class="line {color(line.index)}" stroke-dasharray="{dash(line.index)}" points="{path}"/>'
-        )
+            out.append(element("polygon", f"band {color(line.index)}", points=" ".join(top + under[::-1])))
+        points = [(x(v), y(mean)) for v, mean, _, _ in piece]
+        out.append(polyline(f"line {color(line.index)}", points, dash(line.index)))
         # Marks count from the end, and each line starts a little further along, so that they do not hide each other.
-        step = 1 if every else -(-len(part) // MARKED)
-        first = (len(part) - 1 - line.index) % step if len(part) > 1 else 0
-        out += [mark(line.index, x(v), y(mean), 3.2) for v, mean, _, _ in part[first::step]]
+        step = 1 if every else -(-len(points) // MARKED)
+        first = (len(points) - 1 - line.index) % step
+        out += [mark(line.index, *point, 3.2) for point in points[first::step]]
     return out
-
-
-def _pieces(line: Line) -> list[list[tuple[float, float, float | None, float | None]]]:
-    """The stretches of a line between undefined values."""
-    out: list[list[tuple[float, float, float | None, float | None]]] = [[]]
-    for x, mean, low, high in line.points:
-        if mean is None:
-            out.append([])
-        else:
-            out[-1].append((x, mean, low, high))
-    return [piece for piece in out if piece]
 
 
 def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> Markup:
@@ -220,13 +200,14 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> 
     for value, label in unit.ticks:
         body += [rule("grid", x(value), top, x(value), bottom), rule("grid", left, y(value), right, y(value))]
         body += [text(x(value), bottom + 16, label), text(left - 6, y(value) + 4, label, anchor="end")]
-    path = " ".join(f"{x(b['chance']):.1f},{y(b['rate']):.1f}" for b in bins)
-    body.append(f'<polyline class="line {color(index)}" points="{path}"/>')
+    body.append(polyline(f"line {color(index)}", [(x(b["chance"]), y(b["rate"])) for b in bins]))
     most = max(b["n"] for b in bins)
     for b in bins:
-        told = f"mean probability {b['chance']:.2f}, share of positives {b['rate']:.2f}, {b['n']} images"
-        place = f'cx="{x(b["chance"]):.1f}" cy="{y(b["rate"]):.1f}" r="{2 + 3 * (b["n"] / most) ** 0.5:.1f}"'
-        body.append(f'<circle class="fill {color(index)}" {place}><title>{told}</title></circle>')
+        tip = f"mean probability {b['chance']:.2f}, share of positives {b['rate']:.2f}, {b['n']} images"
+        size = 2 + 3 * (b["n"] / most) ** 0.5
+        body.append(
+            element("circle", f"fill {color(index)}", title=tip, cx=x(b["chance"]), cy=y(b["rate"]), r=size),
+        )
     return figure(214, 200, f"Calibration of {title}", body, "chart small")
 
 

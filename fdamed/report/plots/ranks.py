@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup, escape
 
 from fdamed.evaluation.comparisons import Ranking
-from fdamed.report.plots.figure import figure, linear, rule, text
+from fdamed.report.plots.figure import element, figure, linear, polyline, rule, text
 
 
 def critical_difference(found: Ranking) -> Markup:
@@ -17,7 +17,7 @@ def critical_difference(found: Ranking) -> Markup:
     body = [rule("zero", left, top, right, top)]
     for place in range(1, k + 1):
         body += [rule("zero", x(place), top - 5, x(place), top), text(x(place), top - 10, str(place))]
-    body.append(f'<line class="span ink" x1="{left}" x2="{x(1 + min(found.apart, k - 1)):.1f}" y1="20" y2="20"/>')
+    body.append(rule("span ink", left, 20, x(1 + min(found.apart, k - 1)), 20))
     body.append(text(left, 13, f"critical difference {found.apart:.2f}", anchor="start"))
     for i, (first, last) in enumerate(found.cliques):
         y = top + 10 + 10 * i
@@ -26,10 +26,9 @@ def critical_difference(found: Ranking) -> Markup:
         on_left = i < half
         y = top + 30 + 10 * len(found.cliques) + 20 * (i if on_left else k - 1 - i)
         end, anchor = (left - 10, "end") if on_left else (right + 10, "start")
-        corner = f"{x(rank):.1f},{top} {x(rank):.1f},{y} {end + (4 if on_left else -4)},{y}"
-        body.append(f'<polyline class="leader muted" points="{corner}"/>')
+        body.append(polyline("leader muted", [(x(rank), top), (x(rank), y), (end + (4 if on_left else -4), y)]))
         words = f'{escape(name)} <tspan class="tick">{rank:.2f}</tspan>'
-        body.append(f'<text class="name" x="{end}" y="{y + 4}" text-anchor="{anchor}">{words}</text>')
+        body.append(element("text", "name", words, x=end, y=y + 4, text_anchor=anchor))
     height = top + 42 + 20 * half + 10 * len(found.cliques)
-    told = "Mean ranks: " + "; ".join(f"{n} {r:.2f}" for n, r in zip(found.names, found.ranks, strict=True)) + "."
-    return figure(760, height, "Mean ranks of the runs over the targets", body, told=told)
+    words = "Mean ranks: " + "; ".join(f"{n} {r:.2f}" for n, r in zip(found.names, found.ranks, strict=True)) + "."
+    return figure(760, height, "Mean ranks of the runs over the targets", body, words=words)

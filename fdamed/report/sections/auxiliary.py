@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from markupsafe import Markup
 
@@ -19,12 +17,8 @@ def gains(study: Study, view: View) -> list[Gain]:
     return auxiliary_gains(study.plain, study.scores, study.main, view.name)
 
 
-def name(study: Study, view: View) -> str:
-    return "auxiliary_gain" + ("" if view is study.views[0] else f"_{view.name}")
-
-
 def plots(study: Study) -> dict[str, Markup]:
-    return {name(study, v): plot_of(gains(study, v), study.name, v.name) for v in study.views}
+    return {f"auxiliary_gain{v.suffix}": plot_of(gains(study, v), study.name, v.name) for v in study.views}
 
 
 def plot_of(found: list[Gain], metric: str, target: str) -> Markup:
@@ -45,15 +39,11 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
     return {"auxiliary_gain": pd.concat(parts, ignore_index=True)}
 
 
-def context(study: Study) -> dict[str, Any]:
-    return {
-        "gains": {v.name: gains(study, v) for v in study.views},
-        "names": {v.name: name(study, v) for v in study.views},
-    }
-
-
-def needs(study: Study) -> bool:
-    return any(gains(study, view) for view in study.views)
-
-
-SECTION = Section(44, "Auxiliary tasks", needs, plots, tables, context)
+SECTION = Section(
+    44,
+    "Auxiliary tasks",
+    lambda study: any(gains(study, view) for view in study.views),
+    plots,
+    tables,
+    lambda study: {"gains": {v.name: gains(study, v) for v in study.views}},
+)

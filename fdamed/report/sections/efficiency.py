@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from markupsafe import Markup
 
@@ -22,25 +20,21 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
     }
 
 
-def names(study: Study, view: View) -> tuple[str, str]:
-    suffix = "" if view is study.views[0] else f"_{view.name}"
-    return f"cost{suffix}", f"time{suffix}"
-
-
 def plots(study: Study) -> dict[str, Markup]:
     found = tables(study)
     cpu = set(found["score_by_seconds"]["clock"]) == {"CPU"}
-    clock = f"{'CPU' if cpu else 'Wall-clock'} seconds of a run, hospitals one after the other (log scale)"
-    sent = "MB sent in a run, by hospitals and server (log scale)"
+    axes = {
+        "cost": ("score_by_bytes", "mb_sent", "bytes", "MB", "MB sent in a run, by hospitals and server"),
+        "time": ("score_by_seconds", "seconds", "time", "s", "seconds of a run, hospitals one after the other"),
+    }
     out = {}
     for view in study.views:
-        cost, time = names(study, view)
-        of_bytes, of_time = (
-            _paths(study, view, found["score_by_bytes"], "mb_sent"),
-            _paths(study, view, found["score_by_seconds"], "seconds"),
-        )
-        out[cost] = against_cost(of_bytes, f"{study.name} at {view.name} against bytes", (sent, study.name), "MB")
-        out[time] = against_cost(of_time, f"{study.name} at {view.name} against time", (clock, study.name), "s")
+        for file, (table, column, what, unit, axis) in axes.items():
+            clock = "" if file == "cost" else "CPU " if cpu else "Wall-clock "
+            names = f"{clock}{axis} (log scale)", study.name
+            paths = _paths(study, view, found[table], column)
+            title = f"{study.name} at {view.name} against {what}"
+            out[file + view.suffix] = against_cost(paths, title, names, unit)
     return out
 
 
@@ -54,8 +48,4 @@ def _paths(study: Study, view: View, frame: pd.DataFrame, column: str) -> list[P
     return [Path(r.index, r.run, r.scores[study.main], trails[r.run]) for r in view.ranked if r.run in trails]
 
 
-def context(study: Study) -> dict[str, Any]:
-    return {"names": {v.name: names(study, v) for v in study.views}}
-
-
-SECTION = Section(74, "Score against bytes and time", plots=plots, tables=tables, context=context)
+SECTION = Section(74, "Score against bytes and time", plots=plots, tables=tables)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pandas as pd
-from markupsafe import Markup
 
-from fdamed.report.plots.lines import Line, by_round
-from fdamed.report.section import Section
+from fdamed.report.plots.lines import Line
+from fdamed.report.round_charts import Chart, charts_section, logged
 from fdamed.report.study import Study
 
-PREFIX = "jacobian/"
 NAMES = {
     "together": "norm of the mean Jacobian",
     "variance": "variance of the Jacobians",
@@ -22,49 +17,29 @@ NAMES = {
     "guide": "guide norm",
 }
 """Statistic -> its name. The first three need whole Jacobians (`watch`), the others the norms that FedGTST sends."""
-SHOWN = 8
 
 
 def frame(study: Study) -> pd.DataFrame:
-    """One row per target, statistic, run and round: mean over seeds."""
-    rows = [
-        (r.target, key.removeprefix(PREFIX), r.run, int(row["round"]), float(value))
-        for r in study.records
-        for row in r.rounds
-        for key, value in row.items()
-        if key.removeprefix(PREFIX) in NAMES and key.startswith(PREFIX) and value is not None
-    ]
-    keys = ["target", "statistic", "run", "round"]
-    table = pd.DataFrame(rows, columns=[*keys, "value"]).astype({"round": "int64", "value": "float64"})
-    return table.groupby(keys, sort=False)["value"].mean().reset_index()
+    """The metrics `jacobian/{statistic}` that FedGTST logs."""
+    found = logged(study, "jacobian").rename(columns={"name": "statistic"})
+    return found[found["statistic"].isin(list(NAMES))][["target", "statistic", "run", "round", "value"]]
 
 
-def charts(study: Study) -> Iterator[tuple[str, str, str, list[Line]]]:
-    """File, statistic, target and lines of each plot, one line for each run."""
+def charts(study: Study) -> list[Chart]:
+    """One chart for each target and statistic, one line for each run."""
+    out = []
     for target, here in frame(study).groupby("target", sort=False):
-        for statistic in (s for s in NAMES if s in set(here["statistic"])):
-            part = here[here["statistic"] == statistic].sort_values("round")
+        for statistic, name in NAMES.items():
+            runs = {str(run): v for run, v in here[here["statistic"] == statistic].groupby("run")}
             lines = [
-                Line(study.index[str(run)], str(run), list(v["round"]), list(v["value"]))
-                for run, v in part.groupby("run", sort=False)
+                Line(i, run, list(runs[run]["round"]), list(runs[run]["value"]))
+                for run, i in study.index.items()
+                if run in runs
             ]
-            yield f"jacobian_{statistic}_{target}", statistic, str(target), sorted(lines, key=lambda line: line.index)
+            words = f"{name} by round: target {target}"
+            chart = Chart(f"jacobian_{statistic}_{target}", f"{name}, target {target}", words, name, lines)
+            out += [chart] if lines else []
+    return out
 
 
-def plots(study: Study) -> dict[str, Markup]:
-    return {
-        file: by_round(lines, f"{NAMES[what]} by round: target {target}", NAMES[what], share=False)
-        for file, what, target, lines in charts(study)
-    }
-
-
-def context(study: Study) -> dict[str, Any]:
-    every = [{"file": f, "title": f"{NAMES[s]}, target {t}", "lines": lines} for f, s, t, lines in charts(study)]
-    return {"charts": every[:SHOWN], "more": max(0, len(every) - SHOWN)}
-
-
-def needs(study: Study) -> bool:
-    return not frame(study).empty
-
-
-SECTION = Section(64, "Jacobian statistics", needs, plots, lambda study: {"jacobians": frame(study)}, context)
+SECTION = charts_section(64, "Jacobian statistics", charts, "jacobians", frame)

@@ -12,7 +12,7 @@ from fdamed.evaluation import reproduction
 from fdamed.evaluation.reproduction import CLOSE, Cell, within
 from fdamed.evaluation.run_tables import hidden
 from fdamed.report.paper_tables import ordering, table2
-from fdamed.report.plots.figure import Scale, color, figure, linear, rule, text
+from fdamed.report.plots.figure import Scale, color, element, figure, linear, polyline, rule, text
 from fdamed.report.section import Section
 from fdamed.report.study import METRICS, Study
 
@@ -54,11 +54,11 @@ def _plot(name: str, part: Sequence[tuple[str, Cell]], index: int, low: float, h
     body: list[str] = []
     y = linear(low, high).between(96, 32)
     for i, (label, cell) in enumerate(part):
-        body.append(f'<g transform="translate({WIDE * (i % ACROSS):g},{HIGH * (i // ACROSS):g})">')
-        body += [*_small(label, cell, index, y), "</g>"]
-    told = "; ".join(f"{label}: ours {_ours(cell)}, paper {cell.paper:.1f}" for label, cell in part) + "."
+        place = f"translate({WIDE * (i % ACROSS):g},{HIGH * (i // ACROSS):g})"
+        body.append(element("g", "", *_small(label, cell, index, y), transform=place))
+    words = "; ".join(f"{label}: ours {_ours(cell)}, paper {cell.paper:.1f}" for label, cell in part) + "."
     size = WIDE * min(ACROSS, len(part)), HIGH * -(-len(part) // ACROSS)
-    return figure(*size, f"{name}: our curves and the paper’s results", body, told=told)
+    return figure(*size, f"{name}: our curves and the paper’s results", body, words=words)
 
 
 def _ours(cell: Cell) -> str:
@@ -76,13 +76,12 @@ def _small(label: str, cell: Cell, index: int, y: Scale) -> list[str]:
     ]
     if cell.curve:
         x = linear(min(cell.curve), max(cell.curve)).between(left, right)
-        points = " ".join(f"{x(r):.1f},{y(v):.1f}" for r, v in cell.curve.items())
         last = max(cell.curve)
-        out.append(f'<polyline class="line {color(index)}" points="{points}"/>')
-        out.append(f'<circle class="fill {color(index)}" r="3" cx="{x(last):.1f}" cy="{y(cell.curve[last]):.1f}"/>')
+        out.append(polyline(f"line {color(index)}", [(x(r), y(v)) for r, v in cell.curve.items()]))
+        out.append(element("circle", f"fill {color(index)}", r=3, cx=x(last), cy=y(cell.curve[last])))
         if cell.crossed is not None:
-            at = f'cx="{x(cell.crossed):.1f}" cy="{y(cell.curve[cell.crossed]):.1f}"'
-            out.append(f'<circle class="ring {color(index)}" r="4" {at}/>')
+            at = cell.curve[cell.crossed]
+            out.append(element("circle", f"ring {color(index)}", r=4, cx=x(cell.crossed), cy=y(at)))
             out.append(text(right + 6, level + 4, f"r{cell.crossed}", anchor="start"))
     return out
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fdamed.report.plots.lines import Line, by_round
 from fdamed.report.section import Section
-from fdamed.report.study import METRICS, Study, View
+from fdamed.report.study import METRICS, Study
 
 POINTS = 120
 """Rounds drawn in a curve at most."""
@@ -17,14 +17,9 @@ SHOWN = 8
 """Runs that are switched on at first; of more, the best."""
 
 
-def name(metric: str, study: Study, view: View) -> str:
-    """The plot's file; the first view has the plain name."""
-    return f"rounds_{metric}" + ("" if view is study.views[0] else f"_{view.name}")
-
-
 def plots(study: Study) -> dict[str, Markup]:
     return {
-        name(m, study, v): by_round(lines(study, v.name, f"test/{m}"), f"{words} at {v.name} by round", words)
+        f"rounds_{m}{v.suffix}": by_round(lines(study, v.name, f"test/{m}"), f"{words} at {v.name} by round", words)
         for v in study.views
         for m, words in METRICS.items()
     }
@@ -56,8 +51,10 @@ def legend(study: Study) -> list[dict[str, Any]]:
     return [{"index": r.index, "run": r.run, "on": r.index in best, "folded": r in folded} for r in rows]
 
 
-def context(study: Study) -> dict[str, Any]:
-    return {"legend": legend(study), "names": {v.name: [name(m, study, v) for m in METRICS] for v in study.views}}
-
-
-SECTION = Section(20, "Learning curves", plots=plots, tables=lambda study: {"rounds": study.rounds}, context=context)
+SECTION = Section(
+    20,
+    "Learning curves",
+    plots=plots,
+    tables=lambda study: {"rounds": study.rounds},
+    context=lambda study: {"legend": legend(study)},
+)

@@ -8,15 +8,19 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fdamed.core.disclosure import vague
 from fdamed.evaluation import protocol, run_tables
 from fdamed.evaluation.intervals import Interval
-from fdamed.report import protocol as text
+from fdamed.evaluation.protocol import Budget
 from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
 from fdamed.report.section import Section
-from fdamed.report.study import NONE, Study
+from fdamed.report.study import NONE, Study, View
 from fdamed.report.summary import sentences
+
+FEW_TARGETS = 6
+"""Targets whose numbers of validation images a sentence can list."""
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -24,7 +28,9 @@ def context(study: Study) -> dict[str, Any]:
     spans = {v.name: _span([r.scores[study.main] for r in v.rows], study.chance) for v in study.views}
     return {
         "sentences": {v.name: sentences(study, v)[:2] for v in study.views},
-        "protocol": {v.name: text.sentences(study.config, study.cohort, budgets, v.name) for v in study.views},
+        "rounds": {v.name: sorted({b.rounds for b in budgets if b.target in _targets(study, v)}) for v in study.views},
+        "validation": {v.name: validation_images(study, v) for v in study.views},
+        "steps": {v.name: steps([b for b in budgets if b.target == v.name]) for v in study.views},
         "budgets": {v.name: [b for b in budgets if b.target == v.name] for v in study.views},
         "dots": {
             v.name: {
@@ -32,6 +38,32 @@ def context(study: Study) -> dict[str, Any]:
             }
             for v in study.views
         },
+    }
+
+
+def _targets(study: Study, view: View) -> Sequence[str]:
+    return study.config.split.targets if view.name == run_tables.ALL_TARGETS else [view.name]
+
+
+def validation_images(study: Study, view: View) -> str:
+    """The numbers of labeled validation images that choosing a round costs the targets; empty where there are none."""
+    sizes = [int(study.cohort["clients"][t]["images"].get("val", 0)) for t in _targets(study, view)]
+    few = len(sizes) <= FEW_TARGETS
+    shown = [vague(n, study.smallest) for n in (sizes if few else (min(sizes), max(sizes)))]
+    return (" / " if few else " to ").join(shown) if any(sizes) else ""
+
+
+def steps(budgets: Sequence[Budget]) -> dict[str, Any]:
+    """Optimizer steps per round: at each source, if all runs have the same, and at the target by labeled images."""
+    found: dict[str, set[int]] = {}
+    for budget in budgets:
+        for client, n in budget.sources.items():
+            found.setdefault(client, set()).add(n)
+    own = sorted({(b.own, b.labeled) for b in budgets if b.own is not None})
+    return {
+        "same": all(len(n) == 1 for n in found.values()),
+        "sources": {c: min(n) for c, n in found.items()},
+        "own": own,
     }
 
 
