@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,14 +14,16 @@ from fdamed.report.plots.decision_map import TITLE, Spot, landscape
 
 Advice = Mapping[str, Any]
 """What `fdamed advise` wrote for one target."""
+Estimate = Mapping[str, float]
+"""value, low and high."""
+ENDS = ("value", "low", "high")
 SHARE = 0.05
 """Of one run: what a survey is meant to cost at most."""
 
 
-def reach(interval: Mapping[str, float], digits: int = 3) -> str:
-    """An estimate with its interval."""
-    value, low, high = (f"{interval[k]:#.{digits}g}".rstrip(".") for k in ("value", "low", "high"))
-    return minus(f"{value} ({low} to {high})")
+def reach(estimate: Estimate, digits: int = 3) -> str:
+    """An estimate with its interval, in significant digits."""
+    return minus("{} ({} to {})".format(*(f"{estimate[k]:#.{digits}g}".rstrip(".") for k in ENDS)))
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -50,83 +52,70 @@ def sentences(advice: Advice) -> list[str]:
     if isinstance(beta, Mapping):
         low, high = min(beta.values()), max(beta.values())
         out.append(f"It sets β, the weight of a source, itself; expected values are {low:.2f} to {high:.2f}.")
-    if fixed["fedda"] == fixed["fedgp"]:
-        out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and for FedGP.")
-    else:
-        out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and {fixed['fedgp']:g} for FedGP.")
-    for verdict, word in (("helps", "expected to help"), ("hurts", "expected to hurt")):
-        names = [s["source"] for s in advice["sources"] if s["verdict"] == verdict]
-        if names:
-            out.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}.")
-    unclear = [s["source"] for s in advice["sources"] if s["verdict"] == "unclear"]
-    if unclear:
-        out.append(f"Whether {_either(unclear)} {'helps' if len(unclear) == 1 else 'help'} is uncertain.")
+    other = "for" if fixed["fedda"] == fixed["fedgp"] else f"{fixed['fedgp']:g} for"
+    out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and {other} FedGP.")
+    found = {v: [s["source"] for s in advice["sources"] if s["verdict"] == v] for v in ("helps", "hurts", "unclear")}
+    for verdict, word in (("helps", "help"), ("hurts", "hurt")):
+        if names := found[verdict]:
+            out.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} expected to {word}.")
+    if names := found["unclear"]:
+        either = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        out.append(f"Whether {either} {'helps' if len(names) == 1 else 'help'} is uncertain.")
     return out
-
-
-def _either(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def ranking(advice: Advice) -> list[dict[str, Any]]:
     """The rules, best first, with the runs of the study that use this rule."""
-    out = []
-    for row in advice["ranking"]:
-        same = [
-            name
-            for name, run in advice["runs"].items()
-            if (run["method"], run["beta"]) == (row["method"], row["beta"])
-            and math.isclose(run["error"]["value"], row["error"]["value"], rel_tol=1e-9)
-        ]
-        out.append({**row, "text": reach(row["error"]), "runs": same})
-    return out
+
+    def same(run: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        rule = (run["method"], run["beta"]) == (row["method"], row["beta"])
+        return rule and math.isclose(run["error"]["value"], row["error"]["value"], rel_tol=1e-9)
+
+    return [
+        row | {"text": reach(row["error"]), "runs": [name for name, run in advice["runs"].items() if same(run, row)]}
+        for row in advice["ranking"]
+    ]
 
 
 def sources(advice: Advice) -> list[dict[str, Any]]:
     """The sources, most helpful first."""
-    beta = advice["recommended"]["beta"]
-    win = _winner(advice)
-    sigma = _root(advice["target"]["sigma2"], _floor(advice))[0]
-    rows = [
-        {
-            "name": s["source"],
-            "verdict": s["verdict"],
-            "gain": s["gain"]["value"],
-            "gain_text": reach(s["gain"], 2),
-            "distance": s["d2"]["value"],
-            "distance_text": "{:.2g} ({:.2g} to {:.2g})".format(*_root(s["d2"], _floor(advice))),
-            "cosine": s["cosine"]["value"],
-            "cosine_text": _hundredths(s["cosine"]),
-            "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
-            "region": TITLE[win(sigma, _root(s["d2"], _floor(advice))[0])],
-        }
-        for s in advice["sources"]
-    ]
+    beta, win = advice["recommended"]["beta"], _winner(advice)
+    sigma = _root(advice["target"]["sigma2"], advice)[0]
+    rows = []
+    for s in advice["sources"]:
+        distance, cosine = _root(s["d2"], advice), [round(s["cosine"][k], 2) + 0.0 for k in ENDS]
+        rows.append(
+            {
+                "name": s["source"],
+                "verdict": s["verdict"],
+                "gain": s["gain"]["value"],
+                "gain_text": reach(s["gain"], 2),
+                "distance": s["d2"]["value"],
+                "distance_text": "{:.2g} ({:.2g} to {:.2g})".format(*distance),
+                "cosine": s["cosine"]["value"],
+                "cosine_text": minus("{:.2f} ({:.2f} to {:.2f})".format(*cosine)),
+                "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
+                "region": TITLE[win(sigma, distance[0])],
+            }
+        )
     return sorted(rows, key=lambda row: -row["gain"])
-
-
-def _hundredths(interval: Mapping[str, float]) -> str:
-    value, low, high = (f"{round(interval[k], 2) + 0.0:.2f}" for k in ("value", "low", "high"))
-    return minus(f"{value} ({low} to {high})")
 
 
 def cost(advice: Advice) -> str:
     """What the survey cost, and a remark where that is a lot."""
     spent = advice["cost"]
-    text = (
-        f"The survey passed {spent['images']:,} images through the network, each at its own hospital: "
-        f"{percent(spent['share'], 1)} of the {spent['images_of_one_run']:,} of one training run."
-    )
     over = f" That is above {percent(SHARE)}, because the runs are short." if spent["share"] > SHARE else ""
-    return text + over
+    return (
+        f"The survey passed {spent['images']:,} images through the network, each at its own hospital: "
+        f"{percent(spent['share'], 1)} of the {spent['images_of_one_run']:,} of one training run.{over}"
+    )
 
 
 def decision_map(advice: Advice) -> Markup:
     """The map for this target's tau, delta and m, with its sources on it."""
+    own = _root(advice["target"]["sigma2"], advice)
+    spots = [Spot(s["source"], own, _root(s["d2"], advice)) for s in advice["sources"]]
     tau2, delta = _mean(advice, "tau2"), _mean(advice, "delta")
-    floor = _floor(advice)
-    own = _root(advice["target"]["sigma2"], floor)
-    spots = [Spot(s["source"], own, _root(s["d2"], floor)) for s in advice["sources"]]
     title = f"{advice['target_name']}: τ² = {tau2:.2f}, δ = {delta:.2f}, β = 0.5"
     return landscape(_winner(advice), spots, title)
 
@@ -149,31 +138,19 @@ def _mean(advice: Advice, key: str) -> float:
     return sum(values) / len(values)
 
 
-def _floor(advice: Advice) -> float:
-    """The smallest value on a logarithmic axis."""
-    return 1e-6 * float(max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12))
-
-
-def _root(interval: Mapping[str, float], floor: float) -> tuple[float, float, float]:
-    value, low, high = (max(interval[k], floor) ** 0.5 for k in ("value", "low", "high"))
+def _root(estimate: Estimate, advice: Advice) -> tuple[float, float, float]:
+    """The square roots of an estimate, above zero because they are on logarithmic axes."""
+    largest = max(advice["target"]["sigma2"]["value"], *(s["d2"]["value"] for s in advice["sources"]), 1e-12)
+    value, low, high = (max(estimate[k], 1e-6 * largest) ** 0.5 for k in ENDS)
     return value, low, high
 
 
 def table(advice: Mapping[str, Advice]) -> pd.DataFrame:
-    """Every target's ranking as one table: target, rule, beta, error, low, high, best_share, recommended."""
+    """The rankings of all targets."""
     rows = [
-        (
-            target,
-            r["method"],
-            r["beta"],
-            r["error"]["value"],
-            r["error"]["low"],
-            r["error"]["high"],
-            r["best_share"],
-            i == 0,
-        )
-        for target, told in advice.items()
-        for i, r in enumerate(told["ranking"])
+        (target, r["method"], r["beta"], *(r["error"][k] for k in ENDS), r["best_share"], i == 0)
+        for target, found in advice.items()
+        for i, r in enumerate(found["ranking"])
     ]
     columns = ["target", "rule", "beta", "error", "low", "high", "best_share", "recommended"]
     return pd.DataFrame(rows, columns=columns).astype({"beta": "float64"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from fdamed.evaluation.formatting import interval, minus
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.advice import Advice, named, percent, reach
-from fdamed.report.study import is_ceiling
-
-NONE = Interval(None, None, 0)
+from fdamed.report.study import NONE, is_ceiling
 
 
 @dataclass(frozen=True)
@@ -34,109 +32,92 @@ class Evaluation:
     """The recommendation for one target, evaluated; `rows` by predicted error, empty where no run can be compared."""
 
     target: str
-    rows: Sequence[Found] = ()
-    sentences: Sequence[str] = ()
+    sentences: Sequence[str]
     verdict: str = "Open."
+    rows: Sequence[Found] = ()
     recommended: str = ""
     best: str = ""
     lost: Interval = NONE
     """Best run minus recommended one, paired within seeds."""
     agreement: float | None = None
     """Kendall's tau."""
-    by_chance: float | None = None
-    """How likely a random order agrees at least as well."""
 
 
 def evaluate(advice: Advice, scores: pd.DataFrame, metric: str, name: str, methods: Mapping[str, str]) -> Evaluation:
     """Evaluate the recommendation by `metric`, called `name`, at its target; `methods`: run -> method, of all runs."""
     from fdamed.theory.advice import score  # needs torch, which a report without advice does without
 
-    target = advice["target_name"]
+    target, predicted = advice["target_name"], {run: row["error"] for run, row in advice["runs"].items()}
     here = at_target(scores)
     here = here[(here["metric"] == metric) & (here["target"] == target)]
     every = here.pivot_table(index="seed", columns="run", values="value").dropna(axis=1, how="all")
-    table = every[[r for r in advice["runs"] if r in every]].dropna(axis=0)
-    told = score(advice, {str(r): float(table[r].mean()) for r in table}) if len(table) else None
-    if told is None:
-        return Evaluation(target, sentences=[f"The theory covers no finished run, so {_open(advice)}."])
-    order = sorted(table, key=lambda r: (advice["runs"][r]["error"]["value"], r))
-    means = {r: over_seeds(table[r]) for r in order}
+    table = every[[run for run in predicted if run in every]].dropna(axis=0)
+    found = score(advice, table.mean().to_dict()) if len(table) else None
+    still_open = f"so whether {named(advice)} was the right choice is open."
+    if found is None:
+        return Evaluation(target, [f"The theory covers no finished run, {still_open}"])
+    order = sorted(table, key=lambda run: (predicted[run]["value"], run))
     ranks = table.mean().rank(ascending=False, method="min")
-    rows = [Found(r, reach(advice["runs"][r]["error"]), i + 1, means[r], int(ranks[r])) for i, r in enumerate(order)]
-    lost = over_seeds(table[told.best] - table[told.recommended])
-    chance = None if told.agreement is None else by_chance(told.agreement, told.runs)
-    out = Evaluation(target, rows, (), "Open.", told.recommended, told.best, lost, told.agreement, chance)
+    rows = [
+        Found(run, reach(predicted[run]), i + 1, over_seeds(table[run]), int(ranks[run])) for i, run in enumerate(order)
+    ]
+    facts: dict[str, Any] = {"rows": rows, "recommended": found.recommended, "best": found.best}
+    facts |= {"lost": over_seeds(table[found.best] - table[found.recommended]), "agreement": found.agreement}
     if len(rows) == 1:
-        only = f"{told.best} is the only finished run that the theory covers, so {_open(advice)}."
-        return replace(out, sentences=[only])
-    verdict, choice = _choice(advice, out, name, table)
-    return replace(out, verdict=verdict, sentences=[*choice, *_order(out), *_elsewhere(every, out, name, methods)])
+        only = f"{found.best} is the only finished run that the theory covers, {still_open}"
+        return Evaluation(target, [only], **facts)
+    verdict, choice = _choice(advice, table, name, found.recommended, found.best)
+    sentences = [*choice, *_order(found.agreement, len(rows)), *_elsewhere(every, table, name, methods)]
+    return Evaluation(target, sentences, verdict, **facts)
 
 
-def _open(advice: Advice) -> str:
-    return f"whether {named(advice)} was the right choice is open"
-
-
-def _choice(advice: Advice, out: Evaluation, name: str, table: pd.DataFrame) -> tuple[str, list[str]]:
-    """Which run was recommended, which was best, and their difference."""
-    scores, says = {row.run: row.score for row in out.rows}, []
-    top, mine = advice["ranking"][0], advice["runs"][out.recommended]
-    if (top["method"], top["beta"]) != (mine["method"], mine["beta"]):
-        says.append(f"{named(advice)} itself was not run.")
-    first = f"Of the {len(out.rows)} runs that it covers, the theory ranks {out.recommended} first"
+def _choice(advice: Advice, table: pd.DataFrame, name: str, mine: str, best: str) -> tuple[str, list[str]]:
+    """Whether the recommended run was the best, and by how much."""
+    out = []
+    top, run = advice["ranking"][0], advice["runs"][mine]
+    if (top["method"], top["beta"]) != (run["method"], run["beta"]):
+        out.append(f"{named(advice)} itself was not run.")
+    first = f"Of the {len(table.columns)} runs that it covers, the theory ranks {mine} first"
     seeds = f"over {len(table)} seeds" if len(table) > 1 else "from a single seed"
-    if out.best == out.recommended:
-        says.append(f"{first}, and {out.best} was the best: {name} {interval(scores[out.best])} {seeds}.")
-        second = sorted(out.rows, key=lambda row: (row.rank, row.run != out.best))[1].run
-        apart = over_seeds(table[out.best] - table[second])
-        says.append(f"Its lead over {second} is {_difference(apart)}, {_sure(apart)}.")
-        verdict = "Yes." if _significant(apart) else "Yes, but not significantly."
+    reached = f"{interval(over_seeds(table[best]))} {seeds}"
+    right = best == mine
+    second = table.drop(columns=best).mean().idxmax() if right else mine
+    apart = over_seeds(table[best] - table[second])
+    significant = apart.low is not None and apart.low > 0
+    half = "" if apart.half is None else f" ± {apart.half:.3f}"
+    sure = "a significant difference over seeds" if significant else "which is not significant"
+    difference = f"{apart.mean:.3f}{half}, {'which one seed cannot test' if apart.low is None else sure}."
+    if right:
+        out.append(f"{first}, and {best} was the best: {name} {reached}.")
+        out.append(f"Its lead over {second} is {difference}")
+        verdict = "Yes." if significant else "Yes, but not significantly."
     else:
-        second_best = f"the best was {out.best} with {interval(scores[out.best])} {seeds}"
-        says.append(f"{first} with {name} {interval(scores[out.recommended])}; {second_best}.")
-        says.append(f"Following the recommendation lost {_difference(out.lost)}, {_sure(out.lost)}.")
-        verdict = "No." if _significant(out.lost) else "Not the best run, but not significantly worse."
+        own = interval(over_seeds(table[mine]))
+        out.append(f"{first} with {name} {own}; the best was {best} with {reached}.")
+        out.append(f"Following the recommendation lost {difference}")
+        verdict = "No." if significant else "Not the best run, but not significantly worse."
     blind = float((table.mean().max() - table.mean()).mean())
-    return verdict, [*says, f"A run picked at random among them would have lost {blind:.3f} on average."]
+    return verdict, [*out, f"A run picked at random among them would have lost {blind:.3f} on average."]
 
 
-def _signed(value: float) -> str:
-    return minus(f"{value:.2f}")
-
-
-def _difference(score: Interval) -> str:
-    return f"{score.mean:.3f}" + ("" if score.half is None else f" ± {score.half:.3f}")
-
-
-def _significant(difference: Interval) -> bool:
-    """Whether a paired difference is significant."""
-    return difference.low is not None and difference.low > 0
-
-
-def _sure(difference: Interval) -> str:
-    if difference.low is None:
-        return "which one seed cannot test"
-    return "a significant difference over seeds" if _significant(difference) else "which is not significant"
-
-
-def _order(out: Evaluation) -> list[str]:
-    if out.agreement is None or len(out.rows) < 3:
+def _order(agreement: float | None, runs: int) -> list[str]:
+    """How well the whole order agrees."""
+    if agreement is None or runs < 3:
         return []
-    text = f"The whole order agrees with Kendall’s τ = {_signed(out.agreement)} (1: the same order, −1: the reverse)"
-    if out.by_chance is None:
+    text = f"The whole order agrees with Kendall’s τ = {minus(f'{agreement:.2f}')} (1: the same order, −1: the reverse)"
+    chance = by_chance(agreement, runs)
+    if chance is None:
         return [text + "."]
-    return [f"{text}; a random order of {len(out.rows)} runs agrees as well in {percent(out.by_chance)} of cases."]
+    return [f"{text}; a random order of {runs} runs agrees as well in {percent(chance)} of cases."]
 
 
-def _elsewhere(every: pd.DataFrame, out: Evaluation, name: str, methods: Mapping[str, str]) -> list[str]:
+def _elsewhere(every: pd.DataFrame, table: pd.DataFrame, name: str, methods: Mapping[str, str]) -> list[str]:
     """A better run that the theory does not cover."""
-    others = [r for r in every if r not in {row.run for row in out.rows} and not is_ceiling(methods.get(str(r), ""))]
-    top = next(row.score for row in out.rows if row.run == out.best)
-    scores = {str(r): over_seeds(every[r]) for r in others}
-    best = max(scores, key=lambda r: scores[r].mean or 0.0, default=None)
-    if best is None or (scores[best].mean or 0.0) <= (top.mean or 0.0):
+    others = [run for run in every if run not in table and not is_ceiling(methods.get(str(run), ""))]
+    best = max(others, key=lambda run: every[run].mean(), default=None)
+    if best is None or every[best].mean() <= table.mean().max():
         return []
-    return [f"The theory does not cover {best}, which scored higher: {name} {interval(scores[best])}."]
+    return [f"The theory does not cover {best}, which scored higher: {name} {interval(over_seeds(every[best]))}."]
 
 
 def by_chance(agreement: float, runs: int) -> float | None:
@@ -153,33 +134,22 @@ def by_chance(agreement: float, runs: int) -> float | None:
 
 def table(entries: Sequence[Evaluation], metric: str) -> pd.DataFrame:
     """One row per target: recommended run, best run, and the loss."""
-    rows = [
-        (
-            h.target,
-            metric,
-            h.recommended,
-            h.best,
-            h.lost.mean,
-            h.lost.low,
-            h.lost.high,
-            h.lost.n,
-            h.agreement,
-            len(h.rows),
-        )
-        for h in entries
-        if h.rows
-    ]
+    rows = []
+    for e in entries:
+        if e.rows:
+            lost = (e.lost.mean, e.lost.low, e.lost.high, e.lost.n)
+            rows.append((e.target, metric, e.recommended, e.best, *lost, e.agreement, len(e.rows)))
     columns = ["target", "metric", "recommended", "best", "lost", "low", "high", "seeds", "kendall", "runs"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("lost", "low", "high", "kendall"), "float64"))
 
 
 def together(entries: Mapping[str, Evaluation | None], name: str) -> list[str]:
     """The recommendations of a study with several targets, in one sentence."""
-    known: list[Any] = [h for h in entries.values() if h is not None and len(h.rows) > 1]
+    known: list[Any] = [e for e in entries.values() if e is not None and len(e.rows) > 1]
     if not known:
         return []
-    right = sum(h.best == h.recommended for h in known)
-    lost = float(np.mean([h.lost.mean for h in known]))
+    right = sum(e.best == e.recommended for e in known)
+    lost = float(np.mean([e.lost.mean for e in known]))
     return [
         f"The theory recommended the best of the runs that it covers at {right} of {len(known)} targets; following it "
         f"lost {lost:.3f} in {name} on average over the targets."

@@ -198,7 +198,7 @@ class Study:
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
         said = remarks(self.absences, self.records)
-        out = []
+        out: list[View] = []
         for target in self.targets:
             rows = [
                 Row(

@@ -75,7 +75,7 @@ def _regions(winners: Sequence[Sequence[str]]) -> list[str]:
     cell, pieces = SIDE / FINE, dict.fromkeys(RULES, "")
     for row, names in enumerate(winners):
         y = TOP + SIDE - (row + 1) * cell
-        start = 0
+        start = 0.0
         for name, run in itertools.groupby(names):
             width = len(list(run)) * cell
             pieces[name] += f"M{LEFT + start:g},{y:g}h{width:g}v{cell:g}h{-width:g}z"

@@ -51,7 +51,7 @@ def shape(index: int) -> int:
 
 def element(tag: str, kind: str, *content: str, title: str = "", **attributes: float | str) -> str:
     """An SVG element with its classes, attributes (`fill_opacity` is fill-opacity), tooltip and escaped content."""
-    values = {"class": kind} | attributes if kind else attributes
+    values: dict[str, float | str] = ({"class": kind} if kind else {}) | attributes
     texts = {k.replace("_", "-"): v if isinstance(v, str) else f"{v:.1f}" for k, v in values.items()}
     tip = f"<title>{escape(title)}</title>" if title else ""
     return "".join([f"<{tag}", *(f' {k}="{escape(v)}"' for k, v in texts.items()), f">{tip}", *content, f"</{tag}>"])
@@ -79,7 +79,7 @@ def polyline(kind: str, points: Iterable[tuple[float, float]], dashes: str = "")
 
 def key(index: int) -> Markup:
     """Line and shape of a run, for a legend."""
-    line = polyline(f"line {color(index)}", [(0, 6), (30, 6)], dash(index))
+    line = element("line", f"line {color(index)}", x1=0, y1=6, x2=30, y2=6, stroke_dasharray=dash(index))
     return Markup(f'<svg class="key" viewBox="0 0 30 12" aria-hidden="true">{line}{mark(index, 15, 6)}</svg>')  # noqa: S704 - only numbers
 
 

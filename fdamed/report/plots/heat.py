@@ -59,8 +59,9 @@ def heat(
 
 
 def _drawn(one: Cell, x: float, y: float, wide: float, high: float) -> list[str]:
-    look = {"x": x, "y": y, "width": f"{wide:.2f}", "height": high - 1, "fill_opacity": f"{one.opacity:.2f}"}
-    out = [element("rect", f"fill {color(one.index)}", title=one.tip, **look)]
+    size = {"x": x, "y": y, "height": high - 1}
+    look = {"width": f"{wide:.2f}", "fill_opacity": f"{one.opacity:.2f}"}
+    out = [element("rect", f"fill {color(one.index)}", title=one.tip, **size, **look)]
     first = y + high / 2 + 4 - 8 * (len(one.lines) - 1)
     out += [text(x + wide / 2, first + 16 * i, line, "value") for i, line in enumerate(one.lines)]
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -53,7 +54,7 @@ class Line:
     @property
     def pieces(self) -> list[list[Point]]:
         """The stretches of the line between undefined values."""
-        points = itertools.zip_longest(self.x, self.mean, self.low, self.high)
+        points: Any = itertools.zip_longest(self.x, self.mean, self.low, self.high)
         stretches = itertools.groupby(points, lambda point: point[1] is not None)
         return [list(stretch) for known, stretch in stretches if known]
 
