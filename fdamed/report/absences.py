@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,15 +18,13 @@ COLUMNS = ["run", "target", "seed", "round", "hospital", "step", "reason"]
 def absences(runs: Path, records: Iterable[Record]) -> pd.DataFrame:
     """One row for each update that was missing or rejected."""
     rows = []
-    for record in records:
-        path = runs / record.run / record.target / str(record.seed) / "absences.jsonl"
-        if not path.is_file():
-            continue
+    for r in records:
+        path = runs / r.run / r.target / str(r.seed) / "absences.jsonl"
         try:
-            for line in read_lines(path):
-                head = (record.run, record.target, record.seed, int(line["round"]))
-                rows.append((*head, str(line["client"]), str(line["step"]), str(line["why"])))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError):
+            for line in read_lines(path) if path.is_file() else ():
+                update = (str(line["client"]), str(line["step"]), str(line["why"]))
+                rows.append((r.run, r.target, r.seed, int(line["round"]), *update))
+        except (KeyError, TypeError, ValueError):
             where = "/".join(path.parts[-5:])
             fix = "Delete the run's folder and start again; the run is trained anew."
             raise FdamedError("the log of missing updates is not readable", where, fix) from None
@@ -37,17 +33,17 @@ def absences(runs: Path, records: Iterable[Record]) -> pd.DataFrame:
 
 def remarks(frame: pd.DataFrame, records: Sequence[Record]) -> dict[tuple[str, str], str]:
     """(target, run) -> what the score table must say about the run, over all seeds."""
-    missed, lost = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    out: dict[tuple[str, str], list[str]] = {}
-    for target, run in zip(frame["target"], frame["run"], strict=True):
-        missed.update([(str(target), str(run)), (ALL_TARGETS, str(run))])
-    for record in records:
-        for place in (record.target, ALL_TARGETS):
-            lost[place, record.run] += sum(1 for row in record.rounds if row.get("lost"))
-            if any(sent.kind == "features" and sent.client != SERVER for sent in record.sent):
-                out.setdefault((place, record.run), ["sends features of single images"])
-    for counts, what, done in ((missed, "update", "missing or rejected"), (lost, "round", "lost")):
-        for key, n in counts.items():
-            if n:
-                out.setdefault(key, []).append(f"{n} {what}{'s' if n > 1 else ''} {done}")
-    return {key: ", ".join(parts) for key, parts in out.items()}
+    out: dict[tuple[str, str], str] = {}
+    for target in (ALL_TARGETS, *{r.target for r in records}):
+        here = [r for r in records if target in (ALL_TARGETS, r.target)]
+        for run in {r.run for r in here}:
+            mine = [r for r in here if r.run == run]
+            missed = (frame["run"] == run) & frame["target"].isin([r.target for r in mine])
+            features = any(s.kind == "features" and s.client != SERVER for r in mine for s in r.sent)
+            counts = {
+                "update{} missing or rejected": int(missed.sum()),
+                "round{} lost": sum(bool(row.get("lost")) for r in mine for row in r.rounds),
+            }
+            parts = [f"{n} {words.format('s' if n > 1 else '')}" for words, n in counts.items() if n]
+            out[target, run] = ", ".join([*(["sends features of single images"] if features else []), *parts])
+    return out

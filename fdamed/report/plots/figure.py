@@ -51,7 +51,7 @@ def shape(index: int) -> int:
 
 def element(tag: str, kind: str, *content: str, title: str = "", **attributes: float | str) -> str:
     """An SVG element with its classes, attributes (`fill_opacity` is fill-opacity), tooltip and escaped content."""
-    values: dict[str, float | str] = ({"class": kind} if kind else {}) | attributes
+    values = {"class": kind, **attributes} if kind else attributes
     texts = {k.replace("_", "-"): v if isinstance(v, str) else f"{v:.1f}" for k, v in values.items()}
     tip = f"<title>{escape(title)}</title>" if title else ""
     return "".join([f"<{tag}", *(f' {k}="{escape(v)}"' for k, v in texts.items()), f">{tip}", *content, f"</{tag}>"])

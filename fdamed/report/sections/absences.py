@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from fdamed.report.section import Section
-from fdamed.report.study import Study
 
-ROUNDS = 12
-"""Rounds that are listed."""
+LISTED = 12
+"""Rounds and seeds that a cell lists."""
 
 
 def grouped(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """One row per run, target, hospital and reason, most frequent first."""
-    out = []
-    for (run, target, hospital, reason), part in frame.groupby(["run", "target", "hospital", "reason"], sort=False):
-        rounds = sorted(set(part["round"]))
-        more = f" and {len(rounds) - ROUNDS} more" if len(rounds) > ROUNDS else ""
-        out.append(
-            {"run": run, "target": target, "hospital": hospital, "reason": reason, "times": len(part)}
-            | {"rounds": ", ".join(map(str, rounds[:ROUNDS])) + more}
-            | {"seeds": ", ".join(map(str, sorted(set(part["seed"]))))}
-        )
-    return sorted(out, key=lambda line: -line["times"])
+    keys = ["run", "target", "hospital", "reason"]
+    rows = [
+        dict(zip(keys, names, strict=True))
+        | {"times": len(part), "rounds": _listed(part["round"]), "seeds": _listed(part["seed"])}
+        for names, part in frame.groupby(keys, sort=False)
+    ]
+    return sorted(rows, key=lambda row: -row["times"])
 
 
-def needs(study: Study) -> bool:
-    return not study.absences.empty
+def _listed(numbers: Iterable[int]) -> str:
+    known = sorted(set(numbers))
+    return ", ".join(map(str, known[:LISTED])) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
 
 
 SECTION = Section(
     88,
     "Missing and rejected updates",
-    needs,
+    lambda study: len(study.absences),
     tables=lambda study: {"absences": study.absences},
     context=lambda study: {"rows": grouped(study.absences)},
 )

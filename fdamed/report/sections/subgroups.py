@@ -16,23 +16,23 @@ from fdamed.report.section import Section
 from fdamed.report.study import Study
 
 GAPS = ("auc", "sensitivity", "false_alarms")
-Told = dict[str, Any]
+WITH_INTERVAL = ("auc", "sensitivity", "false_alarms", "bias")
+
+
+def in_points(found: Audit | None) -> dict[str, float] | None:
+    return {k: 100 * found[k] for k in ENDS} if found else None
 
 
 def forest(audit: Audit, run: str, index: int) -> Markup:
     """AUC of the run and of the reference, and the gain, in all patients and in every group of one attribute."""
-    reference = audit["reference"]
-    lines: list[tuple[str, str, Told | None, Told | None, Told]] = []
-    whole = pairwise(audit, run, reference, "auc")
-    if whole:
-        auc = audit["scores"].get("auc", {})
-        gain = {"value": whole["points"], "low": whole["low"], "high": whole["high"]}
-        lines.append(("all patients", "", auc.get(run), auc.get(reference), gain))
+    reference, auc = audit["reference"], audit["scores"].get("auc", {})
+    lines: list[tuple[str, str, Audit | None, Audit | None, dict[str, float]]] = []
+    if whole := pairwise(audit, run, reference, "auc"):
+        lines.append(("all patients", "", auc.get(run), auc.get(reference), whole | {"value": whole["points"]}))
     for group in audit["groups"]:
         here, there = group["runs"].get(run, {}), group["runs"].get(reference, {})
-        if len(group["by"]) == 1 and here.get("gain"):
+        if len(group["by"]) == 1 and (gain := in_points(here.get("gain"))):
             images = "" if group["n"] is None else f"{group['n']:,} images"
-            gain = {k: 100 * here["gain"][k] for k in ENDS}
             lines.append((group_name(group), images, here.get("auc"), there.get("auc"), gain))
     if not lines:
         return Markup("")
@@ -40,55 +40,46 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
     gains = [0.0, *(line[4][k] for line in lines for k in ("low", "high"))]
     low, high = figure.limits(areas) if areas else (0.0, 1.0)
     dots = [
-        [
-            *([Dot(other["value"], kind="ring")] if other else []),
-            *([estimate(own, index)] if own else []),
-        ]
+        [*([Dot(other["value"], kind="ring")] if other else []), *([estimate(own, index)] if own else [])]
         for _, _, own, other, _ in lines
     ]
-    points = [[estimate(line[4], index)] for line in lines]
+    axis = figure.linear(min(gains), max(gains), f"gain over {reference} in points", 4, figure.signed)
     columns = [
         Column(figure.linear(low, high, "AUC", 4), dots),
-        Column(
-            figure.linear(min(gains), max(gains), f"gain over {reference} in points", 4, figure.signed),
-            points,
-            0,
-            "+.1f",
-        ),
+        Column(axis, [[estimate(line[4], index)] for line in lines], 0, "+.1f"),
     ]
     notes = [(f"{signed(g['value'])} ({ends(g, 1, sign='+')})", images) for _, images, _, _, g in lines]
     title = f"AUC of {run} and gain over {reference} by subgroup"
     return intervals.rows([line[0] for line in lines], columns, title, notes, width=412)
 
 
-def rows(audit: Audit, run: str, attributes: int) -> list[Told]:
+def rows(audit: Audit, run: str, attributes: int) -> list[dict[str, Any]]:
     """The groups of so many attributes with their scores, as the table shows them."""
-    out = []
-    for group in audit["groups"]:
-        here = group["runs"].get(run)
-        if len(group["by"]) == attributes and here:
-            brier = {"value": here.get("brier"), "low": here.get("brier_low"), "high": here.get("brier_high")}
-            out.append(
-                {"group": group_name(group), "n": group["n"], "gain": here.get("gain"), "brier": brier}
-                | {k: here.get(k) for k in ("auc", "sensitivity", "false_alarms", "bias")}
-                | {"error": here.get("calibration_error"), "limit": here.get("calibration_limit")}
-            )
-    return out
-
-
-def gaps(audit: Audit, runs: list[str]) -> list[Told]:
-    """The largest gap between two groups, by attribute, score and run, and its change against the reference."""
-    found = [g for g in audit["gaps"] if g["metric"] in GAPS and g["run"] in runs]
-    out = [
-        {"by": g["by"], "run": g["run"], "metric": SCORES[g["metric"]], "best": g["best"], "worst": g["worst"]}
-        | {"gap": {k: 100 * g[k] for k in ENDS}, "significant": g["low"] > 0}
-        | {"change": {k: 100 * g["change"][k] for k in ENDS} if g.get("change") else None}
-        for g in found
+    found = [(g, g["runs"][run]) for g in audit["groups"] if len(g["by"]) == attributes and g["runs"].get(run)]
+    return [
+        {"group": group_name(group), "n": group["n"], "gain": here.get("gain"), "brier": _brier(here)}
+        | {k: here.get(k) for k in WITH_INTERVAL}
+        | {"error": here.get("calibration_error"), "limit": here.get("calibration_limit")}
+        for group, here in found
     ]
-    return sorted(out, key=lambda row: -float(row["gap"]["value"]))
 
 
-def shown(study: Study) -> dict[str, Told]:
+def _brier(found: Audit) -> dict[str, Any]:
+    return {"value": found.get("brier"), "low": found.get("brier_low"), "high": found.get("brier_high")}
+
+
+def gaps(audit: Audit, runs: list[str]) -> list[dict[str, Any]]:
+    """The largest gap between two groups, by attribute, score and run, and its change against the reference."""
+    return [
+        {k: g[k] for k in ("by", "run", "best", "worst")}
+        | {"metric": SCORES[g["metric"]], "significant": g["low"] > 0}
+        | {"gap": in_points(g), "change": in_points(g.get("change"))}
+        for g in sorted(audit["gaps"], key=lambda g: -float(g["value"]))
+        if g["metric"] in GAPS and g["run"] in runs
+    ]
+
+
+def shown(study: Study) -> dict[str, dict[str, Any]]:
     """Target -> what its part shows."""
     out = {}
     for view, audit, runs in audited(study):
@@ -115,35 +106,33 @@ def plots(study: Study) -> dict[str, Markup]:
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
+    head = ["run", "by", "metric", "best", "worst"]
+    wider = [
+        (target, *(g[k] for k in (*head, *ENDS)), *((g.get("change") or {}).get(k) for k in ENDS))
+        for target, audit in study.audits.items()
+        for g in audit["gaps"]
+    ]
     groups = ["target", "run", "by", "group", "images", "metric", *ENDS]
-    wider = ["target", "run", "by", "metric", "best", "worst", *ENDS, "wider_by", "wider_low", "wider_high"]
     return {
         "subgroups": pd.DataFrame(list(_groups(study)), columns=groups),
-        "gaps": pd.DataFrame(list(_gaps(study)), columns=wider),
+        "gaps": pd.DataFrame(wider, columns=["target", *head, *ENDS, "wider_by", "wider_low", "wider_high"]),
     }
 
 
 def _groups(study: Study) -> Iterator[tuple[Any, ...]]:
+    """Every score of every group and run."""
     for target, audit in study.audits.items():
         for group in audit["groups"]:
             for run, found in group["runs"].items():
                 head = (target, run, " x ".join(group["by"]), " x ".join(group["are"]), group["n"])
-                for metric in ("auc", "sensitivity", "false_alarms", "bias"):
-                    if found.get(metric):
-                        yield (*head, metric, *(found[metric][k] for k in ENDS))
-                yield (*head, "brier", *(found.get(k) for k in ("brier", "brier_low", "brier_high")))
-                yield (*head, "calibration_error", found.get("calibration_error"), None, None)
-                yield (*head, "calibration_error_by_chance", found.get("calibration_limit"), None, None)
-                for metric, gain in (found.get("gains") or {}).items():
-                    yield (*head, f"gain_in_{metric}", *(gain[k] for k in ENDS))
-
-
-def _gaps(study: Study) -> Iterator[tuple[Any, ...]]:
-    for target, audit in study.audits.items():
-        for g in audit["gaps"]:
-            change = g.get("change") or {}
-            head = (target, g["run"], g["by"], g["metric"], g["best"], g["worst"])
-            yield (*head, *(g[k] for k in ENDS), *(change.get(k) for k in ENDS))
+                scores = {metric: found[metric] for metric in WITH_INTERVAL if found.get(metric)} | {
+                    "brier": _brier(found),
+                    "calibration_error": {"value": found.get("calibration_error")},
+                    "calibration_error_by_chance": {"value": found.get("calibration_limit")},
+                    **{f"gain_in_{metric}": gain for metric, gain in (found.get("gains") or {}).items()},
+                }
+                for metric, score in scores.items():
+                    yield (*head, metric, *(score.get(k) for k in ENDS))
 
 
 SECTION = Section(36, "Subgroups", shown, plots, tables, lambda study: {"shown": shown(study)})
