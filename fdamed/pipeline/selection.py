@@ -1,4 +1,4 @@
-"""What a command selects of a study: a client, a target, or one run with its target and seed."""
+"""What a study consists of: its runs with target and seed, the batches they train in, and the files of its analyses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
@@ -80,3 +81,27 @@ class StudyRun:
 def is_classical(spec: Run) -> bool:
     """Whether the method is fitted once on pooled features, instead of trained by the clients."""
     return bool(catalog()[spec.method].get("classical"))
+
+
+def federated_runs(config: Config) -> list[str]:
+    """The runs that clients train, in the order of the configuration."""
+    return [name for name, spec in config.expanded_runs().items() if not is_classical(spec)]
+
+
+def batches(config: Config) -> list[list[str]]:
+    """The federated runs, `batch_runs` at a time: a run added at the end changes only the last batch."""
+    names, size = federated_runs(config), config.batch_runs
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def analysis_files(config: Config) -> dict[str, list[Path]]:
+    """Command -> the files that it writes of a study, for the analyses that the configuration asks for."""
+    root, trained = Places.of(config).root, bool(federated_runs(config))
+    patients = not isinstance(config.data, Benchmark)  # public sets have none whose membership could be inferred
+    folders = {
+        "advise": ("advice", config.split.targets if config.advise else ()),
+        "audit": ("audit", config.split.targets),
+        "attributes": ("attributes", config.split.targets if config.audit.attributes and trained else ()),
+        "membership": ("membership", config.split.clients if config.audit.membership and trained and patients else ()),
+    }
+    return {step: [root / name / f"{p}.json" for p in clients] for step, (name, clients) in folders.items() if clients}

@@ -15,6 +15,7 @@ from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
 from fdamed.pipeline.fingerprint import training_code
+from fdamed.pipeline.selection import analysis_files, batches, federated_runs
 
 try:
     # Snakemake has read them too, but takes a key that stands there twice.
@@ -41,8 +42,8 @@ SECTIONS = without_defaults(study)
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
-CLASSICAL = [n for n, run in RUNS.items() if catalog()[run.method].get("classical")]
-FEDERATED = [n for n in RUNS if n not in CLASSICAL]
+FEDERATED = federated_runs(study)
+CLASSICAL = [name for name in RUNS if name not in FEDERATED]
 COMMANDS = "fdamed.cli.commands"
 DATA = [
     f"{COMMANDS}.{c}"
@@ -143,12 +144,6 @@ def run_settings(wildcards):
     return settings_of(wildcards.run)
 
 
-def batches():
-    """The runs in their order, `batch_runs` at a time: a run added at the end changes the last batch only."""
-    names, size = list(FEDERATED), study.batch_runs
-    return [names[at : at + size] for at in range(0, len(names), size)]
-
-
 def batch_keys(batch):
     """The folders of a batch's runs, for one target and seed."""
 
@@ -204,27 +199,6 @@ def run_files():
         target=study.split.targets,
         seed=study.seeds,
     )
-
-
-def advice_files():
-    """The advice for every target, where the configuration asks for it."""
-    if not study.advise:
-        return []
-    return expand(f"{ROOT}/advice/{{target}}.json", target=study.split.targets)
-
-
-def audit_files():
-    """What every target releases of its audit and, if configured, of attribute and membership inference."""
-    kinds = ["audit", "attributes"] if study.audit.attributes and FEDERATED else ["audit"]
-    found = expand(
-        f"{ROOT}/{{kind}}/{{target}}.json", kind=kinds, target=study.split.targets
-    )
-    # Public sets have no patients of whom a model could tell.
-    if study.audit.membership and FEDERATED and study.data.layout != "benchmark":
-        found += expand(
-            f"{ROOT}/membership/{{client}}.json", client=study.split.clients
-        )
-    return found
 
 
 keep_config()

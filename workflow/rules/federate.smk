@@ -52,7 +52,7 @@ if study.batch_runs == 1:
 
 else:
 
-    for number, batch in enumerate(batches()):
+    for number, batch in enumerate(batches(study)):
 
         rule:
             name:

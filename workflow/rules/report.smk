@@ -102,8 +102,7 @@ rule track:
 rule report_page:
     input:
         run_files(),
-        advice_files(),
-        audit_files(),
+        [file for files in analysis_files(study).values() for file in files],
         f"{ROOT}/cohort.json",
         f"{ROOT}/ingest.json",
         f"{ROOT}/leakage.json",
