@@ -1,19 +1,26 @@
-"""A study's adapted models in MLflow's registry: one name per target, a new version if the weights are new."""
+"""A study's adapted models in MLflow's registry: one for each target, selected on validation labels."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from fdamed.config.loader import catalog
+from fdamed.config.study import Config
+from fdamed.core.run_record import Record
 from fdamed.tracking.payload import OURS
-from fdamed.tracking.store import Store
 
 ALIAS = "adapted"
 """`models:/NAME@adapted` is the newest version."""
+SCORES = ("val/auc", "val/acc")
+"""Selection criteria: the first that every seed has."""
 
 
 @dataclass(frozen=True)
@@ -26,52 +33,82 @@ class Candidate:
     digest: str
     """Of its weights."""
     why: str
-    """How it was chosen."""
+    """How it was selected."""
     params: Mapping[str, str]
     save: Callable[[Path, str], None]
     """Writes MLflow's model folder, given the model's identity."""
 
 
-def register(client: Any, experiment: str, candidate: Candidate, run: str, store: Store, cohort: str) -> int:
-    """The version that holds the candidate; an unchanged one is found again."""
-    _name(client, candidate.name)
-    versions = client.search_model_versions(f"name = '{candidate.name}'")
-    for version in versions:
+def offered(config: Config, records: list[Record], save: Callable[[Record, Path, str], None]) -> list[Candidate]:
+    """One model per target: the best seed of the run with the best mean score on the validation split.
+
+    Never selected by a test score. Runs that no real target could have (the oracle), that have no model (classical
+    methods) or whose model stays with its client are not considered.
+    """
+    out = []
+    for target in config.split.targets:
+        runs = defaultdict(list)
+        for record in records:
+            if record.target == target and _may_leave(record):
+                runs[record.run].append(record)
+        for score in SCORES:
+            values: dict[str, list[Any]] = {
+                run: [r.rounds[-1].get(score) if r.rounds else None for r in seeds] for run, seeds in runs.items()
+            }
+            known = {run: found for run, found in values.items() if None not in found}
+            if known:
+                best = max(known, key=lambda run: mean(known[run]))
+                value, record = max(zip(known[best], runs[best], strict=True), key=lambda pair: pair[0])
+                why = f"best mean {score} over the seeds, {value:.3f} in this one"
+                out.append(_candidate(config, record, why, save))
+                break
+    return out
+
+
+def _may_leave(record: Record) -> bool:
+    methods = [catalog()[phase["method"]] for phase in record.phases]
+    if any(method["every_target_label"] for method in methods):  # also in an earlier phase, whose model is trained on
+        return False
+    return not (methods[-1]["own_models"] or methods[-1].get("classical"))
+
+
+def _candidate(config: Config, record: Record, why: str, save: Callable[[Record, Path, str], None]) -> Candidate:
+    return Candidate(
+        name=f"{config.study}-{record.target}",
+        key=record.key,
+        digest=record.weights,
+        why=f"{record.run}, seed {record.seed}: {why}, chosen on the validation split.",
+        params={"run": record.run, "method": record.method, "target": record.target, "seed": str(record.seed)},
+        save=partial(save, record),
+    )
+
+
+def register(client: Any, experiment: str, candidate: Candidate, run: str, folder: Path | None) -> int:
+    """The version that holds the candidate; new weights make a new version. `folder`: artifacts of a local store."""
+    from mlflow.entities import LoggedModelOutput
+
+    if not client.search_registered_models(f"name = '{candidate.name}'"):
+        client.create_registered_model(candidate.name)
+    for version in client.search_model_versions(f"name = '{candidate.name}'"):
         if version.tags.get("weights_digest") == candidate.digest and version.run_id == run:
             client.set_registered_model_alias(candidate.name, ALIAS, version.version)
             return int(version.version)
     tags = {"weights_digest": candidate.digest, "run_key": candidate.key}
     model = client.create_logged_model(
-        experiment, name=candidate.name, source_run_id=run, tags={**tags, **OURS}, params=dict(candidate.params)
+        experiment, name=candidate.name, source_run_id=run, tags=tags | OURS, params=dict(candidate.params)
     )
     with tempfile.TemporaryDirectory(prefix="fdamed-model-") as scratch:
-        folder = Path(scratch) / "model"
-        candidate.save(folder, model.model_id)
-        if store.artifacts:
-            place = store.artifacts / cohort / "models" / model.model_id / "artifacts"
-            shutil.copytree(folder, place)
+        made = Path(scratch) / "model"
+        candidate.save(made, model.model_id)
+        if folder:
+            shutil.copytree(made, folder / "models" / model.model_id / "artifacts")
         else:
-            client.log_model_artifacts(model.model_id, str(folder))
+            client.log_model_artifacts(model.model_id, str(made))
     client.finalize_logged_model(model.model_id, "READY")
-    _show_in_run(client, run, model.model_id)
-    made = client.create_model_version(
-        candidate.name,
-        source=f"models:/{model.model_id}",
-        run_id=run,
-        tags=tags,
-        description=candidate.why,
-        model_id=model.model_id,
+    client.log_outputs(run, [LoggedModelOutput(model.model_id, 0)])
+    source = f"models:/{model.model_id}"
+    version = client.create_model_version(
+        candidate.name, source, run, tags=tags, description=candidate.why, model_id=model.model_id
     )
-    client.set_registered_model_alias(candidate.name, ALIAS, made.version)
-    return int(made.version)
-
-
-def _name(client: Any, name: str) -> None:
-    if not client.search_registered_models(f"name = '{name}'"):
-        client.create_registered_model(name)
-
-
-def _show_in_run(client: Any, run: str, model: str) -> None:
-    from mlflow.entities import LoggedModelOutput
-
-    client.log_outputs(run, [LoggedModelOutput(model, 0)])
+    client.set_registered_model_alias(candidate.name, ALIAS, version.version)
+    return int(version.version)

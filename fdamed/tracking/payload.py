@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fdamed.core.disclosure import hides, shareable
 from fdamed.core.run_record import Record, millis
@@ -11,7 +12,7 @@ from fdamed.core.run_record import Record, millis
 OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
 """No login name, no folder."""
 NAMED = 20
-"""Up to this number, sources are listed by name."""
+"""Up to this number, clients are listed by name."""
 RUN, STUDY = "run", "study"
 """Values of the tag `level`: a trained run, or the one entry that holds what belongs to the whole study."""
 
@@ -19,8 +20,7 @@ Point = tuple[str, float, int, int]
 """Metric, value, time in milliseconds, round."""
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """The content of an entry, computed only if it is not in MLflow yet."""
 
     params: Mapping[str, str]
@@ -40,6 +40,12 @@ class Entry:
     """Begin and end in milliseconds."""
     tags: Mapping[str, str]
     content: Callable[[], Content]
+
+
+def listed(clients: Iterable[str]) -> str:
+    """The clients by name, or the number of many."""
+    names = list(clients)
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, {names[0]} to {names[-1]}"
 
 
 def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[str, str]]) -> Entry:
@@ -89,8 +95,7 @@ def params(record: Record) -> dict[str, str]:
     out: dict[str, object] = {"study": facts["study"], "run": record.run, "method": record.method}
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
     out |= {key: facts.get(key) for key in ("labeled", "parameters")}
-    sources: list[str] = list(facts.get("sources") or [])
-    out["sources"] = ",".join(sources) if len(sources) <= NAMED else f"{len(sources)}: {sources[0]} to {sources[-1]}"
+    out["sources"] = listed(facts.get("sources") or ())
     for phase in record.phases[1:]:
         out |= {"then": phase["method"], "then_rounds": phase["rounds"], "then_lr": phase["train"]["target"]["lr"]}
         out |= {f"then_{key}": value for key, value in phase["options"].items()}
@@ -109,26 +114,21 @@ def points(record: Record, smallest: int) -> list[Point]:
     _, end = span(record)
     ended = {int(row["round"]): millis(row, end=True) for row in record.timing}
     last = max([int(row["round"]) for row in record.rounds], default=0)
-    final = dict(final_scores(record, smallest))
     own = record.scores.get(record.target)
     hidden = own is not None and hides(own["n"], own["positives"], smallest)
-    out: list[Point] = []
+    values: dict[tuple[str, int], float] = {}
     for row in record.rounds:
-        step = int(row["round"])
-        for key, value in row.items():
-            # The final score takes the place of the last round's: one value a round.
-            taken = key in final and step == last
-            if key != "round" and value is not None and not taken and not (hidden and key.startswith("test/")):
-                out.append((key, float(value), ended.get(step, end), step))
+        shown = {k: v for k, v in row.items() if v is not None and not (hidden and k.startswith("test/"))}
+        values |= {(key, int(row["round"])): value for key, value in shown.items() if key != "round"}
     for step, (sent, received) in record.traffic.items():
-        when = ended.get(step, end)
-        out += [("comm/mb_out_round", sent / 1e6, when, step), ("comm/mb_in_round", received / 1e6, when, step)]
-    out += [
-        ("runtime/seconds_round", float(r["seconds"]), ended[int(r["round"])], int(r["round"])) for r in record.timing
-    ]
-    out.append(("comm/mb_out", record.bytes_out / 1e6, end, last))
+        values |= {("comm/mb_out_round", step): sent / 1e6, ("comm/mb_in_round", step): received / 1e6}
+    values |= {("runtime/seconds_round", int(row["round"])): row["seconds"] for row in record.timing}
+    out = [(key, float(value), ended.get(step, end), step) for (key, step), value in values.items()]
+    # The final score replaces that of the last round: one value a round.
+    final = dict(final_scores(record, smallest)) | {"comm/mb_out": record.bytes_out / 1e6}
     if record.timing:
-        out.append(("runtime/seconds", sum(float(r["seconds"]) for r in record.timing), end, last))
+        final["runtime/seconds"] = sum(float(row["seconds"]) for row in record.timing)
+    out = [point for point in out if (point[0], point[3]) not in {(key, last) for key in final}]
     return out + [(key, value, end, last) for key, value in final.items()]
 
 

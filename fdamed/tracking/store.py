@@ -10,17 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fdamed.config.study import Config
 from fdamed.core.environment import secure
 from fdamed.core.errors import FdamedError
 
 PATIENCE = 4.0
 """Seconds to wait for the connection, and again for the first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
+LOCAL = "sqlite:///"
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,22 @@ class Store:
     uri: str
     artifacts: Path | None = None
 
+    @classmethod
+    def of(cls, config: Config) -> Store:
+        """The configured store, or a SQLite file and an artifact folder below results/mlflow/."""
+        store = cls(config.tracking.uri or f"{LOCAL}{Path(config.results).resolve()}/mlflow/mlflow.db")
+        return cls(store.uri, store.database.resolve().parent / "artifacts") if store.database else store
+
+    @property
+    def database(self) -> Path | None:
+        """The file of a local store."""
+        return Path(self.uri.removeprefix(LOCAL)) if self.uri.startswith(LOCAL) else None
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is a server."""
+        return self.uri.startswith(("http://", "https://"))
+
 
 def place(uri: str) -> str:
     """A tracking URI without user, password and query."""
@@ -37,14 +57,32 @@ def place(uri: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
+@contextmanager
+def mlflow_errors(store: Store) -> Iterator[None]:
+    """Turn the errors of MLflow into one that the user can fix."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        reason = type(error).__name__ if isinstance(error, OSError) else str(error).splitlines()[0][:200]
+        shown = place(store.uri)
+        raise FdamedError(f"MLflow refused: {reason.replace(store.uri, shown)}", shown, FIX) from None
+
+
 def connect(store: Store) -> Any:
-    """An MLflow client; creates a missing database; an unreachable server is an error within seconds."""
+    """An MLflow client; creates a missing database; a server that does not answer is an error within seconds."""
     secure()
-    parts = urlsplit(store.uri)
-    if parts.scheme in {"http", "https"}:
-        _answers(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), place(store.uri))
-    elif parts.scheme == "sqlite":
-        Path(parts.path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+    if store.remote:
+        parts = urlsplit(store.uri)
+        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection(address, timeout=PATIENCE).close()
+        except OSError:
+            raise FdamedError("the MLflow tracking server does not answer", place(store.uri), FIX) from None
+    if store.database:
+        store.database.parent.mkdir(parents=True, exist_ok=True)
         # MLflow makes an experiment `Default` in every new database, with the absolute path of the working folder.
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
     import mlflow
@@ -52,23 +90,13 @@ def connect(store: Store) -> Any:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
     mlflow.set_tracking_uri(store.uri)  # the registry looks here for a model's files, whatever its client was given
-    return mlflow.MlflowClient(tracking_uri=store.uri)
-
-
-def _answers(host: str, port: int, where: str) -> None:
-    try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
-    except OSError:
-        raise FdamedError("the MLflow tracking server does not answer", where, FIX) from None
-
-
-def first_answer(client: Any, store: Store, cohort: str) -> None:
-    """Send a first request with a short timeout: a port that accepts connections may still never answer."""
-    if urlsplit(store.uri).scheme not in {"http", "https"}:
-        return
-    usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}
-    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    try:
-        client.get_experiment_by_name(cohort)
-    finally:
-        os.environ |= usual
+    client = mlflow.MlflowClient(tracking_uri=store.uri)
+    if store.remote:  # a port that accepts connections may still never answer
+        usual = {key: os.environ[key] for key in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")}
+        os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{PATIENCE:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+        try:
+            with mlflow_errors(store):
+                client.get_experiment_by_name("Default")
+        finally:
+            os.environ |= usual
+    return client

@@ -3,62 +3,52 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fdamed.core.errors import FdamedError
 from fdamed.tracking.models import Candidate, register
 from fdamed.tracking.payload import Entry
-from fdamed.tracking.store import FIX, Store, connect, first_answer, place
+from fdamed.tracking.store import Store, connect, mlflow_errors
 
 BATCH = 1000
 """Metrics per call of MLflow."""
 
 
-@dataclass(frozen=True)
-class Tracked:
+class Tracked(NamedTuple):
     """The result of an import."""
 
     experiment_id: str
-    new: int
-    replaced: int
-    kept: int
+    counts: Mapping[str, int]
+    """Number of entries: new, replaced, kept."""
     models: dict[str, int]
     """Registered model -> its version."""
 
 
 def track(
-    entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, cohort: str, tags: Mapping[str, str]
-) -> Tracked:  # fmt: skip
-    """Import everything into the experiment `cohort`; call it from one process at a time."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    done = {"new": 0, "replaced": 0, "kept": 0}
+    entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, study: str, tags: Mapping[str, str]
+) -> Tracked:
+    """Import everything into the experiment `study`; call it from one process at a time."""
+    counts: Counter[str] = Counter(new=0, replaced=0, kept=0)
     runs: dict[str, str] = {}
-    try:
+    folder = store.artifacts / study if store.artifacts else None
+    with mlflow_errors(store):
         client = connect(store)
-        first_answer(client, store, cohort)
-        experiment = _experiment(client, store, cohort, tags)
+        experiment = _experiment(client, study, tags, local=folder is not None)
         known = _known(client, experiment)
         for entry in entries:
-            what, runs[entry.key] = _bring(client, experiment, entry, known.get(entry.key, []), store, cohort)
-            done[what] += 1
-        models = {c.name: register(client, experiment, c, runs[c.key], store, cohort) for c in candidates}
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        reason = type(error).__name__ if isinstance(error, OSError) else str(error).splitlines()[0][:200]
-        shown = place(store.uri)
-        raise FdamedError(f"MLflow refused: {reason.replace(store.uri, shown)}", shown, FIX) from None
-    return Tracked(experiment, done["new"], done["replaced"], done["kept"], models)
+            what, runs[entry.key] = _import(client, experiment, entry, known[entry.key], folder)
+            counts[what] += 1
+        models = {c.name: register(client, experiment, c, runs[c.key], folder) for c in candidates}
+    return Tracked(experiment, counts, models)
 
 
-def _experiment(client: Any, store: Store, cohort: str, tags: Mapping[str, str]) -> str:
-    found = client.get_experiment_by_name(cohort)
+def _experiment(client: Any, study: str, tags: Mapping[str, str], local: bool) -> str:
+    found = client.get_experiment_by_name(study)
     if found is None:
-        location = f"mlflow-artifacts:/{cohort}" if store.artifacts else None
-        identity = str(client.create_experiment(cohort, artifact_location=location))
+        location = f"mlflow-artifacts:/{study}" if local else None
+        identity = str(client.create_experiment(study, artifact_location=location))
     else:
         identity = str(found.experiment_id)
         if found.lifecycle_stage == "deleted":
@@ -72,26 +62,23 @@ def _experiment(client: Any, store: Store, cohort: str, tags: Mapping[str, str])
 
 def _known(client: Any, experiment: str) -> dict[str, list[Any]]:
     """Key -> the active runs with it."""
-    out: dict[str, list[Any]] = {}
-    token = None
-    while True:
-        page = client.search_runs([experiment], max_results=1000, page_token=token)
-        for run in page:
-            out.setdefault(run.data.tags.get("run_key", ""), []).append(run)
+    out: dict[str, list[Any]] = defaultdict(list)
+    page, token = (), None
+    while page == () or token:
+        page = client.search_runs([experiment], max_results=BATCH, page_token=token)
         token = page.token
-        if not token:
-            return out
+        for run in page:
+            out[run.data.tags.get("run_key", "")].append(run)
+    return out
 
 
-def _bring(
-    client: Any, experiment: str, entry: Entry, old: list[Any], store: Store, cohort: str
-) -> tuple[str, str]:  # fmt: skip
+def _import(client: Any, experiment: str, entry: Entry, old: list[Any], folder: Path | None) -> tuple[str, str]:
     """Import one entry; returns kept, replaced or new, and MLflow's id of the run."""
-    same = [r for r in old if r.data.tags.get("content_digest") == entry.digest and r.info.status == "FINISHED"]
-    for run in [r for r in old if r not in same[:1]]:
+    same = [r for r in old if r.data.tags.get("content_digest") == entry.digest and r.info.status == "FINISHED"][:1]
+    for run in [r for r in old if r not in same]:
         client.delete_run(run.info.run_id)
-        if store.artifacts:
-            shutil.rmtree(store.artifacts / cohort / run.info.run_id, ignore_errors=True)
+        if folder:
+            shutil.rmtree(folder / run.info.run_id, ignore_errors=True)
     if same:
         return "kept", same[0].info.run_id
     from mlflow.entities import Metric, Param
@@ -100,21 +87,16 @@ def _bring(
     tags = {"run_key": entry.key, "content_digest": entry.digest, **entry.tags}
     identity = client.create_run(experiment, start_time=begin, tags=tags, run_name=entry.name).info.run_id
     content = entry.content()
+    client.log_batch(identity, params=[Param(k, v) for k, v in content.params.items()])
     metrics = [Metric(key, value, when, step) for key, value, when, step in content.points]
-    client.log_batch(identity, metrics[:BATCH], [Param(k, v) for k, v in content.params.items()])
-    for start in range(BATCH, len(metrics), BATCH):
+    for start in range(0, len(metrics), BATCH):
         client.log_batch(identity, metrics[start : start + BATCH])
     for path, text in content.files.items():
-        _keep(client, identity, path, text, store.artifacts / cohort if store.artifacts else None)
+        if folder is None:
+            client.log_text(identity, text, path)
+        else:  # plain, not synced: a run that was cut short is not FINISHED and is imported again
+            file = folder / identity / "artifacts" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
     client.set_terminated(identity, "FINISHED", end_time=end)
     return ("replaced" if old else "new"), identity
-
-
-def _keep(client: Any, run: str, path: str, text: str, folder: Path | None) -> None:
-    if folder is None:
-        client.log_text(run, text, path)
-        return
-    # Plain, not synced: a run that was cut short is not FINISHED and is imported again.
-    file = folder / run / "artifacts" / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")

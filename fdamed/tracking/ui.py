@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
-from typing import Any
 
-from fdamed.tracking.payload import RUN
+from fdamed.config.study import Config
+from fdamed.tracking.payload import RUN, listed
 
 VIEW = "fdamed"
 """Name of the shared view in the experiment's tags and in the link to it."""
@@ -16,20 +17,18 @@ def link(experiment: str) -> str:
     return f"/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}&workflowType=machine_learning"
 
 
-def experiment_tags(note: str, targets: int) -> dict[str, str]:
-    """Note and view of the experiment; with several targets the table groups by them, too."""
-    return {
-        "mlflow.experimentKind": "custom_model_development",
-        "mlflow.note.content": note,
-        f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(targets)),
-    }
-
-
-def _view(targets: int) -> dict[str, Any]:
-    """What the page shows first: scores by method, seeds grouped. An internal format: check it at upgrades."""
-    groups = [{"mode": "param", "groupByData": name} for name in ("run", "target")[: 1 + (targets > 1)]]
+def experiment_tags(config: Config) -> dict[str, str]:
+    """Note and view of the experiment. The view is an internal format of MLflow: check it at upgrades."""
+    synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
+    targets = ", ".join(config.split.targets)
+    note = (
+        f"{synthetic}Hospitals split by {html.escape(config.split.by)}: {listed(config.split.clients)}; adapted to: "
+        f"{targets}; {len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the "
+        "hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
+    )
+    groups = ["run", "target"] if len(config.split.targets) > 1 else ["run"]
     columns = ["metrics.`test/auc`", "metrics.`test/acc`"]  # the page sorts them by name and shows few
-    return {
+    view = {
         "searchFilter": f"tags.level = '{RUN}'",
         "orderByKey": columns[0],
         "orderByAsc": False,
@@ -40,5 +39,13 @@ def _view(targets: int) -> dict[str, Any]:
         "modelVersionFilter": "All Runs",
         "runsPinned": [],
         "runsHidden": [],
-        "groupBy": {"aggregateFunction": "average", "groupByKeys": groups},
+        "groupBy": {
+            "aggregateFunction": "average",
+            "groupByKeys": [{"mode": "param", "groupByData": name} for name in groups],
+        },
+    }
+    return {
+        "mlflow.experimentKind": "custom_model_development",
+        "mlflow.note.content": note,
+        f"mlflow.sharedViewState.{VIEW}": json.dumps(view),
     }

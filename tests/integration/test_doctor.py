@@ -19,7 +19,7 @@ import pytest
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config
-from fdamed.pipeline.environment_checks import _gpu, _scratch, _slurm, _tracking
+from fdamed.pipeline.environment_checks import check_gpu, check_scratch, check_slurm, check_tracking
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
 
@@ -129,7 +129,7 @@ def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, c
 def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
     tmp_path: Path, no_slurm: Path, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no_such_plug_in")
+    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no-such-plug-in")
     path = str(tree(tmp_path))
 
     def look() -> tuple[int, dict[str, tuple[str, str]]]:
@@ -142,7 +142,7 @@ def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
     program(no_slurm, "sinfo", "exit 1")
     assert "does not answer" in look()[1]["sbatch"][1]
     program(no_slurm, "sinfo", "echo 'main*|up|1-00:00:00|2|(null)'")
-    assert look()[1]["sbatch"] == ("ok", "jobs are taken; partitions: main* (limit 1-00:00:00)")
+    assert look()[1]["sbatch"] == ("ok", "jobs are accepted; partitions: main* (limit 1-00:00:00)")
     program(no_slurm, "sbatch", "exit 1")
     assert look()[1]["sbatch"][0] == "warn"
 
@@ -181,13 +181,13 @@ def test_a_tracking_server_must_take_us_and_be_mlflow(study: Callable[..., Confi
         threading.Thread(target=server.serve_forever, daemon=True).start()
         at = f"127.0.0.1:{server.server_port}"
         try:
-            status, detail = said(_tracking, study(tracking={"uri": f"http://{at}"}))
-            assert status == "warn" and "HTTP 401" in detail
+            status, detail = said(check_tracking, study(tracking={"uri": f"http://{at}"}))
+            assert status == "warn" and "error code 401" in detail
             config = study(tracking={"uri": f"http://me:secret@{at}"})
-            assert said(_tracking, config) == ("ok", "the tracking server answers")
+            assert said(check_tracking, config) == ("ok", "the tracking server answers")
             monkeypatch.setattr(Server, "answer", b"<html>")
-            status, detail = said(_tracking, config)
-            assert (status, detail.split(";")[0]) == ("warn", "what answers there is no MLflow server")
+            status, detail = said(check_tracking, config)
+            assert status == "warn" and "not in a valid JSON format" in detail
             assert "secret" not in detail
         finally:
             server.shutdown()
@@ -196,31 +196,31 @@ def test_a_tracking_server_must_take_us_and_be_mlflow(study: Callable[..., Confi
 def test_a_store_that_cannot_be_written_is_told(tmp_path: Path, study: Callable[..., Config], monkeypatch) -> None:
     file = tmp_path / "store" / "mlflow.db"
     config = study(tracking={"uri": f"sqlite:///{file}"})
-    assert said(_tracking, config)[0] == "ok" and not file.parent.exists(), "nothing is written"
+    assert said(check_tracking, config)[0] == "ok" and not file.parent.exists(), "nothing is written"
     file.parent.mkdir()
     file.write_bytes(b"no database at all, but long enough to be looked at" * 40)
-    status, detail = said(_tracking, config)
+    status, detail = said(check_tracking, config)
     assert status == "fail" and "file is not a database" in detail
     file.unlink()
     with closing(sqlite3.connect(file)) as base:
         base.execute("CREATE TABLE runs (x)")
         base.commit()
         before = file.read_bytes()
-        assert said(_tracking, config) == ("ok", "MLflow's store can be written") and file.read_bytes() == before
+        assert said(check_tracking, config) == ("ok", "MLflow's store can be written") and file.read_bytes() == before
         base.execute("BEGIN EXCLUSIVE")
-        status, detail = said(_tracking, config)
+        status, detail = said(check_tracking, config)
         assert status == "fail" and "locked" in detail
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "folder of MLflow's store" in said(_tracking, config)[1]
+    assert "folder of MLflow's store" in said(check_tracking, config)[1]
 
 
 def test_scratch_is_tried_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(_scratch, tmp_path)[0] in ("ok", "warn") and list(tmp_path.iterdir()) == []
+    assert said(check_scratch, tmp_path)[0] in ("ok", "warn") and list(tmp_path.iterdir()) == []
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**28))
-    assert said(_scratch, tmp_path) == ("warn", "0.2 GB free for temporary files")
-    assert said(_scratch, tmp_path / "absent") == (
+    assert said(check_scratch, tmp_path) == ("warn", "0.2 GB free for temporary files")
+    assert said(check_scratch, tmp_path / "absent") == (
         "fail",
-        "nothing can be written for a moment (FileNotFoundError); set TMPDIR",
+        "no temporary file can be written (FileNotFoundError); set TMPDIR",
     )
 
 
@@ -230,17 +230,17 @@ def test_a_gpu_that_torch_does_not_see_is_no_gpu(
 ) -> None:
     config = study(train={"device": device})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = said(lambda say: _gpu(config, say, True, False))
+    found = said(lambda say: check_gpu(config, say, True, False))
     assert found[0] == status and ("does not see it" in found[1]) == (device != "cpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert said(lambda say: _gpu(config, say, True, False))[0] == "ok"
+    assert said(lambda say: check_gpu(config, say, True, False))[0] == "ok"
 
 
 def test_the_plug_in_that_is_there_is_named_with_its_version(
     study: Callable[..., Config], no_slurm, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "snakemake_interface_common")
+    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "snakemake-interface-common")
     heard: list[tuple[str, str, str]] = []
-    assert _slurm(study(), lambda *words: heard.append(words), "fail") is False
+    assert check_slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")
     assert heard[1][:2] == ("fail", "sbatch")

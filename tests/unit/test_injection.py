@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli.commands import leakage, track
+from fdamed.cli.commands import leakage
 from fdamed.cli.main import main
 from fdamed.config.loader import load, parse
 from fdamed.core.disclosure import FORMULA, cell_safe
@@ -21,6 +21,7 @@ from fdamed.data import cache
 from fdamed.data.cache_store import Entry
 from fdamed.data.row_reader import Rejects
 from fdamed.report.plots.lines import run_curve
+from fdamed.tracking.ui import experiment_tags
 from tests.support.run_folders import configuration, edit, write_absences, write_study
 
 FORMULAS = ['=HYPERLINK("http://x","y")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\0=1"]
@@ -130,7 +131,7 @@ def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
     """MLflow's page renders notes as Markdown, and artifacts as they are."""
     evil = MARKUP[0]
     config = write_study(tmp_path, runs={"gp": {}}, seeds=[0], train={"rounds": 2}, split=CUT | {"by": evil})
-    told = track.note(load(config))
+    told = experiment_tags(load(config))["mlflow.note.content"]
     assert "<script" not in told and "&lt;script&gt;" in told
     folder = config.parent / "runs/gp/NC/0"
     edit(folder / "run.json", title=evil, method=evil)

@@ -16,14 +16,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fdamed.cli.commands.track import store_of
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
 from fdamed.report.plots.confusion import confusion
-from fdamed.tracking.candidates import offered
-from fdamed.tracking.models import Candidate, register
+from fdamed.tracking.models import Candidate, offered, register
 from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
 from tests.support.run_folders import edit, write_run, write_study
@@ -112,7 +110,7 @@ def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None
         "gp",
         "0.5",
         "0.0002",
-        "LO,CO,ED,AT",
+        "LO, CO, ED, AT",
     )
     assert record.key == "demo/gp/NC/0"
     assert tags(record)["level"] == "run"
@@ -186,7 +184,7 @@ def test_a_printed_address_has_no_password() -> None:
 
 
 def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
-    store = store_of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
+    store = Store.of(load(write_study(tmp_path, **STUDY | {"seeds": [0]})))
     assert store.uri == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
     assert store.artifacts == tmp_path.resolve() / "results/mlflow/artifacts"
 
@@ -258,8 +256,8 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
 
 def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: Path, tmp_path: Path) -> None:
     shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
-    store = Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db", tmp_path / "results/mlflow/artifacts")
-    client = connect(store)
+    client = connect(Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db"))
+    artifacts = tmp_path / "results/mlflow/artifacts/demo"
     run = runs_of(tmp_path)[0]
 
     def save(folder: Path, identity: str) -> None:
@@ -268,12 +266,12 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
 
     first = Candidate("demo-NC", run.data.tags["run_key"], "abc", "why", {"run": "gp"}, save)
     found = [
-        register(client, run.info.experiment_id, candidate, run.info.run_id, store, "demo")
+        register(client, run.info.experiment_id, candidate, run.info.run_id, artifacts)
         for candidate in (first, first, replace(first, digest="def"))
     ]
     assert found == [1, 1, 2]
     assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
-    assert register(client, run.info.experiment_id, first, run.info.run_id, store, "demo") == 1
+    assert register(client, run.info.experiment_id, first, run.info.run_id, artifacts) == 1
     assert client.get_model_version_by_alias("demo-NC", "adapted").version == 1  # the one that is offered now
     kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
     assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)

@@ -22,11 +22,11 @@ from fdamed.cli.options import add_config, add_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
-from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
-from fdamed.pipeline.environment_checks import look_around
+from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
 
 if TYPE_CHECKING:
@@ -36,14 +36,12 @@ GROUP = "prepare", 3
 PRIVATE = True
 SAMPLE = 200
 """Files to open."""
-DECODED = {"dicom": 15.0, "picture": 80.0}
+DECODED = {"DICOM": 15.0, "JPEG or PNG": 80.0}
 """Decoded images per second and core, roughly."""
 TRAINED = 25.0
 """Images per second and core for training a full ResNet-18 at 64 pixels, roughly; a GPU equals 60 cores."""
 GPU = 60.0
-CLASSES = {"positive": 1, "negative": 0}
-FAULTS = 3
-"""Runs below the minimum that are listed one by one."""
+SPLITS = ("train", "adapt", "val", "test")
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -61,7 +59,7 @@ class Report:
     cache_seconds: float = 0.0
     training_seconds: float = 0.0
 
-    def say(self, status: str, check: str, detail: str) -> None:
+    def add(self, status: str, check: str, detail: str) -> None:
         self.checks.append({"status": status, "check": check, "detail": detail})
 
     @property
@@ -76,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = read_config(arguments)
-    report = examine(config, arguments.cluster)
+    report = examine(read_config(arguments), arguments.cluster)
     if arguments.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1, ensure_ascii=False))
     else:
@@ -87,33 +84,32 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Fix them.")
 
 
-def examine(config: Config, cluster: bool = False) -> Report:
+def examine(config: Config, cluster: bool) -> Report:
     """All checks, in the order in which the steps would fail; the data of a public set is not checked."""
     report = Report(machine=machine(config))
-    look_around(config, report.say, report.machine["gpu"], cluster)
-    _checkpoints(config, report)
+    check_environment(config, report.add, report.machine["gpu"], cluster)
+    _check_space(config, report)
     if isinstance(config.data, Benchmark):
-        report.say("ok", "tables", "a public set: `fdamed partition` reads and checks it")
+        report.add("ok", "tables", "a public set: `fdamed partition` reads and checks it")
         return report
-    index = _tables(config, report)
-    if index is None:
-        return report
-    _files(config, index, report)
-    _hospitals(config, index, report)
+    index = _check_tables(config, report)
+    if index is not None:
+        _check_files(config, index, report)
+        _check_clients(config, index, report)
     return report
 
 
 def machine(config: Config) -> dict[str, Any]:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(pages / 2**30, 1),
+        "memory_gb": round(memory / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
         "free_gb": round(free(Path(config.results)) / 2**30, 1),
     }
 
 
-def _checkpoints(config: Config, report: Report) -> None:
+def _check_space(config: Config, report: Report) -> None:
     """Space for the final weights of all runs, and for the checkpoints of one training per core."""
     from fdamed.models import backbone
 
@@ -121,10 +117,10 @@ def _checkpoints(config: Config, report: Report) -> None:
     runs = len(config.expanded_runs()) * len(config.split.targets) * len(config.seeds)
     needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
-    report.say("ok" if left > needed else "fail", "checkpoints", detail)
+    report.add("ok" if left > needed else "fail", "checkpoints", detail)
 
 
-def _tables(config: Config, report: Report) -> pd.DataFrame | None:
+def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
     from fdamed.data.ingestion import read_rows
     from fdamed.data.row_reader import Rejects
 
@@ -133,24 +129,20 @@ def _tables(config: Config, report: Report) -> pd.DataFrame | None:
     try:
         index = read_rows(data, SALT, False, rejects)
     except FdamedError as error:
-        made = " The phantom is written by `fdamed phantom`." if config.phantom else ""
-        report.say("fail", "tables", f"{error.what} ({error.where}). {error.fix}{made}")
+        hint = " The phantom is written by `fdamed phantom`." if config.phantom else ""
+        report.add("fail", "tables", f"{error.what} ({error.where}). {error.fix}{hint}")
         return None
     report.refused = rejects.counts()
     share = rejects.faults() / max(1, len(index) + rejects.faults())
-    detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused"
+    detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused{_listed(report.refused)}"
     if not len(index) or share > data.reject_share:
-        report.say("fail", "tables", f"{detail}: {_listed(report.refused)} (data.reject_share {data.reject_share:g})")
+        report.add("fail", "tables", f"{detail} (data.reject_share {data.reject_share:g})")
         return None
-    report.say("ok", "tables", detail + (f": {_listed(report.refused)}" if report.refused else ""))
+    report.add("ok", "tables", detail)
     return index
 
 
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {n}" for reason, n in counts.items())
-
-
-def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
+def _check_files(config: Config, index: pd.DataFrame, report: Report) -> None:
     from fdamed.core.rng import stream
     from fdamed.data.ingestion import check_files
     from fdamed.data.row_reader import Rejects
@@ -158,128 +150,114 @@ def _files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
-    sample = index.iloc[sorted(chosen)].reset_index(drop=True)
-    check_files(sample, data, rejects)
+    check_files(index.iloc[sorted(chosen)].reset_index(drop=True), data, rejects)
     share = rejects.faults() / len(chosen)
     detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
-    reasons = f": {_listed(rejects.counts())}" if share else ""
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
-    report.say(status, "files", detail + reasons)
+    report.add(status, "files", detail + (_listed(rejects.counts()) if share else ""))
 
 
-def _hospitals(config: Config, index: pd.DataFrame, report: Report) -> None:
+def _listed(counts: dict[str, int]) -> str:
+    return ": " + ", ".join(f"{reason} {n}" for reason, n in counts.items()) if counts else ""
+
+
+def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     from fdamed.data.splitting.assignment import Keys
     from fdamed.data.splitting.cohort import build, truths, truths_per_patient
 
-    _, cut = clinical(config)
-    cell = config.privacy.smallest_cell
+    _, split = clinical(config)
+    smallest = config.privacy.smallest_cell
     try:
-        truth = truths(index, cut, cell)
-        fits = truths_per_patient(truth, Keys.of(index, cut.seed))
+        truth = truths(index, split, smallest)
+        fits = truths_per_patient(truth, Keys.of(index, split.seed))
         for (i, a), (j, b) in combinations(enumerate(sorted(truth)), 2):
-            report.patients_shared[f"{a} & {b}"] = _shown(int((fits[:, i] & fits[:, j]).sum()), cell)
-        several = int((fits.sum(axis=1) > 1).sum())
+            report.patients_shared[f"{a} & {b}"] = vague(int((fits[:, i] & fits[:, j]).sum()), smallest)
+        several, leaks = int((fits.sum(axis=1) > 1).sum()), split.rule == "reference"
         share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
-        detail = f"{_shown(several, cell)} patients ({share:.0%}) fit several hospitals"
-        leaks = cut.rule == "reference"
-        report.say(
-            "warn" if leaks else "ok", "patients", detail + ("; rule: reference lets them leak" if leaks else "")
-        )
-        cohort = build(index, cut, cell)
+        detail = f"{vague(several, smallest)} patients ({share:.0%}) fit several hospitals"
+        leak = "; rule: reference lets them leak" if leaks else ""
+        report.add("warn" if leaks else "ok", "patients", detail + leak)
+        cohort = build(index, split, smallest)
     except FdamedError as error:
-        report.say("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
+        report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
     for client, frame in cohort.manifests.items():
-        y, split = frame["y"], frame["split"]
+        classes = {"positive": 1, "negative": 0}
         report.clients[client] = {
             "images": len(frame),
             "patients": int(frame["patient"].nunique()),
-            "positive": round(float(y.mean()), 3),
-            "candidates": {word: _shown(int((truth[client] == side).sum()), cell) for word, side in CLASSES.items()},
-            "splits": {s: _shown(int((split == s).sum()), cell) for s in ("train", "adapt", "val", "test")},
+            "positive": round(float(frame["y"].mean()), 3),
+            "candidates": {name: vague(int((truth[client] == y).sum()), smallest) for name, y in classes.items()},
+            "splits": {s: vague(int((frame["split"] == s).sum()), smallest) for s in SPLITS},
         }
     for note in cohort.notes[1:]:
-        report.say("warn", "hospitals", note)
-    report.say("ok", "hospitals", f"{len(cohort.manifests)} hospitals can be cut by {config.split.by}")
-    _floor(config, cohort.manifests, report)
-    _costs(config, cohort.manifests, report)
+        report.add("warn", "hospitals", note)
+    report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
+    sizes = {p: {s: int((f["split"] == s).sum()) for s in SPLITS} for p, f in cohort.manifests.items()}
+    _check_minimum(config, sizes, report)
+    images = [name.lower() for frame in cohort.manifests.values() for name in frame["image"]]
+    _estimate_costs(config, sizes, images, report)
 
 
-def _floor(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
+def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Report) -> None:
     """Whether every client has the minimum of images and steps for sharing anything."""
-    sizes = {p: {s: int((f["split"] == s).sum()) for s in ("train", "adapt")} for p, f in manifests.items()}
     faults = []
-    for name, run in config.expanded_runs().items():
+    for name, spec in config.expanded_runs().items():
         try:
-            check_floor(name, run, config, catalog(), sizes, "privacy")
+            check_floor(name, spec, config, catalog(), sizes, "privacy")
         except FdamedError as error:
             faults.append(f"{error.what}. {error.fix}")
-    for fault in faults[:FAULTS]:
-        report.say("fail", "floor", fault)
-    if len(faults) > FAULTS:
-        report.say("fail", "floor", f"the same holds for {len(faults) - FAULTS} more runs")
-    if not faults:
+    if faults:
+        more = f" The same holds for {len(faults) - 1} more runs." if len(faults) > 1 else ""
+        report.add("fail", "minimum", faults[0] + more)
+    else:
         images, steps = config.minimum.images, config.minimum.steps
-        report.say("ok", "floor", f"every hospital has {images} images and {steps} steps a round, or more")
+        report.add("ok", "minimum", f"every hospital has at least {images} images and {steps} steps a round")
 
 
-def _shown(count: int, cell: int) -> str:
-    return str(count) if count == 0 or count >= cell else f"under {cell}"
-
-
-def _costs(config: Config, manifests: dict[str, pd.DataFrame], report: Report) -> None:
+def _estimate_costs(config: Config, sizes: dict[str, dict[str, int]], images: list[str], report: Report) -> None:
     """Rough estimates: disk space of the cache, time of cache and training."""
-    cores = report.machine["cores"]
-    images = sum(len(f) for f in manifests.values())
-    pictures = sum(
-        int(f["image"].str.lower().str.endswith((".jpg", ".jpeg", ".png")).sum()) for f in manifests.values()
-    )
-    report.cache_bytes = images * config.image.size**2
-    report.cache_seconds = round((pictures / DECODED["picture"] + (images - pictures) / DECODED["dicom"]) / cores, 1)
-    power = GPU if report.machine["gpu"] and config.train.device != "cpu" else float(cores)
+    cores, train = report.machine["cores"], config.train
+    speeds = (DECODED["JPEG or PNG" if name.endswith((".jpg", ".jpeg", ".png")) else "DICOM"] for name in images)
+    report.cache_bytes = len(images) * config.image.size**2
+    report.cache_seconds = round(sum(1 / speed for speed in speeds) / cores, 1)
+    power = GPU if report.machine["gpu"] and train.device != "cpu" else float(cores)
     rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
-    trained = {p: int(f["split"].isin(("train", "adapt")).sum()) for p, f in manifests.items()}
-    rounds = config.train.rounds * len(config.seeds) * len(config.expanded_runs())
-    labeled = config.split.labeled if isinstance(config.split, Split) else 0
-    steps = sum(
-        sum(n * config.train.source.epochs for p, n in trained.items() if p != target) + labeled
-        for target in config.split.targets
-    )
-    report.training_seconds = round(rounds * steps / rate, 1)
-    room = report.machine["free_gb"] * 2**30 > 1.2 * report.cache_bytes
-    report.say("ok" if room else "fail", "disk", f"the cache needs {report.cache_bytes / 2**20:.0f} MB")
-    report.say(
-        "ok", "time", f"cache about {_time(report.cache_seconds)}, training about {_time(report.training_seconds)}"
-    )
+    trained = {client: n["train"] + n["adapt"] for client, n in sizes.items()}
+    targets = config.split.targets
+    passes = sum(train.source.epochs * (sum(trained.values()) - trained[target]) for target in targets)
+    passes += clinical(config)[1].labeled * len(targets)
+    rounds = train.rounds * len(config.seeds) * len(config.expanded_runs())
+    report.training_seconds = round(rounds * passes / rate, 1)
+    fits = report.machine["free_gb"] * 2**30 > 1.2 * report.cache_bytes
+    report.add("ok" if fits else "fail", "disk", f"the cache needs {report.cache_bytes / 2**20:.0f} MB")
+    times = f"cache about {_time(report.cache_seconds)}, training about {_time(report.training_seconds)}"
+    report.add("ok", "time", times)
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
+    return f"{seconds / size:.0f} {unit}"
 
 
 def show(report: Report) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from fdamed.core.progress import console
 
     out = console()
-    table = Table("", "check", "what was found", title="fdamed doctor")
-    marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+    table = Table("", "check", "result", title="fdamed doctor")
+    marks = {"ok": Text("ok", "green"), "warn": Text("warn", "yellow"), "fail": Text("FAIL", "red")}
     for check in report.checks:
-        table.add_row(marks[check["status"]], check["check"], check["detail"].replace("[", r"\["))
+        table.add_row(marks[check["status"]], check["check"], Text(check["detail"]))
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
     out.print(table)
     if report.clients:
-        sizes = Table("hospital", "images", "patients", "positive", "train", "adapt", "val", "test")
+        sizes = Table("hospital", "images", "patients", "positive", *SPLITS)
         for client, entry in report.clients.items():
-            splits = [entry["splits"][s] for s in ("train", "adapt", "val", "test")]
-            sizes.add_row(client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}", *splits)
+            counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
+            sizes.add_row(*counts, *entry["splits"].values())
         out.print(sizes)
     if report.patients_shared:
         out.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))
