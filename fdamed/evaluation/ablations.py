@@ -10,7 +10,7 @@ import pandas as pd
 
 from fdamed.config.runs import Run
 from fdamed.evaluation.intervals import Interval, over_seeds
-from fdamed.evaluation.run_tables import ALL_TARGETS, HEADLINE, at_target, clipped
+from fdamed.evaluation.run_tables import ALL_TARGETS, HEADLINE, at_target, interval_table
 
 if TYPE_CHECKING:
     from fdamed.config.runs import Swept
@@ -22,11 +22,11 @@ LOGARITHMIC = frozenset({"labeled"})
 
 @dataclass(frozen=True)
 class Sweep:
-    """All runs that go over the same options."""
+    """All runs that vary the same options."""
 
     options: tuple[str, ...]
     runs: Mapping[str, Mapping[tuple[Value, ...], str]]
-    """Run of the configuration -> values -> the run that was made of it."""
+    """Run of the configuration -> values -> the expanded run."""
 
     @property
     def name(self) -> str:
@@ -74,20 +74,19 @@ def sweep_table(
     targets: Sequence[str],
     metrics: Sequence[str] = HEADLINE,
 ) -> pd.DataFrame:
-    """One row a target, run, value and metric: mean, low, high, seeds over the runs of every sweep."""
-    none = Interval(None, None, 0)
-    rows = []
-    for sweep in found:
-        for target in targets:
-            for run, cells in sweep.runs.items():
-                for values in sorted(cells, key=_order):
-                    for metric in metrics:
-                        score = summary.get((target, cells[values], metric), none)
-                        value = "; ".join(str(v) for v in values)
-                        head = ("; ".join(sweep.options), target, run, value, metric)
-                        rows.append((*head, score.mean, *clipped(score), score.n))
-    columns = ["option", "target", "run", "value", "metric", "mean", "low", "high", "seeds"]
-    return pd.DataFrame(rows, columns=columns).astype({"mean": "float64", "low": "float64", "high": "float64"})
+    """One row per target, run, value and metric: mean, low, high, seeds over the runs of every sweep."""
+    rows = [
+        (
+            ("; ".join(sweep.options), target, run, "; ".join(map(str, values)), metric),
+            summary.get((target, cells[values], metric), Interval(None, None, 0)),
+        )
+        for sweep in found
+        for target in targets
+        for run, cells in sweep.runs.items()
+        for values in sorted(cells, key=_order)
+        for metric in metrics
+    ]
+    return interval_table(["option", "target", "run", "value", "metric"], rows)
 
 
 @dataclass(frozen=True)
@@ -101,29 +100,29 @@ class Gain:
     """Of the difference, over the seeds that both have."""
 
 
+def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
+    """Run with auxiliary heads -> the run that differs from it in nothing else, if there is one."""
+
+    def rest(run: Run) -> str:
+        return str(sorted(run.model_dump(mode="json", exclude={"auxiliary", "sweep"}).items()))
+
+    bases = {rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
+    return {n: bases[rest(r)] for n, r in runs.items() if r.auxiliary is not None and rest(r) in bases}
+
+
 def families(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """Base -> the runs that add heads to it and change nothing else; only bases with at least two such runs."""
-    bases = {_rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
+    """Base -> the runs that only add heads to it, all with the same alpha; only bases with at least two such runs."""
     out: dict[str, dict[float, list[str]]] = {}
-    for name, run in runs.items():
-        if run.auxiliary is not None and _rest(run) in bases:
-            out.setdefault(bases[_rest(run)], {}).setdefault(run.auxiliary.alpha, []).append(name)
+    for name, base in without_heads(runs).items():
+        auxiliary = runs[name].auxiliary
+        if auxiliary is not None:
+            out.setdefault(base, {}).setdefault(auxiliary.alpha, []).append(name)
     best = {base: max(alphas.values(), key=len) for base, alphas in out.items()}
     return {base: members for base, members in best.items() if len(members) > 1}
 
 
-def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
-    """Run with auxiliary heads -> the run that differs from it in nothing else, where there is one."""
-    bases = {_rest(run): name for name, run in reversed(list(runs.items())) if run.auxiliary is None}
-    return {n: bases[_rest(r)] for n, r in runs.items() if r.auxiliary is not None and _rest(r) in bases}
-
-
-def _rest(run: Run) -> str:
-    return str(sorted(run.model_dump(mode="json", exclude={"auxiliary", "sweep"}).items()))
-
-
 def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, target: str) -> list[Gain]:
-    """The gain of every run with heads at `target` (or over all of them), fewest heads first."""
+    """The gain of every run with heads at `target` (or over all targets), fewest heads first."""
     here = at_target(scores)
     here = here[here["metric"] == metric]
     if target != ALL_TARGETS:
@@ -133,13 +132,12 @@ def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, 
     for base, members in families(runs).items():
         for name in members:
             auxiliary = runs[name].auxiliary
-            heads = auxiliary.heads if auxiliary else ()
-            out.append(Gain(base, name, heads, _difference(table, name, base)))
+            out.append(Gain(base, name, auxiliary.heads if auxiliary else (), _difference(table, name, base)))
     return sorted(out, key=lambda g: (g.base, len(g.heads)))
 
 
 def _difference(table: pd.DataFrame, run: str, base: str) -> Interval:
-    """Within seed and target first, then the mean of the targets that a whole seed has."""
+    """The difference within seed and target, then the mean over the targets of complete seeds."""
     if run not in table or base not in table:
         return Interval(None, None, 0)
     seeds = (table[run] - table[base]).groupby("seed").agg(["mean", "count"])
@@ -148,7 +146,7 @@ def _difference(table: pd.DataFrame, run: str, base: str) -> Interval:
 
 
 def gain_table(entries: Sequence[Gain], target: str, metric: str) -> pd.DataFrame:
-    """One row a run: heads, gain, low, high, seeds."""
+    """One row per run: heads, gain, low, high, seeds."""
     rows = [
         (target, g.base, g.run, " + ".join(g.heads), metric, g.score.mean, g.score.low, g.score.high, g.score.n)
         for g in entries

@@ -35,18 +35,18 @@ Runs = Mapping[str, Mapping[int, int]]
 """Run -> seed -> row of the scores."""
 SHARES = frozenset({"acc", "balanced_acc", "sensitivity", "specificity", "sens_at_spec90"})
 MAIN = ("auc", "acc")
-"""Scores of which every two runs are compared; of the others, every run with the reference."""
+"""Scores by which every two runs are compared; by the others, every run with the reference."""
 
 
 def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) -> dict[str, Scored]:
-    """Score -> values and covariance over patients, where they can be told; chances (R, n) or (R, n, C).
+    """Score -> values and covariance over patients, where defined; chances (R, n) or (R, n, C).
 
-    AUC and accuracy have a variance in closed form; the others take the bootstrap's.
+    AUC and accuracy have a variance in closed form; the others use the bootstrap's.
     """
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
     if chances.ndim == 3:
         _, owner = np.unique(patient, return_inverse=True)
-        closed = {"acc": share_of(chances.argmax(axis=2) == y, owner)}
+        closed = {"acc": share_of(_hits(y, chances), owner)}
     else:
         closed = {"auc": auc_of(y, chances, patient), "acc": accuracy_of(y, chances, patient)}
     known = {name: found for name, found in closed.items() if found is not None}
@@ -62,21 +62,21 @@ def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[s
 def pairs(
     found: Mapping[str, Scored], runs: Runs, reference: str, frame: pd.DataFrame, chances: NDArray[np.float64]
 ) -> list[dict[str, Any]]:
-    """Every two runs by the seeds that both have; p-values also as Holm corrects them over all pairs of a score."""
-    hits = _hits(frame, chances)
+    """Every two runs with the seeds that both have; `p_holm` is corrected over all pairs of a score."""
+    hits = _hits(frame["y"].to_numpy(), chances)
+    single = not frame["patient"].duplicated().any()  # McNemar's test needs independent images
     out = []
     for metric, values in found.items():
-        chosen = [(a, b) for a, b in combinations(runs, 2) if metric in MAIN or reference in (a, b)]
         rows = []
-        for a, b in chosen:
+        for a, b in combinations(runs, 2):
             seeds = [s for s in runs[a] if s in runs[b]]
-            if not seeds:
+            if not seeds or (metric not in MAIN and reference not in (a, b)):
                 continue
             first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
             row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
             row |= asdict(difference(values, first, second)) | _effects(metric, values, first, second)
             if metric == "acc":
-                row["mcnemar"] = _mcnemar(hits, first, second)
+                row["mcnemar"] = _mcnemar(hits, first, second) if single else None
             rows.append(row)
         for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
             row["p_holm"] = p
@@ -84,25 +84,19 @@ def pairs(
     return out
 
 
-def _hits(frame: pd.DataFrame, chances: NDArray[np.float64]) -> NDArray[np.bool_] | None:
-    """(R, n): which images are judged rightly, where every patient has one; images of one patient are no trials."""
-    if frame["patient"].duplicated().any():
-        return None
-    y = frame["y"].to_numpy()
-    right = chances.argmax(axis=2) == y if chances.ndim == 3 else (chances >= THRESHOLD) == (y == 1)
-    return np.asarray(right)
+def _hits(y: NDArray[np.int64], chances: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(R, n): which images each model classifies correctly."""
+    return np.asarray(chances.argmax(axis=2) == y if chances.ndim == 3 else (chances >= THRESHOLD) == (y == 1))
 
 
-def _mcnemar(hits: NDArray[np.bool_] | None, first: Sequence[int], second: Sequence[int]) -> float | None:
-    """The largest of the seeds' p-values: small only if the two differ with every seed."""
-    if hits is None:
-        return None
-    both = zip(first, second, strict=True)
-    return max(mcnemar(int((hits[a] & ~hits[b]).sum()), int((hits[b] & ~hits[a]).sum())) for a, b in both)
+def _mcnemar(hits: NDArray[np.bool_], first: Sequence[int], second: Sequence[int]) -> float:
+    """The largest p-value of the seeds: small only if the two runs differ with every seed."""
+    both = zip(hits[list(first)], hits[list(second)], strict=True)
+    return max(mcnemar(int((a & ~b).sum()), int((b & ~a).sum())) for a, b in both)
 
 
 def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence[int]) -> dict[str, float | None]:
-    """Cohen's h of shares, distance of d' of AUCs, Cliff's delta over seeds where there are several."""
+    """Cohen's h of shares, difference of d' of AUCs, Cliff's delta over several seeds."""
     a, b = values.value[list(first)], values.value[list(second)]
     out: dict[str, float | None] = {"cliffs_delta": cliffs_delta(a, b) if len(a) > 1 else None}
     if metric in SHARES:
@@ -127,13 +121,13 @@ class Ranking:
     """Best first, as `names`."""
     sets: int
     p: float
-    """Friedman's test, Iman and Davenport's form: as unequal by chance."""
+    """Of Friedman's test in Iman and Davenport's form."""
     apart: float
-    """Nemenyi's critical difference: mean ranks nearer than this cannot be told apart."""
+    """Nemenyi's critical difference: closer mean ranks do not differ significantly."""
 
     @property
     def cliques(self) -> list[tuple[int, int]]:
-        """First and last place of the longest runs of methods that cannot be told apart."""
+        """First and last place of the longest groups of methods that do not differ significantly."""
         found: list[tuple[int, int]] = []
         for i, rank in enumerate(self.ranks):
             last = max(j for j, other in enumerate(self.ranks) if other - rank < self.apart)
@@ -142,7 +136,7 @@ class Ranking:
         return found
 
 
-def ranking(names: Sequence[str], scores: ArrayLike, level: float = LEVEL) -> Ranking | None:
+def ranking(names: Sequence[str], scores: ArrayLike) -> Ranking | None:
     """From scores (N data sets, k methods), higher is better; None with fewer than two of either."""
     from scipy.stats import f, rankdata, studentized_range
 
@@ -156,12 +150,7 @@ def ranking(names: Sequence[str], scores: ArrayLike, level: float = LEVEL) -> Ra
     chi2 = 12 * n / (k * (k + 1)) * (float((mean**2).sum()) - k * (k + 1) ** 2 / 4)
     rest = n * (k - 1) - chi2
     p = 0.0 if rest <= 0 else float(f.sf((n - 1) * chi2 / rest, k - 1, (k - 1) * (n - 1)))
-    q = float(studentized_range.ppf(level, k, math.inf)) / math.sqrt(2)
+    q = float(studentized_range.ppf(LEVEL, k, math.inf)) / math.sqrt(2)
     order = np.argsort(mean, kind="stable")
-    return Ranking(
-        tuple(names[i] for i in order),
-        tuple(float(mean[i]) for i in order),
-        n,
-        p,
-        q * math.sqrt(k * (k + 1) / (6 * n)),
-    )
+    ranks = tuple(float(mean[i]) for i in order)
+    return Ranking(tuple(names[i] for i in order), ranks, n, p, q * math.sqrt(k * (k + 1) / (6 * n)))

@@ -1,4 +1,4 @@
-"""A paper's cells beside ours: the last round, the mean of the last five, and where our curve crosses the number."""
+"""A paper's results beside ours: the last round, the mean of the last five, and where our curve crosses the paper's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from fdamed.config.study import Published
 
 Curve = dict[int, float]
-"""Round -> score in per cent, for the rounds that were judged."""
+"""Round -> score in percent, for the evaluated rounds."""
 LAST = 5
 """Rounds whose mean smooths the end of a curve."""
 CLOSE = 2.5
-"""Points within which a cell counts as reached."""
+"""Points within which a result counts as reproduced."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a paper and what came out here, all in per cent."""
+    """One result of a paper and ours, in percent."""
 
     run: str
     target: str
@@ -33,9 +33,9 @@ class Cell:
     last: Interval
     last_five: Interval
     crossed: int | None
-    """Where the mean curve falls below the paper's figure after its peak; if it never does, where it gets there."""
+    """The round in which the mean curve falls below the paper's result after its peak, or else first reaches it."""
     curve: Curve
-    """Mean over the seeds, for the rounds that all of them judged."""
+    """Mean over the seeds, for the rounds that all of them evaluated."""
 
     @property
     def apart(self) -> float | None:
@@ -44,11 +44,11 @@ class Cell:
 
 
 def cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
-    """Every figure of the paper, run here or not, in the order of the configuration."""
+    """Every result of the paper, run here or not, in the order of the configuration."""
     curves: dict[tuple[str, str], list[Curve]] = {}
     for record in records:
-        judged = [(int(row["round"]), row.get(f"test/{published.metric}")) for row in record.rounds]
-        curve = {r: 100 * float(v) for r, v in judged if v is not None}
+        scores = {int(row["round"]): row.get(f"test/{published.metric}") for row in record.rounds}
+        curve = {r: 100 * float(v) for r, v in scores.items() if v is not None}
         curves.setdefault((record.run, record.target), []).append(curve)
     out = []
     for run, value in published.values.items():
@@ -76,13 +76,13 @@ def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
 
 
 def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
-    """How many of the cells that ran end so close to the paper, and how many ran."""
+    """How many of our results are that close to the paper, and how many there are."""
     ran = [abs(c.apart) for c in found if c.apart is not None]
     return sum(a <= points for a in ran), len(ran)
 
 
 def table(found: list[Cell]) -> pd.DataFrame:
-    """One row a cell, for the files beside the page."""
+    """One row per result of the paper."""
     rows = [
         (c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.last_five.mean, c.apart, c.crossed)
         for c in found

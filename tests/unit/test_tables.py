@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.config.loader import load
+from fdamed.config.privacy import local_steps
 from fdamed.config.runs import Swept
-from fdamed.config.study import Model, Recipe
+from fdamed.config.study import Model
 from fdamed.core.disclosure import LOCAL, counts, hides, shareable, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
@@ -294,9 +295,8 @@ def test_the_score_at_the_chosen_round_is_a_mean_over_seeds(tmp_path: Path) -> N
 
 
 def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
-    recipe = Recipe(lr=0.1, batch=32, epochs=2)
     # 65 = 32 + 32 + 1, and a last batch of one is left out.
-    assert [protocol.steps(n, recipe) for n in (64, 65, 66, 1)] == [4, 4, 6, 2]
+    assert [local_steps(n, batch=32, epochs=2) for n in (64, 65, 66, 1)] == [4, 4, 6, 2]
 
 
 def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> None:
