@@ -28,12 +28,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fediir": ("fediir", {}),
     "fedgtst": ("fedgtst", {}),
     "xi 0": ("fedgtst", {"xi": 0.0}),
-    "probes": ("fedgtst", {"hessian": "probes"}),
     "exact": ("fedgtst", {"hessian": "exact"}),
     "full": ("fedgtst", {"guide": "full"}),
     "full, exact": ("fedgtst", {"guide": "full", "hessian": "exact"}),
-    "last, exact": ("fedgtst", {"params": "last", "hessian": "exact"}),
-    "last, full, exact": ("fedgtst", {"params": "last", "guide": "full", "hessian": "exact"}),
 }
 
 

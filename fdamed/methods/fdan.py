@@ -3,10 +3,10 @@
 Source i minimizes cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the target lambda MMD^2; lambda ramps up as
 in DANN; theta + sum_i n_i/n Delta_i + Delta_T.
 
-On the wire, `fourier` (default): means over all images of random features whose inner products are the kernels, drawn
-from the study's seed and so never sent: 2 (K + 1) M bytes a round and 40 F bytes for each mean, no features. The target
-looks at the sources' means of the round before. `features` (published): the kernels are evaluated at the server, 16 b d
-bytes of features and gradients for each pair and step.
+Sent, with `wire: fourier` (default): means over all images of random features whose inner products are the kernels;
+their frequencies are drawn from the study's seed and never sent: 2 (K + 1) M bytes a round and 40 F bytes for each mean,
+no features. The target aligns with the sources' means of the round before. `features` (published): the kernels are
+evaluated at the server, 16 b d bytes of features and gradients for each pair and step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, combined, progress, shown
-from fdamed.methods._shared.averaging import average_models
-from fdamed.methods._shared.feature_exchange import STEPS, Start, exchange
+from fdamed.methods._shared.adversarial_training import (
+    Batch,
+    Local,
+    all_batches,
+    combined,
+    progress,
+    training_features,
+)
+from fdamed.methods._shared.averaging import average_models, log_loss
+from fdamed.methods._shared.feature_exchange import STEPS, aligned_by_exchange
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.ops.aggregation import mean
@@ -31,8 +38,8 @@ from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 
 
 @message
-class Approach:
-    """A model, and the mean of random features (5, 2 F) under bandwidth h that the other side has; none: empty."""
+class Align:
+    """A model, and the other side's mean of random features (5, 2 F) under bandwidth h; empty: none."""
 
     x: Weights
     m: Statistic
@@ -43,7 +50,7 @@ class Approach:
 
 
 @message
-class Approached:
+class Aligned:
     """The hospital's own mean with its bandwidth."""
 
     g: Update
@@ -63,8 +70,8 @@ class State:
 
 
 @step("fdan.align")
-def approach(client: Client, ask: Approach) -> Approached:
-    """A source: its task and the way to the target's mean; its own mean is that of the features it trained on."""
+def align(client: Client, ask: Align) -> Aligned:
+    """A source: its task and the distance to the target's mean; it sends the mean of the features it trained on."""
     client.model.load(ask.x)
     omega = _frequencies(client, ask.frequencies)
     own = torch.zeros(KERNELS, 2 * ask.frequencies)
@@ -76,23 +83,23 @@ def approach(client: Client, ask: Approach) -> Approached:
         task = local.task(f, batch)
         if not ask.h > 0.0:
             return task
-        m = fourier(f, omega, _spread(f, ask.h))
+        m = fourier(f, omega, _bandwidth(f, ask.h))
         own, seen = own + len(f) * m.detach().cpu(), seen + len(f)
         return task + ask.pull * fourier_mmd(m, ask.m.to(f.device))
 
     loss = local.epochs(objective)
-    return Approached(g=client.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(client.data), loss=loss)
+    return Aligned(g=client.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(client.data), loss=loss)
 
 
 @step("fdan.embed")
-def portray(client: Client, ask: Approach) -> Approached:
-    """The target: the mean of its features under x, and its way to the sources' mean of the round before.
+def embed(client: Client, ask: Align) -> Aligned:
+    """The target: the mean of its features under x, then training towards the sources' mean of the round before.
 
-    One image has no bandwidth, and its mean would be a patient's features: nothing is told.
+    One image has no bandwidth, and its mean would be a patient's features: then zeros are sent.
     """
     client.model.load(ask.x)
     omega = _frequencies(client, ask.frequencies)
-    rows = [shown(client, batch.x) for batch in all_batches(client, client.rng.child("portrait"))]
+    rows = [training_features(client, batch.x) for batch in all_batches(client, client.rng.child("portrait"))]
     f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(client.model.layout).d)
     h = bandwidth(f_t)
     m = fourier(f_t, omega, h).cpu() if h > 0.0 else torch.zeros(KERNELS, 2 * ask.frequencies)
@@ -100,15 +107,14 @@ def portray(client: Client, ask: Approach) -> Approached:
     if ask.m.numel() and ask.h > 0.0 and h > 0.0:
         theirs = ask.m.to(omega.device)
         local = Local(client, (), ask.pace)
-        loss = local.epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, _spread(f, ask.h)), theirs))
-    return Approached(g=client.model.read().sub_(ask.x), m=m, h=h, n=len(client.data), loss=loss)
+        loss = local.epochs(lambda f, batch: ask.pull * fourier_mmd(fourier(f, omega, _bandwidth(f, ask.h)), theirs))
+    return Aligned(g=client.model.read().sub_(ask.x), m=m, h=h, n=len(client.data), loss=loss)
 
 
-def _spread(f: Tensor, h: float) -> float:
+def _bandwidth(f: Tensor, h: float) -> float:
     """The batch's own bandwidth, a constant; h where it has none.
 
-    Each side is seen in units of its own spread: under the other side's bandwidth of a round ago, features that grow
-    with the task would be held at the size that they had then.
+    Under the other side's bandwidth of a round ago, features that grow with the task would be held at their old size.
     """
     return bandwidth(f.detach()) or h
 
@@ -124,22 +130,23 @@ class FDan(Method[State]):
     title: ClassVar[str] = "f-DAN"
     paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Long et al. 2015"
     target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "with `wire: features` the server sees every batch, and each source's distance is told"
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, approach, portray, *STEPS)
+    needs_each: ClassVar[str] = (
+        "with `wire: features` the server sees every batch, and each source's distance is logged"
+    )
+    steps: ClassVar[tuple[Step, ...]] = (train_locally, align, embed, *STEPS)
     state: ClassVar[type] = State
 
     weight: float = option(0.1, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
     wire: Literal["fourier", "features"] = option(
-        "fourier", "what crosses: means of random features, or (published) features of every batch"
+        "fourier", "what is sent: means of random features, or (published) features of every batch"
     )
     target_pace: float = option(
         0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
     )
     frequencies: int = option(64, "random features of each kernel (wire = fourier)", low=1)
-    limit: int = option(0, "steps of a round (wire = features); 0: the sources' epochs", low=0)
 
     def asks(self) -> tuple[Step, ...]:
-        return (train_locally, approach, portray) if self.wire == "fourier" else (train_locally, *STEPS)
+        return (train_locally, align, embed) if self.wire == "fourier" else (train_locally, *STEPS)
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, m=torch.empty(0), h=0.0)
@@ -148,33 +155,14 @@ class FDan(Method[State]):
         return state.x
 
     def round(self, state: State, server: Server) -> State:
-        lam = self.weight * progress(server.round, server.rounds)
+        ramp = progress(server.round, server.rounds)
+        lam, pace = self.weight * ramp, self.target_pace * ramp
         server.log({"lambda": lam})
         if lam == 0.0:
             return State(x=average_models(server, Model(x=state.x)).x, m=state.m, h=state.h)
-        return self._features(state, server, lam) if self.wire == "features" else self._means(state, server, lam)
+        if self.wire == "fourier":
+            return self._with_means(state, server, lam, pace)
 
-    def _means(self, state: State, server: Server, lam: float) -> State:
-        pace = self.target_pace * progress(server.round, server.rounds)
-
-        def towards(m: Tensor, h: float) -> Approach:
-            return Approach(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
-
-        t = server.ask(server.target, portray, towards(state.m, state.h))
-        s = server.ask_all(server.sources, approach, towards(t.m, t.h))
-        if not s:
-            return state
-        n = [float(r.n) for r in s.values()]
-        server.log({"train/loss": sum(r.n * r.loss for r in s.values()) / sum(n)})
-        for source, r in s.items():
-            server.log({f"mmd/{source}": float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None})
-        moved = state.m.numel() > 0 and state.h > 0.0 and t.h > 0.0
-        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if moved else None)
-        # The mean of the pairs' losses pulls the target to the mean of the sources' means.
-        m = mean([r.m.flatten() for r in s.values()], [1.0] * len(s)).view(KERNELS, -1)
-        return State(x=x, m=m, h=t.h)
-
-    def _features(self, state: State, server: Server, lam: float) -> State:
         def critic(source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
             a, b = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
             loss = mmd(a, b)
@@ -182,12 +170,23 @@ class FDan(Method[State]):
             g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
             return g_s, g_t
 
-        pace = self.target_pace * progress(server.round, server.rounds)
-        ask = Start(x=state.x, d=torch.empty(0), rates=torch.zeros(3), pace=pace, apart=0, on_f=1)
-        s, t = exchange(server, ask, critic, self.limit)
+        x = aligned_by_exchange(server, state.x, pace, critic)
+        return state if x is None else State(x=x, m=state.m, h=state.h)
+
+    def _with_means(self, state: State, server: Server, lam: float, pace: float) -> State:
+        def question(m: Tensor, h: float) -> Align:
+            return Align(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
+
+        t = server.ask(server.target, embed, question(state.m, state.h))
+        s = server.ask_all(server.sources, align, question(t.m, t.h))
         if not s:
             return state
+        log_loss(server, s)
+        for source, r in s.items():
+            server.log({f"mmd/{source}": float(fourier_mmd(r.m, t.m)) if t.h > 0.0 else None})
+        moved = state.m.numel() > 0 and state.h > 0.0 and t.h > 0.0
         n = [float(r.n) for r in s.values()]
-        server.log({"train/loss": next(iter(s.values())).loss})
-        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if t.n else None)
-        return State(x=x, m=state.m, h=state.h)
+        x = combined(state.x, server.layout, [r.g for r in s.values()], n, t.g if moved else None)
+        # The mean of the pairs' losses pulls the target to the mean of the sources' means.
+        m = mean([r.m.flatten() for r in s.values()], [1.0] * len(s)).view(KERNELS, -1)
+        return State(x=x, m=m, h=t.h)

@@ -1,18 +1,23 @@
 """FedGTST (Ma et al., NeurIPS 2024), Algorithm 1: the sources' Jacobian norms are tuned to one guide norm.
 
-Source k minimizes L_k + xi (|J_k| - gamma)^2 with J_k the gradient of L_k and gamma the largest norm that any source
-told in the round before; a tenth of all sources (phi) also train plainly and tell the larger of both norms, so that the
-guide does not shrink. The first round has no guide and is plain. Then the models are averaged, all alike (Eq. 2).
+Source k minimizes L_k + xi (|J_k| - gamma)^2 (Eq. 10) with J_k the gradient of L_k and gamma the largest norm that any
+source sent in the round before; a tenth of all sources (phi) also train without the regularizer and send the larger of
+both norms, so that the guide does not shrink. The first round has no guide. Models are averaged uniformly (Eq. 2).
 
-On the wire: FedAvg's models, the guide and six settings down (56 bytes), a norm up (8 bytes). The three things that the
-paper leaves open, and how H J / |J| is computed, are in decision 0016.
+The regularizer's gradient is c H v with v = J / |J| and c = 2 xi (|J| - gamma). H v comes from differentiating twice
+(`exact`) or from one difference of gradients on the same batch, c (g(w) - g(w - r v)) / r: two plain passes in all. It
+is taken downhill because the step goes there: across the kinks of ReLU, differences uphill are far from the derivative.
+
+Sent: FedAvg's models, the guide and four settings down (40 bytes), a norm up (8 bytes). What the paper leaves open is in
+decision 0016.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
@@ -25,38 +30,38 @@ from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Weights,
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
-from fdamed.methods._shared.full_gradient import gradient_at, mean_gradient, note_norms, watch
+from fdamed.methods._shared.full_gradient import full_gradient, log_jacobians, mean_gradient
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite, train_locally
-from fdamed.models.gradient_norm import Steepness, last_block, length
+from fdamed.models.flat import FlatModel, view_of
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import fit
 
 log = logging.getLogger(__name__)
 NONE = -1.0
-"""A norm that is not there: no guide yet, or a norm that is not finite."""
-GUIDES = ("path", "end", "start", "batch")
-PROBES = {"exact": 0, "probe": 1, "probes": 2}
+"""A norm that is missing: no guide yet, or a norm that is not finite."""
+REACH = 0.1
+"""r, the norm of the step to the second gradient; shorter ones are noisier."""
+TINY = 1e-12
+"""Added under the square root, so that the norm of a zero gradient has a derivative."""
 FAR = 10.0
-"""Times the median: from here on the log names a guide that runs away from most of the sources."""
+"""Medians above which the log warns of the guide."""
 
 
 @message
 class Guided:
-    """h_{p-1}, gamma_{p-1}, and how to train: see the options of FedGTST; `plain`: k is in phi."""
+    """h_{p-1}, gamma_{p-1}, and how to train: see the options of FedGTST; `plain`: k is in phi; counts are 0 or 1."""
 
     x: Weights
     gamma: Scalar
     xi: Scalar
-    reach: Scalar
-    probes: Count
-    last: Count
-    guide: Count
+    exact: Count
+    full: Count
     plain: Count
 
 
 @message
-class Steep:
-    """h_k, and gamma_k, the norm that it tells."""
+class Trained:
+    """h_k and its norm gamma_k."""
 
     x: Weights
     n: Count
@@ -72,43 +77,104 @@ class State:
     gamma: Scalar
 
 
+@dataclass
+class RegularizedGradient:
+    """Adds the gradient of L + xi (|J| - gamma)^2 of each batch to the players' gradients, and sums up J."""
+
+    players: Sequence[FlatModel]
+    """The network, whose gradient is J, and the heads that train with it."""
+    xi: float
+    gamma: float | None
+    """The guide norm; None: the plain loss."""
+    exact: bool
+    reach: float = REACH
+    total: Tensor = field(init=False)
+    """(P,): the sum of the batches' J."""
+    steps: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.total = torch.zeros_like(self.players[0].grad)
+
+    def __call__(self, objective: Callable[[], Tensor]) -> Tensor:
+        """The loss of one batch; `objective` computes it under the current weights and may be called twice."""
+        self.steps += 1
+        if self.gamma is None or self.xi == 0.0:
+            value = objective()
+            value.backward()  # type: ignore[no-untyped-call]
+            self.total.add_(self.players[0].grad)
+            return value.detach()
+        if self.exact:
+            return self._by_second_derivative(objective, self.gamma)
+        return self._by_difference(objective, self.gamma)
+
+    @property
+    def path_norm(self) -> float:
+        """|mean over the batches of J|."""
+        return norm_of(self.total / max(1, self.steps))
+
+    def _by_difference(self, objective: Callable[[], Tensor], gamma: float) -> Tensor:
+        model = self.players[0]
+        value = objective()
+        value.backward()  # type: ignore[no-untyped-call]
+        self.total.add_(model.grad)
+        norm = norm_of(model.grad)
+        c = 2.0 * self.xi * (norm - gamma) / self.reach
+        if c == 0.0:
+            return value.detach()
+        before = model.theta.clone()  # with the running statistics of this batch, which must not move again
+        model.trainable.sub_(model.grad, alpha=self.reach / norm)
+        for player in self.players:
+            player.grad.mul_(1.0 + c)
+        (-c * objective()).backward()  # type: ignore[no-untyped-call]
+        model.theta.copy_(before)
+        return value.detach()
+
+    def _by_second_derivative(self, objective: Callable[[], Tensor], gamma: float) -> Tensor:
+        model = self.players[0]
+        named, parts = dict(model.module.named_parameters()), model.layout.parameters
+        value = objective()
+        j = torch.autograd.grad(value, [named[s.name] for s in parts], create_graph=True, allow_unused=True)
+        known = [(s, g) for s, g in zip(parts, j, strict=True) if g is not None]
+        norm = torch.sqrt(sum((g.square().sum() for _, g in known), torch.tensor(TINY, device=value.device)))
+        for s, g in known:
+            view_of(self.total, s).add_(g.detach())
+        (value + self.xi * (norm - gamma).square()).backward()  # type: ignore[no-untyped-call]
+        return value.detach()
+
+
+def norm_of(g: Tensor) -> float:
+    """sqrt(sum g^2 + 1e-12)."""
+    return math.sqrt(float(torch.linalg.vector_norm(g)) ** 2 + TINY)
+
+
 @step("fedgtst.train", draws=train_locally)
-def train_guided(client: Client, ask: Guided) -> Steep:
-    """Train towards the guide, in phi also plainly; the model that is sent is always the guided one."""
+def train_guided(client: Client, ask: Guided) -> Trained:
+    """Train towards the guide, in phi also without it; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0
-    if guided and ask.probes and client.precision == "bfloat16":
+    if guided and not ask.exact and client.precision == "bfloat16":
         what = "differences of gradients drown in the rounding of bfloat16"
         raise FdamedError(what, f"hospital {client.name}", "Set `hessian: exact`, or `train.precision: float32`.")
-    std = NONE
-    if guided and ask.plain and GUIDES[ask.guide] != "start":  # else both trainings tell the same norm
-        std, _ = _train(client, ask, None, keep_heads=False)
-    reg, loss = _train(client, ask, ask.gamma if guided else None)
-    return Steep(x=client.model.read(), n=len(client.data), loss=loss, gamma=max(reg, std))
+    plain = _train(client, ask, None, keep_heads=False)[0] if guided and ask.plain else NONE
+    norm, loss = _train(client, ask, ask.gamma if guided else None)
+    return Trained(x=client.model.read(), n=len(client.data), loss=loss, gamma=max(norm, plain))
 
 
 def _train(client: Client, ask: Guided, gamma: float | None, keep_heads: bool = True) -> tuple[float, float]:
-    """Local training from h_{p-1} with the guide, None: without; the norm and the loss."""
+    """Local training from h_{p-1} with the guide, None: without -> the norm and the loss."""
     client.model.load(ask.x)
-    auxiliary, guide = auxiliary_tasks(client), GUIDES[ask.guide]
-    start = last_block(client.model.layout) if ask.last else 0
-    norm = length(mean_gradient(client, auxiliary, start)[start:]) if guide == "start" else NONE
+    auxiliary = auxiliary_tasks(client)
     players = (client.model, auxiliary.heads) if auxiliary else (client.model,)
-    path = torch.zeros_like(client.model.grad) if guide == "path" else None
-    steep = Steepness(players, ask.xi, gamma, ask.probes, ask.reach, start, path)
-    descend = steep if gamma is not None or guide in ("path", "batch") else None
+    gradient = RegularizedGradient(players, ask.xi, gamma, bool(ask.exact))
     outcome = fit(
         client.model,
         client.data,
         client.recipe,
         client.rng,
         auxiliary=auxiliary,
-        descend=descend,
+        descend=gradient,
         precision=client.precision,
     )
-    if guide == "end":
-        norm = length(mean_gradient(client, auxiliary, start)[start:])
-    elif guide != "start":
-        norm = steep.path_norm if guide == "path" else steep.mean_norm
+    norm = norm_of(mean_gradient(client, auxiliary)) if ask.full else gradient.path_norm
     if auxiliary and keep_heads:
         client.memory["heads"] = auxiliary.heads.read()
     return norm if math.isfinite(norm) else NONE, finite(client, outcome.loss)
@@ -121,27 +187,23 @@ class FedGTST(Method[State]):
     target_labels: ClassVar[bool] = False
     needs_each: ClassVar[str] = "its guide is the largest of the sources' norms, and a maximum is not a sum"
     asks_target: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (train_guided, gradient_at)
+    steps: ClassVar[tuple[Step, ...]] = (train_guided, full_gradient)
     state: ClassVar[type] = State
 
-    xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms told", low=0.0)
-    guide: Literal["path", "full", "batch"] = option(
-        "path",
-        "a source's norm: of the mean gradient of its steps, of one more pass over all images, or mean norm of steps",
+    xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms sent", low=0.0)
+    guide: Literal["path", "full"] = option(
+        "path", "a source's norm: of the mean gradient of its steps, or of one more pass over all images (line 6)"
     )
-    norm_at: Literal["end", "start"] = option("end", "where guide = full is taken: at the trained or the common model")
-    params: Literal["all", "last"] = option("all", "J over all parameters, or over the last block and the head")
-    hessian: Literal["probe", "probes", "exact"] = option(
-        "probe", "the regularizer's gradient by one gradient more, by two, or by differentiating twice"
+    hessian: Literal["probe", "exact"] = option(
+        "probe", "the regularizer's gradient by one gradient more, or by differentiating twice"
     )
-    reach: float = option(0.1, "length of a probe's step", low=1e-8)
     phi: float = option(0.1, "share of all sources that also train plainly; at least one", low=0.0, high=1.0)
     cap: float = option(0.0, "largest guide, in medians of the sources' norms; 0: none", low=0.0)
     weighting: Literal["uniform", "samples"] = option("uniform", "1/K as in Eq. 2, or by number of images")
-    watch: int = option(0, "rounds from one look at the sources' whole Jacobians to the next; 0: never", low=0)
+    watch: int = option(0, "rounds between two logs of the sources' whole Jacobians; 0: never", low=0)
 
     def asks(self) -> tuple[Step, ...]:
-        return (train_guided, gradient_at) if self.watch else (train_guided,)
+        return (train_guided, full_gradient) if self.watch else (train_guided,)
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, gamma=NONE)
@@ -150,40 +212,33 @@ class FedGTST(Method[State]):
         return state.x
 
     def round(self, state: State, server: Server) -> State:
-        watch(server, state.x, self.watch)
+        log_jacobians(server, state.x, self.watch)
         phi = server.draw("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))
-        plain, guided = self._question(state, plain=True), self._question(state, plain=False)
-        questions = {k: plain if k in phi else guided for k in server.participants}
-        h: dict[str, Steep] = server.ask_each(questions, train_guided)
+
+        def question(plain: bool) -> Guided:
+            exact, full = int(self.hessian == "exact"), int(self.guide == "full")
+            return Guided(x=state.x, gamma=state.gamma, xi=self.xi, exact=exact, full=full, plain=int(plain))
+
+        both = {plain: question(plain) for plain in (False, True)}
+        h: dict[str, Trained] = server.ask_each({k: both[k in phi] for k in server.participants}, train_guided)
         if not h:
             return state
         log_loss(server, h)
         weights = [float(r.n) for r in h.values()] if self.weighting == "samples" else None
         return State(x=mean([r.x for r in h.values()], weights), gamma=self._guide(server, h, state.gamma))
 
-    def _question(self, state: State, plain: bool) -> Guided:
-        return Guided(
-            x=state.x,
-            gamma=state.gamma,
-            xi=self.xi,
-            reach=self.reach,
-            probes=PROBES[self.hessian],
-            last=int(self.params == "last"),
-            guide=GUIDES.index(self.norm_at if self.guide == "full" else self.guide),
-            plain=int(plain),
-        )
-
-    def _guide(self, server: Server, h: Mapping[str, Steep], before: float) -> float:
-        """gamma_p = max_k gamma_k over the norms that are there; without any, the guide that was."""
+    def _guide(self, server: Server, h: Mapping[str, Trained], before: float) -> float:
+        """gamma_p = max_k gamma_k over the norms that were sent; without any, the guide of the round before."""
         gammas = [r.gamma for r in h.values() if math.isfinite(r.gamma) and r.gamma >= 0.0]
-        note_norms(server, gammas)
         if not gammas:
             return before
+        average = sum(gammas) / len(gammas)
+        spread = sum((g - average) ** 2 for g in gammas) / len(gammas)  # sigma^2 cannot be smaller
         gamma, middle = max(gammas), median(gammas)
         if gamma > FAR * middle:
-            told = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
-            log.warning("round %d: the largest Jacobian norm is %s", server.round, told)
+            by = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
+            log.warning("round %d: the largest Jacobian norm is %s", server.round, by)
         if self.cap:
             gamma = min(gamma, self.cap * middle)
-        server.log({"jacobian/guide": gamma})
+        server.log({"jacobian/norm": average, "jacobian/spread": spread, "jacobian/guide": gamma})
         return gamma

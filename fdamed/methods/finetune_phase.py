@@ -71,13 +71,13 @@ def _tune(client: Client, ask: Handover, part: Head | FlatModel) -> Trained:
         initialize_head(client.model.module, stream(client.seed, client.name, "head").torch)
     optimizer = Optimizer(part, client.recipe)
     if not (ask.fresh or ask.afresh):
-        optimizer.remember({k.removeprefix("tune."): v for k, v in client.memory.items() if k.startswith("tune.")})
+        optimizer.restore(client.memory, "tune.")
     loss = _frozen_loss if isinstance(part, Head) else None
     outcome = fit(
         client.model, client.data, client.recipe, client.rng, loss=loss, optimizer=optimizer, precision=client.precision
     )
     if not ask.afresh:
-        client.memory |= {f"tune.{k}": v.clone() for k, v in optimizer.memory().items()}
+        optimizer.keep(client.memory, "tune.")
     return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
 
 

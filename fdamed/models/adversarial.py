@@ -1,15 +1,9 @@
-"""Discriminators and other adversarial networks on features, with their losses (FADA, DANN).
-
-`Branches` is FADA's disentangler with its classifier. Its invariant branch is linear with a BatchNorm, so that
-classifier and branch together are one linear layer (`folded`) and the learned model keeps the network's own shape.
-The branches have half the feature's width, which gives the paper's 157 thousand parameters for four sources.
-"""
+"""Discriminators, and other small networks that train on a network's features, as flat models."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,52 +27,17 @@ class Discriminator(nn.Module):
         self.out = nn.Linear(width, 1)
         self.slope = slope
 
+    @classmethod
+    def on(cls, layout: Layout, width: int, depth: int, halved: bool) -> Discriminator:
+        """A discriminator of a network's features or of FADA's halves of them; with one layer it is leaky (FADA)."""
+        d = shape_of(layout).d
+        return cls(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
+
     def forward(self, f: Tensor) -> Tensor:
         for layer in self.layers:
             f = F.leaky_relu(layer(f), self.slope)
         logit: Tensor = self.out(f).squeeze(1)
         return logit
-
-
-class Branches(nn.Module):
-    """D and C: features (B, d) -> domain-invariant and domain-specific halves; the classifier reads the first."""
-
-    def __init__(self, d: int, classes: int) -> None:
-        super().__init__()
-        r = half(d)
-        self.invariant = nn.Linear(d, r)
-        self.invariant_norm = nn.BatchNorm1d(r, affine=False)
-        self.specific = nn.Linear(d, r)
-        self.specific_norm = nn.BatchNorm1d(r, affine=False)
-        self.classifier = nn.Linear(r, classes)
-
-    def forward(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        return self.invariant_norm(self.invariant(f)), torch.relu(self.specific_norm(self.specific(f)))
-
-
-class Mine(nn.Module):
-    """M: (f_di, f_ds) (B, r) -> score (B,), the critic of the mutual information (MINE)."""
-
-    def __init__(self, r: int) -> None:
-        super().__init__()
-        self.x = nn.Linear(r, half(r))
-        self.y = nn.Linear(r, half(r), bias=False)
-        self.out = nn.Linear(half(r), 1)
-
-    def forward(self, f_di: Tensor, f_ds: Tensor) -> Tensor:
-        score: Tensor = self.out(F.leaky_relu(self.x(f_di) + self.y(f_ds), 0.2)).squeeze(1)
-        return score
-
-
-class Opponents(nn.Module):
-    """Networks that stay at a source: class identifier CI, mutual-information critic M, reconstructor R."""
-
-    def __init__(self, d: int, classes: int) -> None:
-        super().__init__()
-        r = half(d)
-        self.identifier = nn.Linear(r, classes)
-        self.mine = Mine(r)
-        self.reconstructor = nn.Linear(2 * r, d)
 
 
 def count(module: nn.Module) -> int:
@@ -128,45 +87,6 @@ def frozen(module: nn.Module) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-@contextmanager
-def measured_anew(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """In training mode every BatchNorm resets its running statistics and averages them over the batches."""
-    norms = [n for m in modules for n in m.modules() if isinstance(n, nn.modules.batchnorm._BatchNorm)]
-    before = [n.momentum for n in norms]
-    for module in modules:
-        module.train()
-    for n in norms:
-        n.reset_running_stats()
-        n.momentum = None
-    try:
-        yield
-    finally:
-        for n, momentum in zip(norms, before, strict=True):
-            n.momentum = momentum
-
-
 def domain_loss(logit: Tensor, source: float) -> Tensor:
     """-mean log DI where `source` is 1, -mean log(1 - DI) where it is 0, stable for every logit."""
     return F.binary_cross_entropy_with_logits(logit.float(), torch.full_like(logit, source, dtype=torch.float32))
-
-
-def uniformity(logits: Tensor) -> Tensor:
-    """L_ent: cross-entropy to the uniform distribution, at least log C."""
-    return -F.log_softmax(logits.float(), dim=1).mean()
-
-
-def mutual_information(joint: Tensor, shuffled: Tensor) -> Tensor:
-    """Donsker-Varadhan: mean T(joint) - log mean exp T(shuffled), the largest score taken out of the exponentials."""
-    return joint.float().mean() - (torch.logsumexp(shuffled.float(), 0) - math.log(len(shuffled)))
-
-
-@torch.no_grad()
-def folded(branches: Branches) -> tuple[Tensor, Tensor]:
-    """Classifier and invariant branch as one layer: weight (C, d) and bias (C,), exact in evaluation mode."""
-    norm, c = branches.invariant_norm, branches.classifier
-    if norm.running_mean is None or norm.running_var is None:
-        raise TypeError("the invariant branch keeps no running statistics")
-    scaled = c.weight / torch.sqrt(norm.running_var + norm.eps)
-    weight = scaled @ branches.invariant.weight
-    bias = scaled @ (branches.invariant.bias - norm.running_mean) + c.bias
-    return weight, bias

@@ -11,7 +11,7 @@ from torch import Tensor
 from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel
-from fdamed.training.local import as_input, batches, jitter, noisy, taken
+from fdamed.training.local import batches, prepared
 from fdamed.training.optimizer import Optimizer
 
 
@@ -67,9 +67,7 @@ def outputs(
         model.load(vector)
         q = []
         for number, part in enumerate(rows):
-            x = as_input(taken(images, part, device))
-            if noise:
-                x = noisy(x, noise, rng.child("noise", number))
+            x = prepared(images, part, device, rng, number, noise=noise)
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
                 logits = model.module(x)
             q.append(torch.softmax(logits.float(), dim=1).cpu())
@@ -91,13 +89,11 @@ def distil(
             if not bool(lesson.weight[rows].any()):  # weight decay and momentum would move the model all the same
                 skipped += 1
                 continue
-            x, y = as_input(taken(lesson.images, rows, device)), lesson.label[rows].to(device)
-            if recipe.augment:
-                x = jitter(x, rng.child("augment", epoch, number))
-            if lesson.noise:
-                x = noisy(x, lesson.noise, rng.child("noise", epoch, number))
+            at = (epoch, number)
+            x = prepared(lesson.images, rows, device, rng, *at, augment=recipe.augment, noise=lesson.noise)
+            y = lesson.label[rows].to(device)
             if lesson.mixup:
-                x, y = mixed(x, y, lesson.mixup, rng.child("mixup", epoch, number))
+                x, y = mixed(x, y, lesson.mixup, rng.child("mixup", *at))
             model.grad.zero_()
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
                 logits = model.module(x)

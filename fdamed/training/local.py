@@ -91,13 +91,9 @@ def fit(
         order = rng.child("order", epoch)
         drawn = private.batches(recipe.batch, order) if private else batches(len(data), recipe.batch, order)
         for number, rows in enumerate(drawn):
-            x = as_input(taken(images, rows, device))
+            x = prepared(images, rows, device, rng, epoch, number, augment=recipe.augment, noise=data.noise)
             rows = rows.to(device)
             y = labels.index_select(0, rows)
-            if recipe.augment and len(x):
-                x = jitter(x, rng.child("augment", epoch, number))
-            if data.noise:
-                x = noisy(x, data.noise, rng.child("noise", epoch, number))
             if shift is None:
                 model.grad.zero_()
             else:
@@ -186,6 +182,16 @@ def as_input(images: Tensor) -> Tensor:
         return images
     stacked = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
     return stacked.to(torch.float32).div_(255.0)
+
+
+def prepared(
+    images: Tensor, rows: Tensor, device: torch.device, rng: Stream, *at: int, augment: bool = False, noise: float = 0.0
+) -> Tensor:
+    """The network's input for these rows, augmented and noised with the numbers of batch `at` (epoch and number)."""
+    x = as_input(taken(images, rows, device))
+    if augment and len(x):
+        x = jitter(x, rng.child("augment", *at))
+    return noisy(x, noise, rng.child("noise", *at)) if noise else x
 
 
 def noisy(x: Tensor, deviation: float, rng: Stream) -> Tensor:

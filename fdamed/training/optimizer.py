@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -62,12 +63,14 @@ class Optimizer:
                 maximize=False,
             )
 
-    def memory(self) -> dict[str, Tensor]:
-        """The moments, for a hospital that goes on with them in the next round."""
-        if self.mean is None or self.square is None:
-            return {}
-        return {"mean": self.mean, "square": self.square, "count": self.count}
+    def keep(self, memory: dict[str, Tensor], prefix: str) -> None:
+        """Copy the moments into a hospital's memory, for its next round."""
+        if self.mean is not None and self.square is not None:
+            moments = {"mean": self.mean, "square": self.square, "count": self.count}
+            memory |= {prefix + name: value.clone() for name, value in moments.items()}
 
-    def remember(self, memory: dict[str, Tensor]) -> None:
-        for name, value in memory.items():
-            getattr(self, name).copy_(value)
+    def restore(self, memory: Mapping[str, Tensor], prefix: str) -> None:
+        """Continue with the moments that `keep` left, if there are any."""
+        for name in ("mean", "square", "count"):
+            if prefix + name in memory:
+                getattr(self, name).copy_(memory[prefix + name])

@@ -81,8 +81,8 @@ def fdan(first: bool) -> Sides:
 def fada(first: bool) -> Sides:
     """III: 2 K M, (K + 1) M for the attention, 2 M for the target and M to settle it; branches M_D, DI on half of D."""
     m_d, di = 2 * perceptron(D, D // 2) + 4 * (4 * D // 2) + perceptron(D // 2, CLASSES), perceptron(D // 2, 2, 1)
-    down = M + 3 * 8 + 5 * 8 + (0 if first else m_d + di)
-    attention, settle = (K + 1) * (M + 3 * 8), M + m_d + 8
+    down = M + 3 * 8 + 4 * 8 + (0 if first else m_d + di)
+    attention, settle = (K + 1) * (M + 2 * 8), M + m_d + 8
     running = 4 * (2 * 8 + 4 * D // 2)
     return {
         "sources": (down, M + m_d + di + 3 * 8),
@@ -92,7 +92,7 @@ def fada(first: bool) -> Sides:
 
 def kd3a(first: bool) -> Sides:
     """(3 K + 1) M, and M more for a target that does not have h yet; 2 K + 1 and K + 1 weights and gains."""
-    down = 8 + K * M + 14 * 8 + 8 * (2 * K + 1) + (M if first else 0)
+    down = 8 + K * M + 4 * 8 + 8 * (2 * K + 1) + (M if first else 0)
     return {
         "sources": (M + 2 * 8, M + 2 * 8),
         "target": (down, 8 + M + 4 * 8 + 8 * (K + 1) + (8 if first else 0)),
@@ -117,7 +117,7 @@ FORMULAS: dict[str, list[Sides]] = {
     "fedgp_auto": [AUTO] * ROUNDS,
     "fedprox": [{"sources": (M + 2 * 8, TRAINED)}] * ROUNDS,
     "fedsr": [{"sources": (M + ENCODER + 5 * 8, TRAINED + ENCODER)}] * ROUNDS,
-    "fedgtst": [{"sources": (M + 7 * 8, TRAINED + 8)}] * ROUNDS,
+    "fedgtst": [{"sources": (M + 5 * 8, TRAINED + 8)}] * ROUNDS,
     "fediir": [{"sources": (M + HEAD + 8, TRAINED + HEAD + 8)}] * ROUNDS,
     "fedrf_tca": by_round(fedrf_tca),
     "finetune": [{"sources": (M, TRAINED), **ALONE}] * ROUNDS,

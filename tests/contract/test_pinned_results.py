@@ -26,9 +26,7 @@ REACHED = {
 }
 """What variants are built on, so that the code they choose has an effect in a small run."""
 NUMBERS: dict[str, list[dict[str, Any]]] = {
-    "fada": [{"attention_every": 2}, {"wire": "features", "limit": 1}],
-    "fdan": [{"wire": "features", "limit": 1}, {"frequencies": 16}],
-    "fdann": [{"wire": "features", "limit": 1}],
+    "fdan": [{"frequencies": 16}],
     "fedda": [{"beta": 0.25}, {"warmup": 1}],
     "fedda_auto": [{"warmup": 1}, {"pace": 0.5}],
     "fedgp": [{"beta": 0.25}, {"warmup": 1}],
@@ -39,7 +37,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "fedrf_tca": [{"warmup": 1}, {"T_C": 20}, {"noise": 0.1}, {"local_steps": 2}],
     "fedsr": [{"local_steps": 2}],
     "gp": [{"beta": 0.25}, {"warmup": 1}],
-    "kd3a": [{"images": 4}, {"lr_end": 0.005}],
+    "kd3a": [{"lr_end": 0.005}],
     "scaffold": [{"server_lr": 0.5}],
     "target_only": [{"server_step": 0.5}, {"warmup": 1}],
 }

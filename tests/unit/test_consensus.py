@@ -149,26 +149,6 @@ def test_more_teachers_never_lower_the_quality() -> None:
         assert table[s | 1 << k] >= table[s] - 1e-12
 
 
-def test_only_the_rule_of_summed_probability_elects_a_class_that_nobody_names() -> None:
-    q = torch.zeros(5, 1, 6, dtype=torch.float64)
-    for k in range(5):
-        q[k, 0, k], q[k, 0, 5] = 0.81, 0.19
-    assert (vote(q, 0.8).label.item(), vote(q, 0.8).supporters.item()) == (0, 1)
-    elected = vote(q, 0.8, "probability")
-    assert (elected.label.item(), elected.supporters.item()) == (5, 0)
-    assert elected.p[0].tolist() == pytest.approx([0.162] * 5 + [0.19])
-    assert qualities(q, 0.8, torch.ones(1, 5, dtype=torch.bool), 0.001, "probability").item() == pytest.approx(0.00019)
-
-
-def test_both_rules_agree_where_the_outputs_of_two_classes_leave_no_choice() -> None:
-    q = random_outputs(3, 50, 2)
-    one = qualities(q, 0.95, all_subsets(3), 0.001)
-    other = qualities(q, 0.95, all_subsets(3), 0.001, "probability")
-    alone = [1, 2, 4]
-    torch.testing.assert_close(one[alone], other[alone])
-    assert other[0].item() == 0.0
-
-
 def test_ties_go_to_the_lowest_class_and_the_gate_itself_is_closed() -> None:
     q = torch.tensor([[[0.1, 0.9]], [[0.9, 0.1]]], dtype=torch.float64)
     assert vote(q, 0.8).label.item() == 0

@@ -19,30 +19,20 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Batch, Game
+from fdamed.methods._shared.disentanglement import Mine, branches, folded_head, mutual_information, side_of, uniformity
 from fdamed.methods._shared.local_training import Moved
-from fdamed.methods.fada.attention import Candidate, Unsettled, settle, spread_of
-from fdamed.methods.fada.attention_weights import looseness
+from fdamed.methods.fada.attention import Candidate, Uncalibrated, feature_spread, inertia, recalibrate, within_share
 from fdamed.methods.fada.client import Adapt, adapt
-from fdamed.methods.fada.disentangle import Rates, branches, disentangle, opponents
 from fdamed.methods.fada.method import Fada
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.adversarial import (
-    Branches,
-    Discriminator,
-    Mine,
-    domain_loss,
-    folded,
-    frozen,
-    mutual_information,
-    uniformity,
-)
+from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
 from tests.unit.test_methods_by_hand import MOVES, SAMPLES, Scripted, X
 
 EMPTY = torch.empty(0)
-FULL = Rates(0.1, 1e-4, 0.01)
+FULL = (0.1, 1e-4, 0.01)
 
 
 def normal(*shape: int, name: str = "x") -> Tensor:
@@ -55,6 +45,14 @@ def federation(names: tuple[str, ...] = hospitals.NAMES, features: bool = False,
         site.recipe = site.recipe.model_copy(update={"batch": batch, "optimizer": "sgd"})
         if features:
             site.release = site.release | {"features"}
+    return server
+
+
+def with_six_images(server):
+    """Every source has as many images as the target."""
+    for name in server.sources:
+        data = clients_of(server)[name].data
+        clients_of(server)[name].data = type(data)(data.images[:6], data.y[:6], {})
     return server
 
 
@@ -118,71 +116,70 @@ def test_features_learn_with_a_frozen_discriminator_and_the_discriminator_from_d
     assert torch.allclose(seen.grad, g)
 
 
-def objective_of(rates: Rates, pull: float = 0.0):
-    site = hospitals.hospital("north")
-    d, o = branches(site, EMPTY), opponents(site)
-    d.grad.zero_(), o.grad.zero_()
-    objective, skipped = disentangle(d, o, rates, lambda f, b: 0.0, lambda f: pull * f.sum(), on_f=False)
-    return d, o, objective, skipped
+def source_side(*rates: float):
+    """A source's side of model III, with weights of class confusion, mutual information and reconstruction."""
+    side = side_of(hospitals.hospital("north"), lambda f: f.sum() * 0.0, 1.0, EMPTY, torch.tensor(rates))
+    side.d.grad.zero_(), side.own.grad.zero_()
+    return side
 
 
 def batch_of(n: int = 6) -> Batch:
     return Batch(torch.empty(0), torch.arange(n) % 2, {}, stream(0, "batch"))
 
 
-def gradient_at_the_feature(rates: Rates) -> Tensor:
-    _, _, objective, _ = objective_of(rates)
+def gradient_at_the_feature(*rates: float) -> Tensor:
     f = normal(6, 4).requires_grad_()
-    objective(f, batch_of()).backward()
+    source_side(*rates)(f, batch_of()).backward()
     return f.grad
 
 
 def test_information_and_reconstruction_shape_the_branches_and_never_the_extractor() -> None:
-    assert torch.equal(gradient_at_the_feature(Rates(0.1, 0.0, 0.0)), gradient_at_the_feature(Rates(0.1, 5.0, 5.0)))
-    assert not torch.equal(gradient_at_the_feature(Rates(0.1, 0.0, 0.0)), gradient_at_the_feature(Rates(2.0, 0.0, 0.0)))
+    assert torch.equal(gradient_at_the_feature(0.1, 0.0, 0.0), gradient_at_the_feature(0.1, 5.0, 5.0))
+    assert not torch.equal(gradient_at_the_feature(0.1, 0.0, 0.0), gradient_at_the_feature(2.0, 0.0, 0.0))
     changes = []
-    for rates in (Rates(0.1, 0.0, 0.0), Rates(0.1, 5.0, 0.0), Rates(0.1, 0.0, 5.0)):
-        d, _, objective, _ = objective_of(rates)
-        objective(normal(6, 4).requires_grad_(), batch_of()).backward()
-        changes.append(d.grad.clone())
+    for rates in ((0.1, 0.0, 0.0), (0.1, 5.0, 0.0), (0.1, 0.0, 5.0)):
+        side = source_side(*rates)
+        side(normal(6, 4).requires_grad_(), batch_of()).backward()
+        changes.append(side.d.grad.clone())
     assert not torch.allclose(changes[0], changes[1]) and not torch.allclose(changes[0], changes[2])
 
 
 def test_the_class_identifier_learns_its_task_and_not_the_confusion() -> None:
     gradients = []
     for entropy in (0.0, 9.0):
-        _, o, objective, _ = objective_of(Rates(entropy, 0.0, 0.0))
-        objective(normal(6, 4).requires_grad_(), batch_of()).backward()
-        gradients.append(o.module.identifier.weight.grad.clone())
+        side = source_side(entropy, 0.0, 0.0)
+        side(normal(6, 4).requires_grad_(), batch_of()).backward()
+        gradients.append(side.own.module.identifier.weight.grad.clone())
     assert torch.equal(gradients[0], gradients[1]) and gradients[0].any()
 
 
 def test_the_critic_maximizes_the_information_that_the_branches_minimize() -> None:
-    d, o, objective, _ = objective_of(Rates(0.0, 1.0, 0.0))
-    objective(normal(6, 4).requires_grad_(), batch_of()).backward()
+    side = source_side(0.0, 1.0, 0.0)
+    side(normal(6, 4).requires_grad_(), batch_of()).backward()
     order = torch.randperm(6, generator=batch_of().rng.child("shuffle").torch)
+    d, mine = side.d.module, side.own.module.mine
 
     def information() -> Tensor:
-        f_di, f_ds = d.module(normal(6, 4))
-        return mutual_information(o.module.mine(f_di, f_ds), o.module.mine(f_di, f_ds[order]))
+        f_di, f_ds = d(normal(6, 4))
+        return mutual_information(mine(f_di, f_ds), mine(f_di, f_ds[order]))
 
-    mine = list(o.module.mine.parameters())
-    for p, g in zip(mine, torch.autograd.grad(information(), mine), strict=True):
+    parameters = list(mine.parameters())
+    for p, g in zip(parameters, torch.autograd.grad(information(), parameters), strict=True):
         assert torch.allclose(p.grad, -g, atol=1e-6)
-    (up,) = torch.autograd.grad(information(), d.module.specific.weight)
-    d2, _, with_information, _ = objective_of(Rates(0.0, 1.0, 0.0))
-    with_information(normal(6, 4).requires_grad_(), batch_of())  # the value's own backward is left out
-    assert torch.allclose(d2.module.specific.weight.grad, up, atol=1e-6)
+    (up,) = torch.autograd.grad(information(), d.specific.weight)
+    again = source_side(0.0, 1.0, 0.0)
+    again(normal(6, 4).requires_grad_(), batch_of())  # the value's own backward is left out
+    assert torch.allclose(again.d.module.specific.weight.grad, up, atol=1e-6)
 
 
 def test_information_that_is_not_finite_is_left_out_and_counted() -> None:
-    d, o, objective, skipped = objective_of(FULL)
+    side = source_side(*FULL)
     with torch.no_grad():
-        o.module.mine.x.weight.fill_(3e38)
+        side.own.module.mine.x.weight.fill_(3e38)
     f = normal(6, 4).requires_grad_()
-    objective(f, batch_of()).backward()
-    assert skipped == [1]
-    assert torch.isfinite(d.grad).all() and torch.isfinite(o.grad).all() and torch.isfinite(f.grad).all()
+    side(f, batch_of()).backward()
+    assert side.skipped == 1
+    assert all(torch.isfinite(g).all() for g in (side.d.grad, side.own.grad, f.grad))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -198,14 +195,13 @@ def test_the_parts_of_four_sources_have_the_papers_number_of_parameters() -> Non
 
 
 def test_branch_and_classifier_fold_into_one_linear_head() -> None:
-    b = Branches(6, 3)
-    b.train()
+    d = branches(hospitals.hospital("north"), EMPTY)
     for i in range(3):
-        b(normal(20, 6, name=f"f{i}") + 2.0)
-    b.eval()
-    f = normal(5, 6)
-    weight, bias = folded(b)
-    assert torch.allclose(F.linear(f, weight, bias), b.classifier(b(f)[0]), atol=1e-5)
+        d.module(normal(20, 4, name=f"f{i}") + 2.0)
+    d.module.eval()
+    f, head = normal(5, 4), folded_head(d.read(), hospitals.model().layout)
+    expected = d.module.classifier(d.module(f)[0])
+    assert torch.allclose(F.linear(f, head[:8].view(2, 4), head[8:]), expected, atol=1e-5)
 
 
 def test_the_learned_model_predicts_what_the_branches_predict() -> None:
@@ -247,14 +243,16 @@ def test_model_one_weighs_updates_by_how_much_tighter_the_target_clusters() -> N
     assert Moved in {s.answer for s in method.asks()}
 
 
-def test_without_its_losses_and_weighed_by_samples_it_is_fedavg() -> None:
+def test_with_equal_weights_and_without_its_losses_it_is_the_plain_mean() -> None:
+    warm = {"temperature": 1e9}  # the softmax of gains is flat
+    server = with_six_images(federation(batch=16))  # FedAvg's weights are equal too
     theta = {}
     for name, method in (
         ("avg", FedAvg()),
-        ("I", Fada(model="I", weighting="samples")),
-        ("II", Fada(model="II", weighting="samples", adversarial=0.0, adversarial_start=0.0)),
+        ("I", Fada(model="I", **warm)),
+        ("II", Fada(model="II", adversarial=0.0, adversarial_start=0.0, **warm)),
     ):
-        theta[name] = after_one_round(method, federation(batch=16)).x
+        theta[name] = after_one_round(method, server).x
     p = hospitals.model().layout.trainable
     assert torch.allclose(theta["I"], theta["avg"], atol=1e-6)
     assert torch.allclose(theta["II"][:p], theta["avg"][:p], atol=1e-6)
@@ -267,27 +265,6 @@ def test_weights_are_noted_and_sum_to_one_in_every_model() -> None:
         after_one_round(Fada(model=model), server)
         weights = [server.notes[f"weight/{s}"] for s in server.sources]
         assert sum(weights) == pytest.approx(1.0) and min(weights) >= 0.0
-
-
-def test_weights_are_kept_between_two_looks_and_shared_among_those_who_answer() -> None:
-    server = federation()
-    method = Fada(model="I", attention_every=5)
-    state = after_one_round(method, server)
-    first = {s: server.notes[f"weight/{s}"] for s in server.sources}
-    deliver = server.transport.deliver
-
-    def without_east(client, step, nth, msg):
-        if client == "east":
-            raise DroppedOut(client, "gone")
-        return deliver(client, step, nth, msg)
-
-    server.transport = Altered(server.transport, without_east)
-    server.begin(2, 2)
-    before = server.ledger.total(receiver="target")
-    method.round(state, server)
-    assert server.ledger.total(receiver="target") == before
-    assert server.notes["weight/north"] == pytest.approx(first["north"] / (first["north"] + first["south"]))
-    assert "weight/east" not in server.notes
 
 
 def test_a_single_source_has_the_whole_weight_without_a_look() -> None:
@@ -331,7 +308,7 @@ def test_the_branches_read_the_target_in_units_of_the_model_that_was_learned(wir
 
 def test_the_target_is_sent_the_learned_model_once_more_in_model_three() -> None:
     server = federation()
-    after_one_round(Fada(weighting="uniform"), server)
+    after_one_round(Fada(), server)
     k, m = 3, 4 * server.layout.size
     assert server.ledger.total(kind="weights") == (k + 2) * m and server.ledger.total(kind="update") == (k + 1) * m
 
@@ -340,7 +317,7 @@ def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_
     site = hospitals.hospital("target", labels=False)
     site.data = Unlabeled(site.data.images.repeat(100, axis=0))  # 600 images are three batches
     before = hospitals.theta()
-    reply = settle.run(site, Unsettled(x=before, d=branches(site, EMPTY).read(), probe=1000))
+    reply = recalibrate.run(site, Uncalibrated(x=before, d=branches(site, EMPTY).read(), probe=1000))
     with torch.no_grad():
         maps = hospitals.model().module.conv(target_images())
     assert torch.allclose(reply.x[:8], maps.mean((0, 2, 3)), atol=1e-5)
@@ -351,7 +328,7 @@ def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_
 def test_a_target_with_one_image_measures_nothing() -> None:
     site = hospitals.hospital("target", labels=False)
     site.data = Unlabeled(site.data.images[:1])
-    reply = settle.run(site, Unsettled(x=hospitals.theta(), d=EMPTY, probe=1000))
+    reply = recalibrate.run(site, Uncalibrated(x=hospitals.theta(), d=EMPTY, probe=1000))
     assert len(reply.x) == 0 and len(reply.d) == 0
 
 
@@ -366,18 +343,19 @@ def test_a_source_gains_nothing_by_the_size_of_the_features(scale) -> None:
     for s in (bias, weight):
         larger[s.start : s.stop] *= scale
 
-    def look(x: Tensor, squared: int) -> float:
+    def look(x: Tensor) -> float:
         site.memory.clear()
-        return spread_of.run(site, Candidate(models=x[None], probe=6, squared=squared, first=1)).i
+        return feature_spread.run(site, Candidate(models=x[None], probe=6, first=1)).i
 
-    assert look(larger, 1) == pytest.approx(look(theta, 1), rel=1e-3)
-    assert look(larger, 0) == pytest.approx(scale * look(theta, 0), rel=1e-3)  # as the paper prints it
+    assert look(larger) == pytest.approx(look(theta), rel=1e-3)
+    f, own = normal(6, 2), torch.arange(6) % 2
+    assert inertia(scale * f, own) == pytest.approx(scale**2 * inertia(f, own))  # the paper's I
 
 
-def test_looseness_is_the_share_of_the_scatter_inside_the_clusters() -> None:
+def test_the_spread_is_the_share_of_the_scatter_inside_the_clusters() -> None:
     f, own = torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1])
-    assert looseness(f, own) == pytest.approx(4 / 104)  # 1 + 1 + 1 + 1 of 36 + 16 + 16 + 36
-    assert looseness(torch.ones(4, 1), own) == 1.0  # features that are all one tell nothing apart
+    assert within_share(f, own) == pytest.approx(4 / 104)  # 1 + 1 + 1 + 1 of 36 + 16 + 16 + 36
+    assert within_share(torch.ones(4, 1), own) == 1.0  # features that are all one tell nothing apart
 
 
 def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None:
@@ -388,7 +366,7 @@ def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None
     site.rng = stream(0, "test")
 
     def look(x: Tensor, first: int) -> float:
-        return spread_of.run(site, Candidate(models=x[None], probe=5, squared=1, first=first)).i
+        return feature_spread.run(site, Candidate(models=x[None], probe=5, first=first)).i
 
     look(theta, 1)
     centers = site.memory["fada.centers"].clone()
@@ -433,8 +411,8 @@ def test_features_are_refused_before_any_byte_leaves_unless_every_hospital_relea
 
 @pytest.mark.parametrize(("model", "d"), [("II", 4), ("III", 2)])
 def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None:
-    server = federation(features=True, batch=3)
-    run(Fada(model=model, wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
+    server = with_six_images(federation(features=True, batch=3))
+    run(Fada(model=model, wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     pairs, steps, b = 3, 2, 3
     assert server.ledger.total(kind="features") == 16 * b * d * pairs * steps
 
@@ -490,7 +468,7 @@ def test_a_source_with_one_image_trains_with_running_statistics() -> None:
     site.data = type(site.data)(site.data.images[:1], site.data.y[:1], {})
     theta = hospitals.theta()
     ask = Adapt(
-        x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, pace=1.0, source=1, apart=1, on_f=0
+        x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, pace=1.0, source=1, apart=1
     )
     site.rng = stream(0, "test")
     reply = adapt.run(site, ask)

@@ -12,12 +12,12 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import progress
-from fdamed.methods.fdan import Approach, FDan, _frequencies, approach, portray
+from fdamed.methods.fdan import Align, FDan, _frequencies, align, embed
 from fdamed.methods.fedavg import FedAvg
 from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
-from tests.unit.test_fada import after_one_round, federation, spoiling
+from tests.unit.test_fada import after_one_round, federation, spoiling, with_six_images
 
 FREQUENCIES = 16
 
@@ -41,8 +41,8 @@ def site(name: str, **recipe):
 
 def test_the_targets_portrait_is_the_mean_of_random_features_that_all_hospitals_share() -> None:
     target = site("target")
-    reply = portray.run(
-        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
+    reply = embed.run(
+        target, Align(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     f = features_in_training("target").detach()
     assert reply.h == pytest.approx(bandwidth(f), rel=1e-5)
@@ -58,7 +58,7 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     own = bandwidth(features_in_training("north").detach())
     assert own != pytest.approx(h, rel=0.1)  # each side is seen in units of its own spread
     north = site("north", lr=0.02)
-    reply = approach.run(north, Approach(x=hospitals.theta(), m=m, h=h, pull=lam, pace=1.0, frequencies=FREQUENCIES))
+    reply = align.run(north, Align(x=hospitals.theta(), m=m, h=h, pull=lam, pace=1.0, frequencies=FREQUENCIES))
     f = features_in_training("north")
     server = hospitals.model().module
     server.train()
@@ -103,8 +103,8 @@ def test_the_target_moves_from_the_second_round_on() -> None:
     method = FDan()
     state = after_one_round(method, server)
     assert state.m.shape == (KERNELS, 2 * method.frequencies) and state.h > 0.0
-    reply = portray.run(
-        site("target"), Approach(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
+    reply = embed.run(
+        site("target"), Align(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
     )
     assert reply.g[: server.layout.trainable].any() and reply.loss > 0.0
 
@@ -125,8 +125,8 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
 def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
     with pytest.raises(FdamedError, match="features"):
         run(FDan(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    server = federation(features=True, batch=3)
-    run(FDan(wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
+    server = with_six_images(federation(features=True, batch=3))
+    run(FDan(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
 
 
@@ -134,8 +134,8 @@ def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
 def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     target = site("target")
     target.data = Unlabeled(target.data.images[:images])
-    reply = portray.run(
-        target, Approach(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
+    reply = embed.run(
+        target, Align(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     assert reply.h == 0.0 and not reply.m.any()
     server = federation(batch=16)

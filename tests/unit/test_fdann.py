@@ -15,14 +15,14 @@ from fdamed.data.loader import Unlabeled
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
-from fdamed.methods._shared.feature_exchange import Judges
+from fdamed.methods._shared.feature_exchange import Discriminators
 from fdamed.methods.fdann import DEPTH, WIDTH, FDann
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
-from tests.unit.test_fada import after_one_round, federation, normal, spoiling
+from tests.unit.test_fada import after_one_round, federation, normal, spoiling, with_six_images
 
 EMPTY = torch.empty(0)
 
@@ -88,7 +88,7 @@ def test_published_features_take_the_same_step_of_the_network() -> None:
     server = federation(("north", "target"), features=True, batch=16)
     for site in clients_of(server).values():
         site.recipe = site.recipe.model_copy(update={"lr": 0.02})
-    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-3)
+    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-3)
     common = discriminator(clients_of(server)["north"], EMPTY, WIDTH, DEPTH).read()
     server.begin(1, 1)
     method = FDann(wire="features")
@@ -108,10 +108,10 @@ def test_without_a_weight_it_is_fedavg(wire) -> None:
 
 def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
     server = federation(features=True)
-    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-2)
     f = normal(32, 4)
     for _ in range(60):
-        judges.versus("north", f, f, 1.0, reverse=True)
+        judges.gradients("north", f, f, 1.0, reverse=True)
     di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         logit = di.module(f)
@@ -120,10 +120,10 @@ def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
 
 def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
     server = federation(features=True)
-    judges = Judges(server, EMPTY, WIDTH, DEPTH, False, 1e-2)
+    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-2)
     f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
     for _ in range(30):
-        judges.versus("north", f_s, f_t, 1.0, reverse=True)
+        judges.gradients("north", f_s, f_t, 1.0, reverse=True)
     di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
     with torch.inference_mode():
         assert bool((di.module(f_s) > 0).all()) and bool((di.module(f_t) < 0).all())
@@ -164,8 +164,8 @@ def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None
 def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
     with pytest.raises(FdamedError, match="features"):
         run(FDann(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    server = federation(features=True, batch=3)
-    run(FDann(wire="features", limit=2), server, hospitals.theta(), 1, hospitals.no_judge)
+    server = with_six_images(federation(features=True, batch=3))
+    run(FDann(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
 
 

@@ -18,10 +18,9 @@ from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
-from fdamed.methods._shared.full_gradient import gradient_at, statistics
+from fdamed.methods._shared.full_gradient import full_gradient, statistics
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedgtst import GUIDES, NONE, FedGTST, Guided, State, Steep, train_guided
-from fdamed.models.gradient_norm import last_block
+from fdamed.methods.fedgtst import NONE, FedGTST, Guided, State, Trained, train_guided
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
@@ -32,7 +31,7 @@ M = 4 * hospitals.model().layout.size
 
 def watched(method: FedGTST, server: InProcess, rounds: int = 2):
     """The run, with every question and answer of training: (round, client) -> (ask, reply)."""
-    seen: dict[tuple[int, str], tuple[Guided, Steep]] = {}
+    seen: dict[tuple[int, str], tuple[Guided, Trained]] = {}
     deliver = server.transport.deliver
 
     def deliver_and_see(client, step, nth, msg):
@@ -46,11 +45,11 @@ def watched(method: FedGTST, server: InProcess, rounds: int = 2):
 
 
 def question(**options) -> Guided:
-    given = {"gamma": 0.5, "xi": 0.1, "reach": 0.1, "probes": 1, "last": 0, "guide": 0, "plain": 0}
+    given = {"gamma": 0.5, "xi": 0.1, "exact": 0, "full": 0, "plain": 0}
     return Guided(**{"x": hospitals.theta()} | given | options)
 
 
-def told(site=None, **options) -> Steep:
+def told(site=None, **options) -> Trained:
     return answer(site or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
 
 
@@ -114,7 +113,7 @@ def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sourc
 
         def answer(client, step, nth, msg, asked=asked):
             asked.append((client, msg.plain))
-            return Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
+            return Trained(x=msg.x + 1.0, n=3, loss=0.1, gamma=1.0)
 
         server.transport = Altered(server.transport, answer)
         FedGTST(phi=share).round(State(x=hospitals.theta(), gamma=1.0), server)
@@ -129,7 +128,7 @@ def scripted(gammas: dict[str, float]) -> InProcess:
     server.begin(1, 2)
     server.transport = Altered(
         server.transport,
-        lambda client, step, nth, msg: Steep(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[client]),
+        lambda client, step, nth, msg: Trained(x=msg.x + 1.0, n=3, loss=0.1, gamma=gammas[client]),
     )
     return server
 
@@ -163,7 +162,7 @@ def test_an_unsound_model_does_not_set_the_guide() -> None:
     step = {"east": 1.0, "north": 1.0, "south": 1e9}
     server.transport = Altered(
         server.transport,
-        lambda client, s, nth, msg: Steep(x=msg.x + step[client], n=3, loss=0.1, gamma=step[client]),
+        lambda client, s, nth, msg: Trained(x=msg.x + step[client], n=3, loss=0.1, gamma=step[client]),
     )
     after = FedGTST().round(State(x=hospitals.theta(), gamma=5.0), server)
     assert after.gamma == 1.0 and [a["client"] for a in server.absences] == ["south"]
@@ -185,9 +184,9 @@ def test_when_all_drop_out_model_and_guide_stay() -> None:
 
 
 def test_in_phi_the_guided_model_is_sent_and_the_larger_norm() -> None:
-    for guide in ("path", "end", "batch"):
-        outside, inside = (told(xi=5.0, gamma=0.0, guide=GUIDES.index(guide), plain=p) for p in (0, 1))
-        plain = told(xi=0.0, guide=GUIDES.index(guide))
+    for full in (1, 0):
+        outside, inside = (told(xi=3.0, gamma=0.0, full=full, plain=p) for p in (0, 1))
+        plain = told(xi=0.0, full=full)
         assert torch.equal(inside.x, outside.x) and inside.loss == outside.loss
         assert not torch.equal(inside.x, plain.x)
         assert inside.gamma == max(outside.gamma, plain.gamma)
@@ -203,80 +202,66 @@ def test_in_phi_auxiliary_heads_are_those_of_the_guided_training() -> None:
     assert torch.equal(*kept)
 
 
-def test_the_full_norm_is_that_of_all_images_at_the_trained_or_at_the_common_model() -> None:
+def test_the_full_norm_is_that_of_all_images_at_the_trained_model() -> None:
     site = hospitals.hospital("north")
     x = told(site, xi=0.0).x
-    end, start = (told(site, x=x, guide=GUIDES.index(g)) for g in ("end", "start"))
-    assert end.gamma == pytest.approx(float(jacobian(end.x, site.data).norm()), rel=1e-5)
-    assert start.gamma == pytest.approx(float(jacobian(x, site.data).norm()), rel=1e-5)
-    assert torch.equal(end.x, start.x), "how the norm is told does not change the training"
+    full, path = told(site, x=x, full=1), told(site, x=x)
+    assert full.gamma == pytest.approx(float(jacobian(full.x, site.data).norm()), rel=1e-5)
+    assert torch.equal(full.x, path.x), "which norm is sent does not change the training"
 
 
 def test_where_a_round_is_one_step_the_norm_of_the_path_is_that_of_the_papers_jacobian() -> None:
     site = hospitals.hospital("north")
     site.recipe = site.recipe.model_copy(update={"batch": len(site.data)})
     there = float(jacobian(hospitals.theta(), site.data, train=True).norm())
-    for guide in ("path", "batch"):
-        assert told(site, guide=GUIDES.index(guide)).gamma == pytest.approx(there, rel=1e-5)
-
-
-def test_the_norm_of_the_last_block_alone() -> None:
-    site = hospitals.hospital("north")
-    start = last_block(site.model.layout)
-    for probes in (0, 1):
-        reply = told(site, last=1, guide=GUIDES.index("end"), probes=probes)
-        assert reply.gamma == pytest.approx(float(jacobian(reply.x, site.data)[start:].norm()), rel=1e-5)
+    assert told(site).gamma == pytest.approx(there, rel=1e-5)
 
 
 def test_a_guide_below_shortens_the_gradient_and_one_above_lengthens_it() -> None:
-    batch = GUIDES.index("batch")
-    plain = told(xi=0.0, guide=batch).gamma
-    for probes in (0, 1, 2):
-        norm = {g: told(xi=3.0, gamma=g, probes=probes, guide=batch).gamma for g in (0.0, 3.0)}
+    plain = told(xi=0.0).gamma
+    for exact in (0, 1):
+        norm = {g: told(xi=3.0, gamma=g, exact=exact).gamma for g in (0.0, 3.0)}
         assert norm[0.0] < plain < norm[3.0]
 
 
-@pytest.mark.parametrize("options", [{"probes": 0}, {"probes": 2}, {"last": 1}, {"last": 1, "probes": 0}])
-@pytest.mark.parametrize("guide", range(len(GUIDES)))
+@pytest.mark.parametrize("exact", [0, 1])
+@pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("auxiliary", [False, True])
-def test_every_variant_trains_to_something_finite(options, guide, auxiliary) -> None:
-    reply = told(hospitals.hospital("north", auxiliary=auxiliary), guide=guide, plain=1, **options)
+def test_every_variant_trains_to_something_finite(exact, full, auxiliary) -> None:
+    reply = told(hospitals.hospital("north", auxiliary=auxiliary), exact=exact, full=full, plain=1)
     assert torch.isfinite(reply.x).all() and math.isfinite(reply.gamma) and reply.gamma > 0.0
 
 
-@pytest.mark.parametrize("guide", range(len(GUIDES)))
-@pytest.mark.parametrize("probes", [0, 1])
-def test_one_image_or_one_class_is_enough(guide, probes) -> None:
+@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("exact", [0, 1])
+def test_one_image_or_one_class_is_enough(full, exact) -> None:
     site = hospitals.hospital("north")
     data = site.data
     for rows in (slice(0, 1), data.y == 1):
         site.data = Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
-        reply = told(site, guide=guide, probes=probes, plain=1)
+        reply = told(site, full=full, exact=exact, plain=1)
         assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
 
 
 def test_a_norm_beyond_float_is_told_as_none(monkeypatch) -> None:
-    monkeypatch.setattr("fdamed.methods.fedgtst.length", lambda g: math.inf)
-    assert told(guide=GUIDES.index("end")).gamma == NONE
+    monkeypatch.setattr("fdamed.methods.fedgtst.norm_of", lambda g: math.inf)
+    assert told(full=1, gamma=NONE).gamma == NONE
 
 
 def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
     site = hospitals.hospital("north")
     site.precision = "bfloat16"
     with pytest.raises(FdamedError, match="bfloat16"):
-        told(site, probes=1)
-    assert torch.isfinite(told(site, probes=0).x).all()
-    assert torch.isfinite(told(site, probes=1, gamma=NONE).x).all(), "without a guide there is no difference"
+        told(site)
+    assert torch.isfinite(told(site, exact=1).x).all()
+    assert torch.isfinite(told(site, gamma=NONE).x).all(), "without a guide there is no difference"
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"guide": "full"},
-        {"guide": "full", "norm_at": "start"},
-        {"guide": "batch", "hessian": "probes"},
         {"hessian": "exact"},
-        {"params": "last", "hessian": "exact"},
         {"watch": 2, "cap": 2.0, "weighting": "samples"},
     ],
 )
@@ -306,16 +291,16 @@ def test_bytes_are_fedavgs_and_a_guide_settings_and_a_norm_for_each_participant(
             counts["down" if line["from"] == "server" else "up"] += line["bytes"]
     participants = 2 * 3
     assert spent["up"] - before["up"] == 8 * participants, "the norm"
-    assert spent["down"] - before["down"] == (8 + 6 * 8) * participants, "the guide, and six settings"
+    assert spent["down"] - before["down"] == (8 + 4 * 8) * participants, "the guide, and four settings"
 
 
 def test_watching_costs_a_model_each_way_in_the_rounds_that_it_looks() -> None:
     _, record, _ = watched(FedGTST(watch=2), hospitals.in_process(), 3)
-    lines = [ln for ln in record.ledger if ln["step"] == gradient_at.name]
+    lines = [ln for ln in record.ledger if ln["step"] == full_gradient.name]
     assert {ln["round"] for ln in lines} == {1, 3}
     assert sum(ln["bytes"] for ln in lines) == 2 * 3 * (M + M + 8)
     assert {ln["kind"] for ln in lines if ln["from"] != "server"} == {"update", "count"}
-    assert FedGTST().asks() == (train_guided,) and FedGTST(watch=2).asks() == (train_guided, gradient_at)
+    assert FedGTST().asks() == (train_guided,) and FedGTST(watch=2).asks() == (train_guided, full_gradient)
 
 
 def test_what_is_watched_are_definition_4s_statistics_at_the_common_model() -> None:

@@ -25,11 +25,22 @@ from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedsr import REFERENCE, STEP, Ask, FedSR, State, learn, objective
+from fdamed.methods.fedsr import (
+    REFERENCE,
+    STEP,
+    Ask,
+    Encoder,
+    FedSR,
+    Reference,
+    Sampled,
+    State,
+    divergence,
+    objective,
+    train,
+)
 from fdamed.models.adversarial import flat_part
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
-from fdamed.models.stochastic_encoder import Encoder, Reference, Sampled, divergence
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import shared_model
 from fdamed.pipeline.selection import StudyRun
@@ -193,7 +204,7 @@ def test_local_steps_go_through_all_images_over_the_rounds(monkeypatch) -> None:
     monkeypatch.setattr(Local, "step", step)
     ask = Ask(x=hospitals.theta(), s=FlatModel(Encoder(D)).read(), l2r=0.0, cmi=0.0, squared=0, scaled=1, steps=2)
     for number in (1, 2):
-        answer(site, learn, number, 0, ask)
+        answer(site, train, number, 0, ask)
         assert int(site.memory[STEP]) == 2 * number and len(seen) == 2 * number
     images = torch.cat(seen).mul(255).round().to(torch.uint8).flatten(1)
     assert len(images) == len(site.data) == len({bytes(i.numpy().data) for i in images})

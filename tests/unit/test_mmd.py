@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fdamed.core.rng import stream
-from fdamed.methods.fada.attention_weights import attention, k_means, spread
+from fdamed.methods.fada.attention import attention, inertia, k_means
 from fdamed.ops.mmd import bandwidth, fourier, fourier_mmd, kernel_sum, mmd, squared_distances
 
 
@@ -86,14 +86,13 @@ def test_means_of_random_features_are_as_far_apart_as_the_kernels_say() -> None:
 def test_the_squared_spread_is_the_sum_over_pairs() -> None:
     f, own = rows(12, 3, "a"), torch.tensor([0, 1, 2] * 3 + [0, 1, 1])
     pairs = sum(float(torch.cdist(p, p).square().sum()) / (2 * len(p)) for p in (f[own == r] for r in range(3)))
-    assert spread(f, own) == pytest.approx(pairs, abs=1e-12)
+    assert inertia(f, own) == pytest.approx(pairs, abs=1e-12)
 
 
-def test_the_printed_spread_takes_norms_and_a_cluster_of_one_contributes_nothing() -> None:
+def test_a_cluster_of_one_contributes_nothing_to_the_inertia() -> None:
     f = torch.tensor([[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]])
     own = torch.tensor([0, 0, 1])
-    assert spread(f, own, squared=False) == pytest.approx((5 + 5) / 4)
-    assert spread(f, own, squared=True) == pytest.approx((25 + 25) / 4)
+    assert inertia(f, own) == pytest.approx((25 + 25) / 4)
 
 
 def test_k_means_finds_two_far_groups_from_any_beginning() -> None:
@@ -114,18 +113,13 @@ def test_an_empty_cluster_begins_anew_at_the_farthest_row() -> None:
 def test_equal_rows_and_fewer_rows_than_clusters_are_finite(f: torch.Tensor) -> None:
     centers, own = k_means(f, 3, stream(0, "k"))
     assert torch.isfinite(centers).all() and len(centers) == min(3, len(f))
-    assert spread(f, own) == 0.0
+    assert inertia(f, own) == 0.0
 
 
 def test_attention_is_the_softmax_of_relative_gains_over_the_temperature() -> None:
     weights = attention(10.0, [9.8, 9.95, 10.1], temperature=0.05)
     assert weights == pytest.approx([0.43675, 0.32355, 0.23969], abs=1e-5)
     assert attention(7.0, [6.0, 6.0, 6.0]) == pytest.approx([1 / 3] * 3)
-
-
-def test_raw_gains_make_the_attention_one_hot() -> None:
-    weights = attention(300.0, [130.0, 90.0, 201.0], raw=True)
-    assert weights == pytest.approx([4.2e-18, 1.0, 6e-49], rel=0.1)
 
 
 def test_gains_that_are_not_finite_weigh_nothing_and_equal_features_weigh_alike() -> None:

@@ -1,7 +1,7 @@
-"""Local training against small opponents: what FADA, f-DANN and f-DAN do inside a hospital, step by step.
+"""Local training against small networks: what FADA, f-DANN, f-DAN, FedSR and FedRF-TCA do inside a hospital.
 
 The extractor runs forward and backward once a step, whatever the number of losses on its features: they are computed
-on a leaf that has the features' values, and the leaf's gradient then goes on into the extractor.
+on a leaf tensor with the features' values, whose gradient then continues into the extractor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite
-from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen, half, shape_of
+from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.models.heads import auxiliary_loss
 from fdamed.ops.aggregation import mean
-from fdamed.training.local import AuxiliaryTasks, as_input, batches, held, jitter, noisy, taken
+from fdamed.training.local import AuxiliaryTasks, batches, held, prepared
 from fdamed.training.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images, and where the hospital has them labels (B,) and auxiliary labels; `rng` is this batch's own."""
+    """Images, at a source labels (B,) and auxiliary labels, and the batch's own random stream."""
 
     x: Tensor
     y: Tensor | None
@@ -47,7 +47,7 @@ Objective = Callable[[Tensor, Batch], Tensor]
 
 @dataclass
 class Local:
-    """A hospital's model in training, with everything that learns beside it; lives for one question."""
+    """A hospital's model with everything that trains beside it, for one question."""
 
     client: Client
     opponents: tuple[FlatModel, ...] = ()
@@ -69,7 +69,7 @@ class Local:
         self.optimizers = (Optimizer(self.client.model, recipe), *others)
 
     def step(self, batch: Batch, objective: Objective) -> Tensor:
-        """One step of everybody on one batch; the objective's value. A single image trains with running statistics."""
+        """One step of all players on one batch -> the objective; a single image trains with running statistics."""
         for p in self.players:
             p.grad.zero_()
             p.module.train(len(batch.x) > 1)
@@ -87,16 +87,16 @@ class Local:
         """Cross-entropy of the main head and the auxiliary losses; 0 without labels."""
         if batch.y is None:
             return f.sum() * 0.0
-        return F.cross_entropy(self.client.model.module.head(f), batch.y) + self.beside(f, batch)  # type: ignore[operator]
+        return F.cross_entropy(self.client.model.module.head(f), batch.y) + self.auxiliary_losses(f, batch)  # type: ignore[operator]
 
-    def beside(self, f: Tensor, batch: Batch) -> Tensor | float:
+    def auxiliary_losses(self, f: Tensor, batch: Batch) -> Tensor | float:
         """alpha times the auxiliary losses."""
         if not self.auxiliary:
             return 0.0
         return self.auxiliary.alpha * auxiliary_loss(self.auxiliary.heads.module, f, batch.side)  # type: ignore[arg-type]
 
     def epochs(self, objective: Objective) -> float:
-        """Train for the hospital's epochs; the mean of the objective. A hospital without images learns nothing."""
+        """Train for the hospital's epochs -> the mean of the objective; 0 without images."""
         total, steps = 0.0, 0
         for batch in all_batches(self.client, self.client.rng):
             total, steps = total + float(self.step(batch, objective)), steps + 1
@@ -106,6 +106,15 @@ class Local:
     def keep_heads(self) -> None:
         if self.auxiliary:
             self.client.memory["heads"] = self.auxiliary.heads.read()
+
+    def resume_optimizers(self, prefix: str) -> None:
+        """Continue with the moments that `keep_optimizers` left in the hospital's memory."""
+        for i, optimizer in enumerate(self.optimizers):
+            optimizer.restore(self.client.memory, f"{prefix}{i}.")
+
+    def keep_optimizers(self, prefix: str) -> None:
+        for i, optimizer in enumerate(self.optimizers):
+            optimizer.keep(self.client.memory, f"{prefix}{i}.")
 
 
 def features(client: Client, x: Tensor) -> Tensor:
@@ -124,13 +133,9 @@ def all_batches(client: Client, rng: Stream) -> Iterator[Batch]:
 
 def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int) -> Batch:
     """The rows as the hospital trains on them."""
-    data, device = client.data, client.model.theta.device
-    x = as_input(taken(held(data, device), rows, device))
-    if client.recipe.augment:
-        x = jitter(x, rng.child("augment", epoch, number))
-    if data.noise:
-        x = noisy(x, data.noise, rng.child("noise", epoch, number))
-    own = rng.child("batch", epoch, number)
+    data, device, at = client.data, client.model.theta.device, (epoch, number)
+    x = prepared(held(data, device), rows, device, rng, *at, augment=client.recipe.augment, noise=data.noise)
+    own = rng.child("batch", *at)
     if client.role == "target":
         return Batch(x, None, {}, own)
     known = cast("Labeled", data)
@@ -139,29 +144,35 @@ def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int)
     return Batch(x, torch.from_numpy(known.y)[rows].to(device), side, own)
 
 
+def numbered_batch(client: Client, number: int, rng: Stream) -> Batch:
+    """Batch `number` of an endless training, whose every epoch is shuffled anew."""
+    n, size = len(client.data), client.recipe.batch
+    epoch, nth = divmod(number, sum(1 for _ in batches(n, size, rng)))
+    return batch_of(client, list(batches(n, size, rng.child("order", epoch)))[nth], rng, epoch, nth)
+
+
 @torch.no_grad()
-def shown(client: Client, x: Tensor, module_sees: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """Features of a batch as training sees them, with the running statistics left as they were."""
+def training_features(client: Client, x: Tensor) -> Tensor:
+    """Features of a batch in training mode, with the running statistics left as they were."""
     before = client.model.theta[client.model.layout.trainable :].clone()
     client.model.module.train(len(x) > 1)
     f = features(client, x).float()
     client.model.theta[client.model.layout.trainable :] = before
-    return module_sees(f) if module_sees else f
+    return f
 
 
 def discriminator(client: Client, vector: Tensor, width: int, depth: int, halved: bool = False) -> FlatModel:
     """DI with the weights in `vector`, or as it begins in every hospital; FADA's has one leaky layer, DANN's two."""
-    d = shape_of(client.model.layout).d
-    module = Discriminator(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
+    module = Discriminator.on(client.model.layout, width, depth, halved)
     return flat_part(module, vector, stream(client.seed, "discriminator"), client.model.theta.device)
 
 
 @dataclass(frozen=True)
 class Game:
-    """One name's side of the game: features step on `pull` times the loss of passing for `toward`; DI learns `label`.
+    """One side of the game: features step on `pull` times the loss of passing for `toward`; DI learns `label`.
 
     FADA (L_G): both sides pass for the source, pull > 0. DANN (gradient reversal): each side passes for what it is,
-    with pull = -lambda/2. A discriminator whose loss exceeds `saturation` no longer pulls.
+    with pull = -lambda/2. A discriminator whose loss exceeds `saturation` does not pull.
     """
 
     di: FlatModel
@@ -171,7 +182,7 @@ class Game:
     saturation: float = math.inf
 
     def play(self, seen: Tensor) -> Tensor:
-        """The features' loss; DI's own gradient is added to DI on the way."""
+        """The features' loss; DI gets its own gradient on the way."""
         own = domain_loss(self.di.module(seen.detach()), self.label)
         own.backward()  # type: ignore[no-untyped-call]
         if self.pull == 0.0 or float(own.detach()) > self.saturation:
@@ -181,12 +192,12 @@ class Game:
 
 
 def progress(round: int, rounds: int) -> float:
-    """DANN's ramp 2/(1 + exp(-10 p)) - 1, with p the share of the rounds that are reached."""
+    """DANN's ramp 2/(1 + exp(-10 p)) - 1, with p the share of the rounds so far."""
     return 2.0 / (1.0 + math.exp(-10.0 * round / max(1, rounds))) - 1.0
 
 
 def combined(x: Tensor, layout: Layout, g_s: list[Tensor], w: list[float], g_t: Tensor | None) -> Tensor:
-    """x + g_T + sum_i w_i g_i; running statistics are the target's own, for those of two sides do not add up."""
+    """x + g_T + sum_i w_i g_i; running statistics are the target's own."""
     out = mean(g_s, w).add_(x)
     if g_t is not None:
         p = layout.trainable

@@ -1,7 +1,7 @@
-"""A hospital's Jacobian: the gradient of its local loss over all of its images, and what the sources' come to together.
+"""A hospital's Jacobian: the gradient of its local loss over all of its images, and statistics over all sources.
 
-The server of FedGTST knows norms alone. `watch` is for a study of the paper's Figure 2: every so many rounds the
-sources send their whole Jacobians at the common model, which is as much as a second model.
+FedGTST's server knows norms alone. `log_jacobians` is for the paper's Figure 2: every so many rounds the sources send
+their whole Jacobians at the common model, as many bytes as a second model.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from fdamed.training.local import AuxiliaryTasks, batches, in_order, local_loss
 
 
 @message
-class Slope:
-    """J_k (buffers zero), and over how many images it is a mean."""
+class Gradient:
+    """J_k (buffers zero), a mean over n images."""
 
     g: Update
     n: Count
 
 
 @step("full_gradient")
-def gradient_at(client: Client, ask: Model) -> Slope:
+def full_gradient(client: Client, ask: Model) -> Gradient:
     """J_k at this model."""
     client.model.load(ask.x)
     g = torch.zeros(client.model.layout.size)
     g[: client.model.layout.trainable] = mean_gradient(client, auxiliary_tasks(client)).cpu()
-    return Slope(g=g, n=len(client.data))
+    return Gradient(g=g, n=len(client.data))
 
 
-def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None, start: int = 0) -> Tensor:
+def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Tensor:
     """The gradient (P,) of the local loss over all images at the present weights, in evaluation mode.
 
-    Only from place `start` of the vector on; it is the model's own gradient, so good until the next one.
+    It is the model's own gradient, valid until the next one.
     """
     model, n = client.model, len(client.data)
     model.module.eval()
     model.grad.zero_()
-    named = dict(model.module.named_parameters())
-    own = [named[s.name] for s in model.layout.parameters if s.start >= start]
+    parameters = list(model.module.parameters())
     for number, rows in enumerate(in_order(n, client.recipe.batch)):
         b = batch_of(client, rows, client.rng.child("jacobian"), 0, number)
         loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=client.precision)
-        (loss * (len(rows) / n)).backward(inputs=own)  # type: ignore[no-untyped-call]
+        (loss * (len(rows) / n)).backward(inputs=parameters)  # type: ignore[no-untyped-call]
     return model.grad
 
 
@@ -65,7 +64,7 @@ def epoch_gradient(client: Client, x: Tensor) -> Tensor:
     def add(grad: Tensor) -> None:
         total.add_(grad, alpha=next(shares))
 
-    train_from(client, x, recipe, add)  # at a learning rate of 0 nothing moves, auxiliary heads neither
+    train_from(client, x, recipe, add)  # at a learning rate of 0 nothing moves
     total.add_(client.model.trainable, alpha=client.recipe.weight_decay)
     return total.cpu()
 
@@ -73,28 +72,19 @@ def epoch_gradient(client: Client, x: Tensor) -> Tensor:
 def statistics(j: Sequence[Tensor]) -> tuple[float, float, float]:
     """|mean J_k|, mean |J_k| and sigma^2 = mean |J_k|^2 - |mean J_k|^2 of Jacobians (P,) (FedGTST, Definition 4)."""
     total = torch.zeros_like(j[0], dtype=torch.float64)
-    lengths = []
     for g in j:
         total += g
-        lengths.append(float(torch.linalg.vector_norm(g, dtype=torch.float64)))
+    norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in j]
     together = float(torch.linalg.vector_norm(total)) / len(j)
-    squares = sum(x * x for x in lengths) / len(j)
-    return together, sum(lengths) / len(j), max(0.0, squares - together**2)
+    squares = sum(x * x for x in norms) / len(j)
+    return together, sum(norms) / len(j), max(0.0, squares - together**2)
 
 
-def watch(server: Server, x: Tensor, every: int) -> None:
-    """Note the sources' cross-client statistics at x in every so many rounds, from the first on; 0: never."""
+def log_jacobians(server: Server, x: Tensor, every: int) -> None:
+    """Log the sources' cross-client statistics at x every so many rounds, from the first on; 0: never."""
     if not every or (server.round - 1) % every:
         return
-    j = [reply.g for reply in server.ask_all(server.sources, gradient_at, Model(x=x)).values()]
+    j = [reply.g for reply in server.ask_all(server.sources, full_gradient, Model(x=x)).values()]
     if j:
         together, alone, variance = statistics(j)
         server.log({"jacobian/together": together, "jacobian/alone": alone, "jacobian/variance": variance})
-
-
-def note_norms(server: Server, gammas: Sequence[float]) -> None:
-    """Note what norms alone tell: their mean, and their variance, below which sigma^2 cannot be."""
-    if gammas:
-        mean = sum(gammas) / len(gammas)
-        spread = sum((g - mean) ** 2 for g in gammas) / len(gammas)
-        server.log({"jacobian/norm": mean, "jacobian/spread": spread})

@@ -61,9 +61,9 @@ def train_on(client: Client, ask: Model) -> Trained:
     """Train with the optimizer of the last time: one long training in many rounds."""
     optimizer = Optimizer(client.model, client.recipe)
     client.model.load(ask.x)
-    optimizer.remember({k.removeprefix("adam."): v for k, v in client.memory.items() if k.startswith("adam.")})
+    optimizer.restore(client.memory, "adam.")
     outcome = fit(client.model, client.data, client.recipe, client.rng, optimizer=optimizer, precision=client.precision)
-    client.memory |= {f"adam.{k}": v.clone() for k, v in optimizer.memory().items()}
+    optimizer.keep(client.memory, "adam.")
     return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
 
 

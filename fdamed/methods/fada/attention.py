@@ -1,34 +1,33 @@
-"""What the target sees of a model with images alone: how its features cluster (FADA's attention), and what the
-BatchNorms measure there."""
+"""What the target measures of a model with images alone: how its features cluster (FADA's dynamic attention), and the
+statistics of its BatchNorms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fdamed.core.rng import stream
+from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
-from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import features
-from fdamed.methods.fada.attention_weights import k_means, looseness, spread
-from fdamed.methods.fada.disentangle import branches
-from fdamed.models.adversarial import measured_anew, shape_of
+from fdamed.methods._shared.disentanglement import branches
+from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import FlatModel
-from fdamed.training.local import as_input, held, noisy, taken
+from fdamed.ops.mmd import squared_distances
+from fdamed.training.local import held, prepared
 
-CHUNK = 256
+CHUNK, ITERATIONS = 256, 20
 
 
 @message
 class Candidate:
-    """One model (1, P), of a single source where `first` is 0; the clusters of the first are where the others begin."""
+    """One model (1, P), of a single source where `first` is 0; the clusters of the first initialize the others'."""
 
     models: Individual
     probe: Count
-    squared: Count
     first: Count
 
 
@@ -38,8 +37,8 @@ class Spread:
 
 
 @message
-class Unsettled:
-    """A model with its branches, whose running statistics are of other ones."""
+class Uncalibrated:
+    """A model with its branches, whose running statistics belong to other weights."""
 
     x: Weights
     d: Statistic
@@ -47,15 +46,15 @@ class Unsettled:
 
 
 @message
-class Settled:
-    """The running statistics of the model and of the branches at the target; none where it has not two images."""
+class RunningStatistics:
+    """Those of the model and of the branches at the target; none where it has fewer than two images."""
 
     x: Statistic
     d: Statistic
 
 
 @step("fada.feature_spread")
-def spread_of(client: Client, ask: Candidate) -> Spread:
+def feature_spread(client: Client, ask: Candidate) -> Spread:
     """The statistic I of the paper's gap attention on a fixed part of the images; 0 where there are none."""
     client.model.load(ask.models[0])
     client.model.module.eval()
@@ -64,40 +63,35 @@ def spread_of(client: Client, ask: Candidate) -> Spread:
         if not parts:
             return Spread(i=0.0)
         f = torch.cat(parts)
-        centers = client.memory.get("fada.centers")
-        begin = stream(client.seed, client.name, "probe", "centres")
-        centers, own = k_means(f, shape_of(client.model.layout).classes, begin, centers)
-        i = looseness(f, own) if ask.squared else spread(f, own, squared=False)
+        rng = stream(client.seed, client.name, "probe", "centres")
+        centers, own = k_means(f, shape_of(client.model.layout).classes, rng, client.memory.get("fada.centers"))
+        i = within_share(f, own)
     if ask.first:
         client.memory["fada.centers"] = centers.clone()
     return Spread(i=i)
 
 
 @step("fada.recalibrate")
-def settle(client: Client, ask: Unsettled) -> Settled:
+def recalibrate(client: Client, ask: Uncalibrated) -> RunningStatistics:
     """Measure the running statistics under this very model, on a fixed part of the images."""
     client.model.load(ask.x)
     if len(client.data) < 2:
-        return Settled(x=torch.empty(0), d=torch.empty(0))
+        return RunningStatistics(x=torch.empty(0), d=torch.empty(0))
     parts = branches(client, ask.d)
-    with torch.no_grad(), measured_anew([client.model.module, parts.module]):
+    modules = (client.model.module, parts.module)
+    norms = [n for m in modules for n in m.modules() if isinstance(n, nn.modules.batchnorm._BatchNorm)]
+    momentum = [n.momentum for n in norms]
+    for module in modules:
+        module.train()
+    for n in norms:
+        n.reset_running_stats()
+        n.momentum = None  # the plain mean over all batches
+    with torch.no_grad():
         for x in _probe(client, max(2, ask.probe)):  # BatchNorm cannot train on one image
             parts.module(features(client, x).float())
-    return Settled(x=_buffers(client.model), d=_buffers(parts))
-
-
-def settled(server: Server, x: Tensor, d: Tensor, probe: int) -> tuple[Tensor, Tensor]:
-    """x and d with the running statistics that the target measures under them; as they are where it cannot.
-
-    Those of the target's training belong to the model before the sources' changes were added. Features grow from round
-    to round, and this round's classifier read them in units of the last one's (decision 0013).
-    """
-    reply = server.ask(server.target, settle, Unsettled(x=x, d=d, probe=probe))
-    return _ending_with(x, reply.x), _ending_with(d, reply.d)
-
-
-def _ending_with(vector: Tensor, buffers: Tensor) -> Tensor:
-    return torch.cat([vector[: len(vector) - len(buffers)], buffers])
+    for n, before in zip(norms, momentum, strict=True):
+        n.momentum = before
+    return RunningStatistics(x=_buffers(client.model), d=_buffers(parts))
 
 
 def _buffers(model: FlatModel) -> Tensor:
@@ -105,12 +99,76 @@ def _buffers(model: FlatModel) -> Tensor:
 
 
 def _probe(client: Client, count: int) -> Iterator[Tensor]:
-    """The hospital's images, at most `count` and the same ones each time, in batches of nearly one size."""
+    """At most `count` of the hospital's images, the same ones each time, in batches of nearly equal size."""
     device = client.model.theta.device
     fixed = stream(client.seed, client.name, "probe")
     rows = torch.from_numpy(fixed.numpy.permutation(len(client.data))[:count].copy()).sort().values
     for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // CHUNK) or 1)):
-        if len(part) == 0:
-            continue
-        x = as_input(taken(held(client.data, device), part, device))
-        yield noisy(x, client.data.noise, fixed.child("noise", number)) if client.data.noise else x
+        if len(part):
+            yield prepared(held(client.data, device), part, device, fixed, number, noise=client.data.noise)
+
+
+def k_means(f: Tensor, k: int, rng: Stream, centers: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm on (n, d): centers (k, d), from `centers` on, and the cluster of each row (n,).
+
+    With fewer rows than clusters every row is one. An empty cluster restarts at the row farthest from its center.
+    """
+    k = min(k, len(f))
+    if centers is None or centers.shape != (k, f.shape[1]):
+        centers = _first_centers(f, k, rng)
+    own = torch.full((len(f),), -1, dtype=torch.long)
+    for _ in range(ITERATIONS):
+        d = squared_distances(f, centers)
+        nearest = d.argmin(1)
+        far = d.gather(1, nearest[:, None]).squeeze(1)
+        for r in torch.nonzero(torch.bincount(nearest, minlength=k) == 0).flatten().tolist():
+            alone = torch.bincount(nearest, minlength=k)[nearest] < 2
+            row = int(far.masked_fill(alone, -1.0).argmax())
+            nearest[row], far[row] = r, -1.0
+        if torch.equal(nearest, own):
+            break
+        own = nearest
+        centers = torch.zeros(k, f.shape[1], dtype=f.dtype).index_add_(0, own, f)
+        centers /= torch.bincount(own, minlength=k)[:, None]
+    return centers, own
+
+
+def _first_centers(f: Tensor, k: int, rng: Stream) -> Tensor:
+    """k-means++: a center is drawn with a probability proportional to the squared distance to those before."""
+    generator = rng.numpy
+    rows = [int(generator.integers(len(f)))]
+    nearest = squared_distances(f, f[rows[-1:]]).squeeze(1).double()
+    for _ in range(k - 1):
+        total = float(nearest.sum())
+        chosen = int(torch.searchsorted(nearest.cumsum(0), generator.random() * total)) if total > 0 else len(rows)
+        rows.append(min(chosen, len(f) - 1))
+        nearest = torch.minimum(nearest, squared_distances(f, f[rows[-1:]]).squeeze(1).double())
+    return f[rows]
+
+
+def inertia(f: Tensor, own: Tensor) -> float:
+    """I = sum over clusters r of 1/(2 n_r) sum of |f_i - f_j|^2 over its pairs, in O(n d)."""
+    clusters = [f.double()[own == r] for r in range(int(own.max()) + 1)]
+    return sum((float((rows - rows.mean(0)).square().sum()) for rows in clusters if len(rows) > 1), 0.0)
+
+
+def within_share(f: Tensor, own: Tensor) -> float:
+    """The share of the scatter of (n, d) inside the clusters, 0 to 1; where all features are equal 1, the worst.
+
+    I itself falls with the features' size, so it would give all the weight to the source that grows them least.
+    """
+    total = float((f.double() - f.double().mean(0)).square().sum())
+    return inertia(f, own) / total if total > 0.0 else 1.0
+
+
+def attention(before: float, after: Sequence[float], temperature: float = 0.05) -> list[float]:
+    """Weights of the sources: softmax of the relative gains (before - I_i)/before over a temperature.
+
+    A gain that is not finite has weight 0; where no gain is finite, or features already coincide, weights are equal.
+    """
+    gains = [(before - i) / before / temperature if before else 0.0 for i in after]
+    finite = [g for g in gains if math.isfinite(g)]
+    if not finite:
+        return [1.0 / len(gains)] * len(gains)
+    e = [math.exp(g - max(finite)) if math.isfinite(g) else 0.0 for g in gains]
+    return [v / sum(e) for v in e]

@@ -1,4 +1,4 @@
-"""One side of FADA's game inside a hospital, a source's or the target's: alignment, and disentangling where asked."""
+"""FADA's step inside a hospital, a source or the target: task, adversarial alignment and, in model III, disentangling."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Update, Weights, message
-from fdamed.methods._shared.adversarial_training import Game, Local, Objective, discriminator
-from fdamed.methods.fada.disentangle import Rates, branches, branches_layout, disentangle, opponents, passing
+from fdamed.methods._shared.adversarial_training import Game, discriminator
+from fdamed.methods._shared.disentanglement import branches_layout, side_of
 from fdamed.models.adversarial import shape_of
-from fdamed.models.flat import FlatModel, Layout
+from fdamed.models.flat import Layout
 
 
 @message
 class Adapt:
-    """The target's model, the branches and DI (empty: as they begin), and the weights of the losses; counts are 0 or 1.
+    """The target's model, the branches and DI (empty: as they begin), and the weights of the losses.
 
-    `rates` are those of class confusion, mutual information and reconstruction.
+    `rates` are those of class confusion, mutual information and reconstruction; `source` and `apart` are 0 or 1.
     """
 
     x: Weights
@@ -30,7 +30,6 @@ class Adapt:
     pace: Scalar
     source: Count
     apart: Count
-    on_f: Count
 
 
 def branches_shape(ask: Adapt, layout: Layout) -> tuple[int, ...]:
@@ -40,8 +39,7 @@ def branches_shape(ask: Adapt, layout: Layout) -> tuple[int, ...]:
 
 @message
 class Adapted:
-    """`d`: the branches of a source, for the target's stay as they are; `skipped`: steps without mutual information,
-    which was not finite."""
+    """`skipped`: steps without mutual information, because it was not finite."""
 
     g: Update
     d: Annotated[Tensor, Knowledge("statistic"), Check(shape=branches_shape, module=branches_layout)]
@@ -53,38 +51,24 @@ class Adapted:
 
 @step("fada.adapt")
 def adapt(client: Client, ask: Adapt) -> Adapted:
-    """Train for the hospital's epochs, each side passing for the source."""
+    """Train for the hospital's epochs; DI learns to tell the sides apart, and both sides learn to pass for a source."""
     client.model.load(ask.x)
-    di = discriminator(client, ask.di, quarter(client.model.layout), 1, halved=not ask.on_f)
+    di = discriminator(client, ask.di, discriminator_width(client.model.layout), 1, halved=bool(ask.apart))
     game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)
-    skipped = [0]
-    d: FlatModel | None = None
-    if not ask.apart:
-        local = Local(client, (di,), ask.pace)
-        objective: Objective = lambda f, batch: local.task(f, batch) + game.play(f)  # noqa: E731
-    else:
-        d = branches(client, ask.d)
-        if ask.source:
-            own = opponents(client)
-            local = Local(client, (d, own, di))
-            rates = Rates(*ask.rates.tolist())
-            objective, skipped = disentangle(d, own, rates, local.beside, game.play, bool(ask.on_f))
-        else:
-            local = Local(client, (d, di), ask.pace)
-            objective = passing(d, game.play, bool(ask.on_f))
-    loss = local.epochs(objective)
-    if d is not None and ask.source:
-        client.memory["opponents"] = local.opponents[1].read()
+    side = side_of(client, game.play, ask.pace, ask.d if ask.apart else None, ask.rates, (di,))
+    loss = side.local.epochs(side)
+    if side.own:
+        client.memory["opponents"] = side.own.read()
     return Adapted(
         g=client.model.read().sub_(ask.x),
-        d=d.read() if d is not None and ask.source else torch.empty(0),
+        d=side.d.read() if side.d and side.own else torch.empty(0),
         di=di.read(),
         n=len(client.data),
         loss=loss,
-        skipped=skipped[0],
+        skipped=side.skipped,
     )
 
 
-def quarter(layout: Layout) -> int:
-    """Width of FADA's discriminator."""
+def discriminator_width(layout: Layout) -> int:
+    """A quarter of the feature's width."""
     return max(2, shape_of(layout).d // 4)

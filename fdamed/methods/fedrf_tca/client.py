@@ -18,7 +18,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
-from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, shown
+from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, training_features
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fedrf_tca.model import Alignment, Parts, still
 from fdamed.models.adversarial import count, flat_part, shape_of
@@ -152,7 +152,11 @@ def tell(client: Client, ask: Call) -> Told:
     first, omega = int(client.memory["fedrf.step"]), _omega(client)
     batches = [_batch(client, n) for n in range(first, first + (_each(client) if ask.whole else 1))]
     with still(client.model, ask.frozen):
-        x = torch.stack([fourier_features(unit(shown(client, b.x)), omega).mean(0) for b in batches]).mean(0).cpu()
+        x = (
+            torch.stack([fourier_features(unit(training_features(client, b.x)), omega).mean(0) for b in batches])
+            .mean(0)
+            .cpu()
+        )
     if ask.noise:
         # Replacing one image moves the mean over b images by 2/b at most.
         images = sum(len(b.x) for b in batches)
@@ -167,7 +171,7 @@ def learn(client: Client, ask: Lesson) -> Learned:
     client.model.load(client.memory["fedrf.g"])
     parts = _parts(client, ask.components, ask.width)
     local = Local(_paced(client, ask.pace), (parts,))
-    _remember(client, local)
+    local.resume_optimizers("fedrf.")  # a round is a few steps of one long training
     pull = Alignment(
         local, parts, _omega(client), ask.others.to(client.model.theta.device), ask.weight, bool(ask.normalize)
     )
@@ -189,8 +193,7 @@ def learn(client: Client, ask: Lesson) -> Learned:
     client.memory |= {"fedrf.g": client.model.read(), "fedrf.w": w, "fedrf.step": torch.tensor([first + steps])}
     if client.role == "source":
         client.memory["fedrf.c"] = c
-    for i, optimizer in enumerate(local.optimizers):
-        client.memory |= {f"fedrf.{i}.{k}": v.clone() for k, v in optimizer.memory().items()}
+    local.keep_optimizers("fedrf.")
     nothing = torch.empty(0)
     return Learned(
         x=w.clone() if ask.send_w else nothing,
@@ -255,13 +258,6 @@ def _paced(client: Client, pace: float) -> Client:
     if client.role == "source" or client.recipe.optimizer != "adam":
         return client
     return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
-
-
-def _remember(client: Client, local: Local) -> None:
-    """Optimizers go on where they stopped: a round is a few steps of one long training."""
-    for i, optimizer in enumerate(local.optimizers):
-        start = f"fedrf.{i}."
-        optimizer.remember({k.removeprefix(start): v for k, v in client.memory.items() if k.startswith(start)})
 
 
 def _each(client: Client) -> int:

@@ -93,7 +93,7 @@ class Alignment:
             return f.sum() * 0.0
         module = self.parts.module
         logits = module.classifier(unit(module.aligner(seen)))  # type: ignore[operator]
-        return F.cross_entropy(logits, batch.y) + self.local.beside(f, batch)
+        return F.cross_entropy(logits, batch.y) + self.local.auxiliary_losses(f, batch)
 
 
 @contextmanager

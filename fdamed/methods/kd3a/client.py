@@ -1,67 +1,70 @@
-"""Learning from what other hospitals' models agree on (KD3A, Feng et al., ICML 2021): the target's side of a block.
-
-The single models of the sources vote on the target's images; the target distils the vote into its own model h_{K+1},
-weighs all K + 1 by the consensus focus and averages them. The votes never leave the hospital: the average does, with
-one weight a model. The target remembers the average h, so that it need not be sent again.
-"""
+"""KD3A's steps inside a hospital: a source trains its model; the target votes, distills, weights and averages."""
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fdamed.core.errors import FdamedError
+from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Model
-from fdamed.methods._shared.local_training import finite
+from fdamed.methods._shared.local_training import Trained, finite, train_locally
 from fdamed.methods.kd3a import consensus
+from fdamed.models.backbone import initialize
 from fdamed.ops.aggregation import mean
 from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, outputs
 from fdamed.training.local import held
 
+LOW = 0.001
+"""Weight, in the paper, of an image for which no teacher is confident."""
+MIXUP, SMOOTHING = 2.0, 0.9
+"""Beta(2, 2) of mixup, and the share of the last round's weights: both in the released code only."""
+
 
 @message
-class Mark:
-    """A checksum of the model that the target should remember."""
+class SourceTask:
+    """The model to train; `own_head` (0 or 1): with the head that the source remembers."""
+
+    x: Weights
+    pace: Scalar
+    own_head: Count
+
+
+@message
+class Checksum:
+    """CRC-32 of the model that the target should remember."""
 
     crc32: Count
 
 
 @message
-class Holds:
+class Confirmation:
     yes: Count
 
 
 @message
-class Lesson:
-    """The sources' models with their N_k and last weights, and the rules of the block; counts are 0 or 1."""
+class Teachers:
+    """The sources' models (K, P) with their N_k and last weights (K + 1,); `paper` and `own_head` are 0 or 1."""
 
     teachers: Individual
     n: Statistic
     old: Statistic
     gate: Scalar
-    low: Scalar
-    mixup: Scalar
-    keep: Scalar
     pace: Scalar
-    images: Count
-    by_probability: Count
-    soft: Count
-    counted: Count
-    shapley: Count
-    by_samples: Count
-    adapt: Count
-    moments: Count
+    paper: Count
     own_head: Count
 
 
 @message
-class Taught:
-    """The average h with the weights alpha (K + 1,), the target's last; `passed` is the share of images with a vote."""
+class Average:
+    """The average h with its weights alpha (K + 1,), the target's last; `passed`: share of images with a vote."""
 
     x: Weights
     alpha: Statistic
@@ -71,67 +74,76 @@ class Taught:
     skipped: Count
 
 
+@step("kd3a.train_source", noised=True)
+def train_source(client: Client, ask: SourceTask) -> Trained:
+    """Local training at the round's pace, with the source's own head where heads are local."""
+    slower = dataclasses.replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace}))
+    if not ask.own_head:
+        return cast(Trained, train_locally.run(slower, Model(x=ask.x)))
+    head = client.memory["kd3a.head"] if "kd3a.head" in client.memory else _first_head(client)
+    x = with_head(ask.x, head, client.model.layout)
+    trained = cast(Trained, train_locally.run(slower, Model(x=x)))
+    client.memory["kd3a.head"] = head_of(trained.x, client.model.layout)
+    return trained
+
+
+def _first_head(client: Client) -> Tensor:
+    """A source's own first head: no model with another head is ever sent to it."""
+    initialize(cast(nn.Module, client.model.module.head), stream(client.seed, client.name, "kd3a.head").torch)
+    return head_of(client.model.read(), client.model.layout)
+
+
 @step("kd3a.report_state")
-def holds(client: Client, ask: Mark) -> Holds:
+def report_state(client: Client, ask: Checksum) -> Confirmation:
     """Whether the target remembers the model of this checksum."""
-    return Holds(yes=int("kd3a.h" in client.memory and checksum(client.memory["kd3a.h"]) == ask.crc32))
+    return Confirmation(yes=int("kd3a.h" in client.memory and checksum(client.memory["kd3a.h"]) == ask.crc32))
 
 
 @step("kd3a.receive_model")
-def take(client: Client, ask: Model) -> Holds:
+def receive_model(client: Client, ask: Model) -> Confirmation:
     """Remember this model."""
     client.memory["kd3a.h"] = ask.x.clone()
-    return Holds(yes=1)
+    return Confirmation(yes=1)
 
 
 @step("kd3a.distill")
-def learn(client: Client, ask: Lesson) -> Taught:
-    """Vote, distil, weigh, average: sections 3.1 to 3.3 of the paper."""
+def distill(client: Client, ask: Teachers) -> Average:
+    """Knowledge vote, distillation, consensus focus, average: sections 3.1 to 3.3 of the paper."""
     if len(client.data) == 0:
         raise FdamedError("there is no image to vote on", f"hospital {client.name}", "Give the target some images.")
-    images = held(client.data, client.model.theta.device)
-    if ask.images:
-        images = images[client.rng.child("images").numpy.permutation(len(images))[: ask.images]]
+    images, noise, precision = held(client.data, client.model.theta.device), client.data.noise, client.precision
     layout, recipe = client.model.layout, client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace})
-    rule: consensus.Rule = "probability" if ask.by_probability else "confidence"
-
+    adapt = not ask.paper  # the released code lets the voting models' BatchNorms adapt to the target's batches
     q, buffers = outputs(
-        client.model,
-        ask.teachers,
-        images,
-        recipe.batch,
-        client.rng,
-        adapt=bool(ask.adapt),
-        noise=client.data.noise,
-        precision=client.precision,
+        client.model, ask.teachers, images, recipe.batch, client.rng, adapt=adapt, noise=noise, precision=precision
     )
-    v = consensus.vote(q, ask.gate, rule)
-    n_p = v.supporters if ask.counted else v.supporters.clamp(max=1)
-    weight = torch.where(v.supporters > 0, n_p, ask.low).float()
-    label = v.p if ask.soft else nn.functional.one_hot(v.label, q.shape[2])
+    v = consensus.vote(q, ask.gate)
+    agreed = v.supporters > 0
+    if ask.paper:
+        weight, label, mixup = torch.where(agreed, v.supporters, LOW), v.p, 0.0
+    else:
+        weight, label, mixup = agreed, nn.functional.one_hot(v.label, q.shape[2]), MIXUP
     client.model.load(client.memory["kd3a.h"])
-    lesson = Distillation(images, label.float(), weight, ask.mixup, bool(ask.soft), client.data.noise)
-    d = distil(client.model, lesson, recipe, client.rng, precision=client.precision)
+    data = Distillation(images, label.float(), weight.float(), mixup, bool(ask.paper), noise)
+    d = distil(client.model, data, recipe, client.rng, precision=precision)
     student = client.model.read()
 
-    passed = float((v.supporters > 0).double().mean())
-    if ask.shapley:
-        focus = consensus.shapley_focus(q, ask.gate, client.rng.child("orders").numpy, ask.low, rule)
-    else:
-        focus = consensus.marginal_focus(q, ask.gate, ask.low, rule)
-    if ask.by_samples:
+    passed = float(agreed.double().mean())
+    if ask.paper:
+        focus = consensus.marginal_focus(q, ask.gate, LOW)
         alpha = consensus.weights_by_samples(focus, ask.n.tolist(), len(client.data))
     else:
+        focus = consensus.shapley_focus(q, ask.gate, client.rng.child("orders").numpy)
         alpha = consensus.weights_by_confidence(focus, passed)
-    alpha = consensus.smoothed(alpha, ask.old, ask.keep)
+    alpha = consensus.smoothed(alpha, ask.old, 0.0 if ask.paper else SMOOTHING)
 
     h = mean([*ask.teachers, student], alpha)
     buffers = torch.vstack([buffers, student[layout.trainable :]])
-    h[layout.trainable :] = consensus.average_buffers(buffers, alpha, norm_pairs(layout) if ask.moments else ())
+    h[layout.trainable :] = consensus.average_buffers(buffers, alpha, norm_pairs(layout) if ask.paper else ())
     if ask.own_head:
         h = with_head(h, head_of(student, layout), layout)
     client.memory["kd3a.h"] = h.clone()
-    return Taught(x=h, alpha=alpha, passed=passed, loss=finite(client, d.loss), steps=d.steps, skipped=d.skipped)
+    return Average(x=h, alpha=alpha, passed=passed, loss=finite(client, d.loss), steps=d.steps, skipped=d.skipped)
 
 
 def checksum(x: Tensor) -> int:

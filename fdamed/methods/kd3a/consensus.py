@@ -1,7 +1,7 @@
 """KD3A's rules (Feng et al. 2021) on teachers' outputs: knowledge vote, consensus quality and focus, domain weights.
 
-q (K, n, C) holds the softmax outputs of K teachers on n samples. A teacher speaks on a sample if its confidence, the
-largest of its C numbers, lies above the gate. Ties go to the lowest class.
+q (K, n, C) holds the softmax outputs of K teachers on n samples. A teacher votes on a sample if its confidence, the
+largest of its C outputs, is above the gate. The class with the most confidence wins; ties go to the lowest class.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import factorial
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Rule = Literal["confidence", "probability"]
-"""Which class wins: the most top-1 confidence (released code) or the most summed probability (paper)."""
-LARGEST_TABLE = 10
-"""Teachers up to which all subsets are looked at; beyond it, sampled orders."""
-ORDERS = 50
+LARGEST_TABLE, ORDERS = 10, 50
+"""Up to so many teachers Shapley values are exact, over all subsets; beyond, over so many sampled orders."""
 _CHUNK = 2048
 """Samples at a time in the subset table: its rows stay in the cache."""
 
@@ -30,65 +26,50 @@ class Vote:
     """What the teachers agree on, sample by sample."""
 
     p: Tensor
-    """(n, C): mean of the supporters' outputs; of all teachers where nobody spoke."""
+    """(n, C): mean of the supporters' outputs; of all teachers where none voted."""
     label: Tensor
     """(n,): the class with the largest p."""
     supporters: Tensor
-    """(n,): n_p, how many teachers spoke for the class; 0: nobody."""
+    """(n,): n_p, the number of teachers that voted for the class."""
 
 
-def vote(q: Tensor, gate: float, rule: Rule = "confidence") -> Vote:
+def vote(q: Tensor, gate: float) -> Vote:
     """The knowledge vote: confidence gate, class vote, mean vote."""
     confidence, top = q.max(dim=2)
-    speaks = confidence > gate
-    if rule == "confidence":
-        score = torch.zeros(q.shape[1:], dtype=torch.float64)
-        score.scatter_add_(1, top.t(), (confidence.double() * speaks).t())
-    else:
-        score = (q.double() * speaks.unsqueeze(2)).sum(0)
-    support = speaks & (top == score.argmax(1))
+    votes = confidence > gate
+    score = torch.zeros(q.shape[1:], dtype=torch.float64)
+    score.scatter_add_(1, top.t(), (confidence.double() * votes).t())
+    support = votes & (top == score.argmax(1))
     n_p = support.sum(0)
-    heard = support | (
-        n_p == 0
-    )  # the probability rule may elect a class that no teacher names: then as if nobody spoke
-    p = torch.einsum("kn,knc->nc", heard.double(), q.double()) / heard.sum(0).unsqueeze(1)
+    counted = support | (n_p == 0)
+    p = torch.einsum("kn,knc->nc", counted.double(), q.double()) / counted.sum(0).unsqueeze(1)
     return Vote(p, p.argmax(1), n_p)
 
 
-def qualities(q: Tensor, gate: float, subsets: Tensor, low: float = 0.0, rule: Rule = "confidence") -> Tensor:
+def qualities(q: Tensor, gate: float, subsets: Tensor, low: float = 0.0) -> Tensor:
     """Q(S) = sum_i n_p(S) max p_i(S) for each row of `subsets` (S, K) bool, the vote redone with these teachers: (S,).
 
-    `low` is n_p where nobody in S speaks. The empty set has quality 0.
+    `low` is n_p where nobody in S votes. The empty set has quality 0.
     """
-    if rule == "probability":
-        votes = [vote(q[row], gate, rule) if bool(row.any()) else None for row in subsets]
-        return torch.stack([torch.zeros((), dtype=torch.float64) if v is None else _quality(v, low) for v in votes])
     confidence, top = q.max(dim=2)
-    spoken = torch.where(confidence > gate, confidence, 0.0).double().t()  # (n, K)
-    # n_p max p is the sum of the supporters' confidences: the largest, over the classes named, of what S says for each.
-    heard = spoken.any(1)
-    said, named, member = spoken[heard], top.t()[heard], subsets.double().t().contiguous()
+    voted = torch.where(confidence > gate, confidence, 0.0).double().t()  # (n, K)
+    # n_p max p is the sum of the supporters' confidences: the largest, over the classes named, of S's sum for each.
+    some = voted.any(1)
+    sure, named, member = voted[some], top.t()[some], subsets.double().t().contiguous()
     total = torch.zeros(len(subsets), dtype=torch.float64)
-    for a, c in zip(torch.split(said, _CHUNK), torch.split(named, _CHUNK), strict=True):
-        alike = a.unsqueeze(1) * (c.unsqueeze(1) == c.unsqueeze(2))  # [i, j, k]: what k says for the class j names
+    for a, c in zip(torch.split(sure, _CHUNK), torch.split(named, _CHUNK), strict=True):
+        alike = a.unsqueeze(1) * (c.unsqueeze(1) == c.unsqueeze(2))  # [i, j, k]: k's confidence in the class j names
         total += torch.matmul(alike, member).amax(1).sum(0)
     if low:
-        total += low * _unheard(q, spoken, subsets)
+        total += low * torch.stack([_without_vote(q[s], voted[:, s]) for s in subsets])
     return total
 
 
-def _quality(v: Vote, low: float) -> Tensor:
-    return (torch.where(v.supporters > 0, v.supporters.double(), low) * v.p.amax(1)).sum()
-
-
-def _unheard(q: Tensor, spoken: Tensor, subsets: Tensor) -> Tensor:
-    """Sum of max p_i(S) over the samples on which nobody in S speaks, (S,)."""
-    rows = []
-    for subset in subsets:
-        silent = ~spoken[:, subset].any(1)
-        mean = q[subset][:, silent].double().mean(0) if bool(subset.any()) else torch.zeros(1, 1, dtype=torch.float64)
-        rows.append(mean.amax(1).sum())
-    return torch.stack(rows)
+def _without_vote(q: Tensor, voted: Tensor) -> Tensor:
+    """Sum of max p_i over the samples on which none of these teachers votes; 0 without teachers."""
+    if not len(q):
+        return torch.zeros((), dtype=torch.float64)
+    return q[:, ~voted.any(1)].double().mean(0).amax(1).sum()
 
 
 def all_subsets(k: int) -> Tensor:
@@ -107,27 +88,25 @@ def shapley(quality: Tensor) -> Tensor:
     return (torch.where(member, gain.unsqueeze(1), -loss.unsqueeze(1)) * quality.double().unsqueeze(1)).sum(0)
 
 
-def shapley_focus(
-    q: Tensor, gate: float, rng: np.random.Generator, low: float = 0.0, rule: Rule = "confidence"
-) -> Tensor:
+def shapley_focus(q: Tensor, gate: float, rng: np.random.Generator) -> Tensor:
     """Consensus focus of the released code: Shapley values of Q, (K,); exact up to ten teachers, then by sampling."""
     k = len(q)
     if k <= LARGEST_TABLE:
-        return shapley(qualities(q, gate, all_subsets(k), low, rule))
+        return shapley(qualities(q, gate, all_subsets(k)))
     orders = [rng.permutation(k).tolist() for _ in range(ORDERS)]
     grown = torch.zeros(ORDERS * k, k, dtype=torch.bool)
     for row, first in enumerate(p for order in orders for p in accumulate([[j] for j in order])):
         grown[row, first] = True
-    quality = qualities(q, gate, grown, low, rule).view(ORDERS, k)
+    quality = qualities(q, gate, grown).view(ORDERS, k)
     joined = quality.diff(dim=1, prepend=torch.zeros(ORDERS, 1, dtype=torch.float64))
     return torch.zeros(k, dtype=torch.float64).index_add_(0, torch.tensor(orders).view(-1), joined.reshape(-1)) / ORDERS
 
 
-def marginal_focus(q: Tensor, gate: float, low: float = 0.0, rule: Rule = "confidence") -> Tensor:
+def marginal_focus(q: Tensor, gate: float, low: float = 0.0) -> Tensor:
     """Consensus focus of the paper: CF(k) = Q(all) - Q(all but k), (K,)."""
     k = len(q)
     subsets = torch.vstack([torch.ones(1, k, dtype=torch.bool), ~torch.eye(k, dtype=torch.bool)])
-    quality = qualities(q, gate, subsets, low, rule)
+    quality = qualities(q, gate, subsets, low)
     return quality[0] - quality[1:]
 
 
