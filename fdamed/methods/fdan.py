@@ -4,8 +4,8 @@ Source i minimizes cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the
 in DANN; theta + sum_i n_i/n Delta_i + Delta_T.
 
 Sent, with `wire: fourier` (default): means over all images of random features whose inner products are the kernels;
-their frequencies are drawn from the study's seed and never sent: 2 (K + 1) M bytes a round and 40 F bytes for each mean,
-no features. The target aligns with the sources' means of the round before. `features` (published): the kernels are
+their frequencies are drawn from the study's seed and never sent: 2 (K + 1) M bytes a round and 40 F for each mean, no
+features. The target aligns with the sources' means of the round before. `features` (published): the kernels are
 evaluated at the server, 16 b d bytes of features and gradients for each pair and step.
 """
 

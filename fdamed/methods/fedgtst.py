@@ -8,8 +8,8 @@ The regularizer's gradient is c H v with v = J / |J| and c = 2 xi (|J| - gamma).
 (`exact`) or from one difference of gradients on the same batch, c (g(w) - g(w - r v)) / r: two plain passes in all. It
 is taken downhill because the step goes there: across the kinks of ReLU, differences uphill are far from the derivative.
 
-Sent: FedAvg's models, the guide and four settings down (40 bytes), a norm up (8 bytes). What the paper leaves open is in
-decision 0016.
+Sent: FedAvg's models, the guide and four settings down (40 bytes), a norm up (8 bytes). Decision 0016 has what the
+paper leaves open.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def folded_head(d: Tensor, layout: Layout) -> Tensor:
     parts = Branches(s.d, s.classes)
     FlatModel(parts).load(d)
     norm, c = parts.invariant_norm, parts.classifier
-    scaled = c.weight / torch.sqrt(norm.running_var + norm.eps)  # type: ignore[operator]  # it is tracked
+    scaled = c.weight / torch.sqrt(norm.running_var + norm.eps)  # type: ignore[arg-type, operator]  # tracked
     bias = scaled @ (parts.invariant.bias - norm.running_mean) + c.bias  # type: ignore[operator]
     return torch.cat([(scaled @ parts.invariant.weight).flatten(), bias])
 
@@ -156,7 +156,7 @@ class Side:
 def side_of(
     client: Client, pull: Pull, pace: float, d: Tensor | None, rates: Tensor, others: tuple[FlatModel, ...] = ()
 ) -> Side:
-    """The client's side: its task and the pull; with branches `d` (empty: the initial ones) disentangled (model III)."""
+    """The client's side: its task and the pull, in model III through branches `d` (empty: the initial ones)."""
     if d is None:
         return Side(Local(client, others, pace), pull)
     parts = branches(client, d)

@@ -1,4 +1,4 @@
-"""FADA's step inside a hospital, a source or the target: task, adversarial alignment and, in model III, disentangling."""
+"""FADA's step inside a hospital: task, adversarial alignment and, in model III, disentangling."""
 
 from __future__ import annotations
 

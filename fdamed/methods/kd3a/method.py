@@ -1,12 +1,13 @@
 """KD3A (Feng et al., ICML 2021): the target learns, without labels, from what the sources' models agree on.
 
 A round is one block: the sources train; their models h_k vote on the target's images; the target distills the vote into
-h_{K+1}; the K + 1 models are averaged with weights from the consensus focus. Several blocks an epoch or several epochs a
-block are `rounds` and the sources' `epochs`. Optimizers start anew each round; teachers see images without augmentation.
+h_{K+1}; the K + 1 models are averaged with weights from the consensus focus. Several blocks per epoch or several epochs
+per block are `rounds` and the sources' `epochs`. Optimizers start anew each round; teachers see plain images.
 
 | | `official` (released code) | `paper` (its formulas) |
 |---|---|---|
-| labels to distill, weight of an image | the class, 1, with mixup; 0 without a vote | mean output, supporters; 0.001 without a vote |
+| label of an image | its class, with mixup | the mean output of the supporters |
+| weight of an image | 1; without a vote 0 | number of supporters; without a vote 0.001 |
 | focus of a source | Shapley value of the consensus quality | what the quality loses without it |
 | weights | target by images that pass the gate; 0.9 of the last round's | by N_k times focus |
 | BatchNorm | teachers adapt to the target; plain average | teachers as sent; closed form of the BatchNorm-MMD |
