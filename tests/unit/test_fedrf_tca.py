@@ -23,7 +23,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
-from fdamed.methods._shared.adversarial_training import Batch, shown
+from fdamed.methods._shared.adversarial_training import Batch, training_features
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, Terms, agree, begin, learn, tell
 from fdamed.methods.fedrf_tca.method import FedRfTca
@@ -213,7 +213,7 @@ def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_n
     site.memory["fedrf.g"] = site.model.read()
     message = answer(site, tell, 1, 0, call()).x
     site.model.load(site.memory["fedrf.g"])
-    f = unit(shown(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0))[0]
+    f = unit(training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0))[0]
     found = inverted(message.double(), site.memory["fedrf.omega"].double())
     assert float(f.norm()) == pytest.approx(1.0, abs=1e-3)
     assert torch.allclose(found.float(), f, atol=1e-4)
@@ -302,7 +302,7 @@ def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negat
         site = begun(name, batch=64)
         told = answer(site, tell, 1, 0, call()).x
         site.model.load(hospitals.theta())
-        f = shown(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
+        f = training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
         by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), site.memory["fedrf.omega"]).mean(0)
         assert torch.allclose(told, sign * by_hand, atol=1e-6)
         assert float(told.norm()) < 1.0
@@ -328,7 +328,12 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
     for y in (labels, None):
         for normalize in (True, False):
             losses = Alignment(
-                SimpleNamespace(beside=lambda f, b: 0.0), SimpleNamespace(module=parts), omega, others, 0.7, normalize
+                SimpleNamespace(auxiliary_losses=lambda f, b: 0.0),
+                SimpleNamespace(module=parts),
+                omega,
+                others,
+                0.7,
+                normalize,
             )
             batch = Batch(x, y, {}, Stream(0))
             assert torch.autograd.gradcheck(lambda g, a=losses, b=batch: a.aligned(x @ g, b), (g,))
