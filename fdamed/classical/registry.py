@@ -33,6 +33,7 @@ class Row:
     target_labels: ClassVar[bool] = False
     every_target_label: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (*SOURCE_STEPS, *TARGET_STEPS)
+    needs_each: ClassVar[str] = "the features of all clients meet at one place"
     exact: ClassVar[bool] = False
     """True: it needs an n x n matrix."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
 from fdamed.config.messages import nearest, shortened
-from fdamed.config.runs import Run
+from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Then, Warmup
 from fdamed.config.split import Partition
 from fdamed.core.errors import FdamedError
 
@@ -80,10 +80,6 @@ def _check_run(name: str, run: Run, config: Config) -> None:
     misfit = faults.misfit(tuple(config.split.clients)) if faults else None
     if misfit:
         raise ValueError(f"train.faults of {name} {misfit}")
-    for phase in config.phases(run):
-        rounds = config.train_of(phase).rounds
-        if float(phase.options.get("warmup", 0)) >= rounds:
-            raise ValueError(f"`runs.{name}.warmup` leaves none of the {rounds} rounds to {phase.method}")
     if run.auxiliary:
         absent = [h for h in run.auxiliary.heads if h not in config.model.heads]
         if absent:
@@ -95,11 +91,14 @@ def _check_run(name: str, run: Run, config: Config) -> None:
 def check_methods(config: Config, known: Catalog, where: str) -> None:
     """Raise if a run names an unknown method or option, or combines methods that do not fit."""
     for name, run in config.expanded_runs().items():
-        first, *second = config.phases(run)
-        _check_options(name, first, known, where)
-        for phase in second:
-            _check_options(f"{name}.then", phase, known, where)
-            _check_handover(name, first, phase, known, where)
+        phases = config.phases(run)
+        for key, section in ((name, run), (f"{name}.warmup", run.warmup), (f"{name}.then", run.then)):
+            if section:
+                _check_options(key, section, known, where)
+        if WARMUP in phases:
+            _check_warmup(name, phases, config, known, where)
+        if THEN in phases:
+            _check_handover(name, phases[MAIN], phases[THEN], known, where)
         if known[run.method].get("classical"):
             _check_classical(name, run, config, known, where)
 
@@ -113,7 +112,7 @@ def backbones(config: Config, known: Catalog) -> list[str]:
     ]
 
 
-def _check_options(name: str, run: Run, known: Catalog, where: str) -> None:
+def _check_options(name: str, run: Run | Warmup | Then, known: Catalog, where: str) -> None:
     fix = f"{FIX} `fdamed methods` lists methods and options."
     if run.method not in known:
         near = nearest(run.method, sorted(known))
@@ -122,7 +121,7 @@ def _check_options(name: str, run: Run, known: Catalog, where: str) -> None:
     options = known[run.method]["options"]
     for key, value in run.options.items():
         if key not in options:
-            allowed = ", ".join(sorted([*options, *Run.model_fields]))
+            allowed = ", ".join(sorted([*options, *type(run).model_fields]))
             what = f"unknown key `runs.{name}.{key}`{nearest(key, sorted(options))}; {run.method} accepts: {allowed}"
             raise FdamedError(what, where, fix)
         problem = _option_problem(value, options[key])
@@ -146,6 +145,18 @@ def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
     if numeric and ((low is not None and value < low) or (high is not None and value > high)):
         return f"should be between {low if low is not None else '-inf'} and {high if high is not None else 'inf'}"
     return None
+
+
+def _check_warmup(name: str, phases: Mapping[str, Run], config: Config, known: Catalog, where: str) -> None:
+    """A warm-up ends with one model that works alone, and leaves rounds to the run's method."""
+    warmup, main = phases[WARMUP], phases[MAIN]
+    if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
+        what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"
+        raise FdamedError(what, where, "Choose another method, such as fedavg; nothing was started.")
+    taken, rounds = (known[p.method]["length"] * config.train_of(p).rounds for p in (warmup, main))
+    if taken >= rounds:
+        what = f"`runs.{name}.warmup` leaves none of the {rounds} rounds to {main.method}"
+        raise FdamedError(what, where, "Shorten the warm-up, or raise `train.rounds`; nothing was started.")
 
 
 def _check_handover(name: str, first: Run, second: Run, known: Catalog, where: str) -> None:
@@ -173,6 +184,6 @@ def _check_classical(name: str, run: Run, config: Config, known: Catalog, where:
         near = nearest(str(wanted), allowed)
         what = f"`runs.{name}.features` is {wanted!r}{near}; allowed: {', '.join(allowed)}"
         raise FdamedError(what, where, FIX)
-    unused = [key for key in ("auxiliary", "labeled", "train", "noise") if getattr(run, key) is not None]
+    unused = [key for key in ("auxiliary", "labeled", "train", "noise", "warmup") if getattr(run, key) is not None]
     if unused:
         raise FdamedError(f"`runs.{name}.{unused[0]}`: a classical method trains no client and ignores it", where, FIX)

@@ -158,7 +158,7 @@ def schema() -> dict[str, Any]:
         },
     }
     known = catalog()
-    for name, methods in (("Run", ["", *sorted(known)]), ("Then", sorted(known))):
+    for name, methods in (("Run", ["", *sorted(known)]), ("Warmup", sorted(known)), ("Then", sorted(known))):
         run = out["$defs"][name]
         run["properties"]["method"]["enum"] = methods
         for entry in known.values():

@@ -43,11 +43,11 @@ def renamed_keys(raw: Any, old: tuple[str, ...] = (), new: tuple[str, ...] = ())
 
 
 def _place(*keys: str) -> str:
-    """The place of a key in `RENAMED`: the `train` of a run is like `train`, its `then` and `sweep` like the run."""
+    """The place of a key in `RENAMED`: the `train` of a run is like `train`, its phases and `sweep` like the run."""
     if keys[0] == "variants":
         keys = keys[2:] or keys
     if keys[0] == "runs" and len(keys) > 2:
-        rest = [key for key in keys[2:] if key not in ("then", "sweep")]
+        rest = [key for key in keys[2:] if key not in ("warmup", "then", "sweep")]
         keys = tuple(rest) if "train" in rest[:1] else ("runs", "*", *rest)
     return ".".join(keys)
 

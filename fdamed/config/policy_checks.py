@@ -19,7 +19,7 @@ Images = Mapping[str, Mapping[str, int]]
 
 def check_policy(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
     """Raise if a run cannot keep the privacy policy."""
-    for phase in config.phases(run):
+    for phase in config.phases(run).values():
         entry = known[phase.method]
         if config.privacy.secure_aggregation:
             raise _unmasked(name, phase, entry, where)
@@ -70,10 +70,9 @@ def _check_noise(name: str, phase: Run, config: Config, entry: Mapping[str, Any]
 
 
 def _check_phases(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
-    second = config.phases(run)[1:]
-    if config.differential_of(run) and any(known[phase.method]["asks_sources"] for phase in second):
+    if run.then and config.differential_of(run) and known[run.then.method]["asks_sources"]:
         raise FdamedError(
-            f"`runs.{name}.then`: the privacy budget covers one phase, but {second[0].method} uses the sources again",
+            f"`runs.{name}.then`: the privacy budget covers one phase, but {run.then.method} uses the sources again",
             where,
             "Use a second phase at the target only, such as finetune_head, or remove `then`.",
         )
@@ -89,7 +88,7 @@ def check_floor(
     name: str, run: Run, config: Config, known: Catalog, images: Images, where: str, targets: Sequence[str] = ()
 ) -> None:
     """Raise if a client has fewer images or steps than the minimum; clients missing in `images` are not checked."""
-    for phase in config.phases(run):
+    for phase in config.phases(run).values():
         entry = known[phase.method]
         for target in targets or config.split.targets:
             for client, recipe, n in asked(phase, config, entry, target, images):

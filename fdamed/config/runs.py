@@ -14,6 +14,8 @@ from fdamed.config.model import Head
 from fdamed.config.privacy import Differential
 
 Value = float | int | str | bool
+WARMUP, MAIN, THEN = "warmup", "main", "then"
+"""The phases of a run."""
 
 
 class Auxiliary(Strict):
@@ -35,6 +37,17 @@ class WithOptions(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+class Warmup(WithOptions):
+    """A first phase: the first rounds of the run, by another method. Other keys are options of that method."""
+
+    method: str = "fedavg"
+    """A registered method."""
+    rounds: Annotated[int, Field(ge=1)]
+    """How many of the run's rounds it takes."""
+    train: dict[str, Any] | None = None
+    """Changes of the run's `train` in this phase."""
+
+
 class Then(WithOptions):
     """A second phase, which starts from the model of the first. Other keys are options of its method."""
 
@@ -44,6 +57,11 @@ class Then(WithOptions):
     """Default: as many rounds as the first phase."""
     train: dict[str, Any] | None = None
     """Changes of the run's `train` in this phase."""
+
+
+def _by_rounds(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ({"rounds": value} if value else None) if number else value
 
 
 def _by_name(value: Any) -> Any:
@@ -66,6 +84,8 @@ class Run(WithOptions):
     """Differential privacy at the sources. Default: `privacy.differential`."""
     sweep: dict[str, list[Value]] | None = None
     """Option -> values: one run for each combination."""
+    warmup: Annotated[Warmup | None, BeforeValidator(_by_rounds, json_schema_input_type=int | Warmup | None)] = None
+    """A first phase: a number of FedAvg's rounds, or `rounds` with a method, its options and `train`."""
     then: Annotated[Then | None, BeforeValidator(_by_name, json_schema_input_type=str | Then | None)] = None
     """A second phase: a method's name, or a method with `rounds`, `train` and options."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -12,7 +12,7 @@ from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.faults import SWEPT
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
-from fdamed.config.runs import Run, Swept, combinations, laid_over
+from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Warmup, combinations, laid_over
 from fdamed.config.split import Hospitals
 from fdamed.config.train import Decay, Recipe, Train
 
@@ -88,16 +88,16 @@ class Config(Strict):
             first = error.errors(include_url=False)[0]
             raise ValueError(f"train.{'.'.join(map(str, first['loc']))} of a run: {first['msg']}") from None
 
-    def phases(self, run: Run) -> tuple[Run, ...]:
-        """The phases of an expanded run: the run without `then`, and `then` as a run."""
-        first = run.model_copy(update={"then": None})
-        if run.then is None:
-            return (first,)
-        own = {"patience": None} | ({"rounds": run.then.rounds} if run.then.rounds else {})
-        changes = laid_over(laid_over(run.train or {}, run.then.train or {}), own)
+    def phases(self, run: Run) -> dict[str, Run]:
+        """The phases of an expanded run in their order, each as a run: `warmup` and `then` where given."""
         same = {"labeled": run.labeled, "noise": run.noise, "differential": run.differential}
-        then = Run(method=run.then.method, train=changes, **same)
-        return first, Run.model_validate(then.model_dump() | run.then.options)
+        out = {}
+        if run.warmup:
+            out[WARMUP] = _phase(run, run.warmup, same | {"auxiliary": run.auxiliary})
+        out[MAIN] = run.model_copy(update={"warmup": None, "then": None})
+        if run.then:
+            out[THEN] = _phase(run, run.then, same)
+        return out
 
     @property
     def minimum(self) -> Minimum:
@@ -140,3 +140,10 @@ class Config(Strict):
             if run.sweep
             for folder, chosen in combinations(name, run.sweep)
         }
+
+
+def _phase(run: Run, phase: Warmup | Then, same: dict[str, Any]) -> Run:
+    """A phase before or after a run's method, as a run of its own."""
+    own = {"patience": None} | ({"rounds": phase.rounds} if phase.rounds else {})
+    train = laid_over(laid_over(run.train or {}, phase.train or {}), own)
+    return Run.model_validate({"method": phase.method, "train": train} | same | phase.options)

@@ -57,9 +57,20 @@ class Record:
 
     @property
     def phases(self) -> list[Row]:
-        """`method`, `title`, `options`, `rounds` and `train` of each phase; a single one without `then`."""
-        alone = {"method": self.method, "rounds": len(self.rounds), "options": self.facts.get("options") or {}}
+        """`phase` (warmup, main, then), `method`, `title`, `options`, `rounds` and `train` of each phase."""
+        alone = {"phase": "main", "method": self.method, "rounds": len(self.rounds)}
+        alone["options"] = self.facts.get("options") or {}
         return list(self.facts.get("phases") or [alone | {"train": self.facts.get("train") or {}}])
+
+    @property
+    def second(self) -> list[Row]:
+        """The second phase, where there is one."""
+        return [row for row in self.phases if row["phase"] == "then"]
+
+    def rounds_before(self, phase: str) -> int:
+        """Rounds of the phases before this one."""
+        names = [row["phase"] for row in self.phases]
+        return sum(int(row["rounds"]) for row in self.phases[: names.index(phase)])
 
     @property
     def bytes_out(self) -> int:

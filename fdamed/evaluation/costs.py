@@ -133,14 +133,15 @@ def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
 
 
 def seconds(record: Record) -> float | None:
-    """Mean of a round of the first phase, in CPU seconds if one process did the work on the CPU.
+    """Mean of a round of the run's own method, in CPU seconds if one process did the work on the CPU.
 
-    Without the first round, which includes start-up, and without a method's warm-up rounds.
+    Without the run's first round, which includes start-up.
     """
-    skip = max(1, int((record.facts.get("options") or {}).get("warmup") or 0))
-    first = record.timing[: int(record.phases[0]["rounds"])]
-    spent = [float(row["cpu" if on_cpu(record) else "seconds"]) for row in first]
-    kept = spent[skip:] or spent
+    main = next(row for row in record.phases if row["phase"] == "main")
+    before = record.rounds_before("main")
+    rows = record.timing[before : before + int(main["rounds"])]
+    spent = [float(row["cpu" if on_cpu(record) else "seconds"]) for row in rows]
+    kept = spent[0 if before else 1 :] or spent
     return sum(kept) / len(kept) if kept else None
 
 
@@ -201,7 +202,7 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
         parts.append("train on all labels of the target")
     elif method.get("target_labels"):
         parts.append(f"fine-tune on {images} labeled target images")
-    elif record.target in {s.client for s in record.sent} and len(record.phases) == 1:
+    elif record.target in {s.client for s in record.sent} and not record.second:
         parts.append("train on the target’s unlabeled images")
     if heads:
         parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
@@ -210,5 +211,5 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
     if record.method in WITH_TARGET:
         parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
     work = " + ".join(parts) or "–"
-    after = [f"{p['method']} on {images} labeled target images, {p['rounds']} rounds" for p in record.phases[1:]]
+    after = [f"{p['method']} on {images} labeled target images, {p['rounds']} rounds" for p in record.second]
     return "; then ".join([work, *after])

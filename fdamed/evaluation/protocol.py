@@ -11,6 +11,7 @@ import pandas as pd
 
 from fdamed.config.loader import catalog
 from fdamed.config.privacy import local_steps
+from fdamed.config.runs import MAIN, THEN
 from fdamed.config.study import Config, Recipe
 from fdamed.core.disclosure import hides, small
 from fdamed.core.run_record import SERVER, Record, Row
@@ -38,7 +39,7 @@ def at_chosen_round(records: Iterable[Record], smallest: int) -> dict[tuple[str,
     """(target, run, auc | acc | round) -> mean and interval over seeds of the test score at the chosen round."""
     rows = []
     for record in records:
-        last_phase = record.rounds[sum(int(p["rounds"]) for p in record.phases[:-1]) :]
+        last_phase = record.rounds[record.rounds_before(record.phases[-1]["phase"]) :]
         row = None if hidden(record, smallest) else chosen_round(last_phase)
         if row is not None:
             head = (record.run, record.target, record.target, record.seed)
@@ -85,13 +86,13 @@ def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, in
         few = min(int(asked), few)
     used = few if labels and not every else whole[target]
     phases = config.phases(config.expanded_runs()[record.run])
-    source, last = config.train_of(phases[0]).source, config.train_of(phases[-1])
+    source, last = config.train_of(phases[MAIN]).source, config.train_of(phases.get(THEN, phases[MAIN]))
     shown = f"<{smallest}" if small(used, smallest) else str(used)
     return Budget(
         run=record.run,
         target=target,
         rounds=int(record.facts["rounds"]),
-        then=", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.phases[1:]),
+        then=", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.second),
         labeled="0" if not labels else f"{shown} (all)" if every else shown,
         sources={c: _steps(n, source) for c, n in whole.items() if learns and c in senders - {target}},
         own=_steps(used, last.source if every else last.target) if learns and (labels or target in senders) else None,

@@ -1,20 +1,21 @@
-"""What a method is, and the register of all of them.
+"""What a method is, and the registry of all of them.
 
-A method is frozen hyper-parameters, a server program `round`, and the steps it may ask a hospital to run.
+A method is frozen hyper-parameters, a server program `round`, and the steps it may ask a client to run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable, Mapping
 from typing import (
     Any,
     ClassVar,
     Generic,
     Literal,
+    Required,
+    TypedDict,
     TypeVar,
-    Union,
+    Unpack,
     dataclass_transform,
     get_args,
     get_origin,
@@ -30,13 +31,35 @@ from fdamed.models.flat import Layout, named_tensors
 
 S = TypeVar("S")
 T = TypeVar("T")
+Rule = Literal["", "average", "sum", "projection"]
 
 
 @message
 class Model:
-    """A model on its way, and the state of every method that remembers nothing else."""
+    """A model that is sent, and the state of every method that remembers nothing else."""
 
     x: Weights
+
+
+class Properties(TypedDict, total=False):
+    """What a method declares with `@method`; `Method` has the meanings and the defaults."""
+
+    title: Required[str]
+    paper: Required[str]
+    steps: Required[tuple[Step, ...]]
+    target_labels: bool
+    every_target_label: bool
+    asks_sources: bool
+    asks_target: bool
+    noised: bool
+    needs_each: str
+    rule: Rule
+    work: str
+    theory: str
+    baseline: bool
+    keeps: tuple[str, ...]
+    parts: bool
+    length: int
 
 
 class Method(Generic[S]):
@@ -45,68 +68,75 @@ class Method(Generic[S]):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
-    target_labels: ClassVar[bool]
-    """False: the target's data has no labels to peek at."""
-    every_target_label: ClassVar[bool] = False
-    """True: the target trains on all of its labels, as no real target could."""
     steps: ClassVar[tuple[Step, ...]]
     """Every step of every variant."""
-    state: ClassVar[type]
-    keeps: ClassVar[tuple[str, ...]] = ()
-    """Where every hospital keeps a model of its own: the names in its memory that are this model.
-    It is saved in the hospital's folder and judged there with `predictor`; `final` is then what they share."""
-
-    parts: ClassVar[bool] = False
-    """True: what is learned is more than the network; it is judged with `predictor`, made of theta.safetensors."""
-
-    needs_each: ClassVar[str] = "it does not say that sums over the sources are enough"
-    """Why the server must see each source's answer by itself; empty: sums over the sources would do."""
-    noised: ClassVar[bool] = False
-    """True: its sources let out nothing but what local training under noise has made."""
+    target_labels: ClassVar[bool] = False
+    """False: the target's data has no labels."""
+    every_target_label: ClassVar[bool] = False
+    """True: the target trains on all of its labels, as no real target could."""
     asks_sources: ClassVar[bool] = True
     """False: nothing is ever asked of the sources."""
     asks_target: ClassVar[bool] = True
     """False: nothing is ever asked of the target."""
+    noised: ClassVar[bool] = False
+    """True: its sources send nothing but what local training under DP-SGD has made."""
+    needs_each: ClassVar[str] = ""
+    """Why the server must see each source's answer by itself; empty: sums over the sources are enough."""
+    rule: ClassVar[Rule] = ""
+    """What the server does with the sources' models or updates: their average, a weighted sum with the target's, a
+    projection of the target's on them; empty: something else."""
+    work: ClassVar[str] = ""
+    """What a round computes beyond local training and the server's rule, in words."""
+    theory: ClassVar[str] = ""
+    """Its rule in `theory/delta_error.py`; empty: the theory does not cover it."""
+    baseline: ClassVar[bool] = False
+    """True: a reference that the report draws beside other methods."""
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Where every client keeps its own model: the names in its memory that are this model. It is saved in the client's
+    folder and evaluated there with `predictor`; `final` is then what they share."""
+    parts: ClassVar[bool] = False
+    """True: what is learned is more than the network; it is evaluated with `predictor`, made of theta.safetensors."""
+    length: ClassVar[int] = 1
+    """How many times the study's rounds it runs."""
+    state: ClassVar[type]
+    """The type of its state, S."""
 
-    def length(self, rounds: int) -> int:
-        """How many rounds the method runs when the study has `rounds`."""
-        return rounds
+    def __init_subclass__(cls) -> None:
+        (cls.state,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]  # of Method[S]
 
     def asks(self) -> tuple[Step, ...]:
-        """The steps that these options ask for: what the hospitals' policies are held against."""
+        """The steps that these options ask for; the clients' policies must allow them."""
         return self.steps
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
-        """Trainable numbers beyond one network a hospital, with this many sources, features and classes."""
+        """Trainable numbers beyond one network for each client, with this many sources, features and classes."""
         return 0
 
     def start(self, theta: Tensor) -> S:
-        raise TypeError(f"{type(self).__name__} does not say how it starts")
+        raise NotImplementedError
 
     def round(self, state: S, server: Server) -> S:
-        raise TypeError(f"{type(self).__name__} has no round")
+        raise NotImplementedError
 
     def final(self, state: S) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not say what it learned")
+        raise NotImplementedError
 
     def named(self, final: Tensor, layout: Layout) -> dict[str, Tensor]:
         """What `final` is made of, by name: the content of a run's theta.safetensors."""
         return named_tensors(final, layout)
 
     def handover(self, final: Tensor, layout: Layout) -> Tensor:
-        """What a second phase goes on with: the network, without anything that a method puts behind it."""
+        """What the next phase starts from: the network, without anything that a method puts behind it."""
         return final[: layout.size].clone()
 
     def predictor(self, network: nn.Module, kept: Mapping[str, Tensor]) -> nn.Module | None:
-        """The module, made around the network, that predicts with these: what a hospital keeps, or `named` of what is
+        """The module, made around the network, that predicts with what a client keeps, or with `named` of what is
         shared; None: not yet."""
-        raise TypeError(f"{type(self).__name__} does not say what it predicts with")
+        raise NotImplementedError
 
 
 class OneModel(Method[Model]):
     """A method whose whole state is one model."""
-
-    state: ClassVar[type] = Model
 
     def start(self, theta: Tensor) -> Model:
         return Model(x=theta)
@@ -119,14 +149,15 @@ REGISTRY: dict[str, type[Method[Any]]] = {}
 
 
 @dataclass_transform(frozen_default=True)
-def method(name: str) -> Callable[[type[T]], type[T]]:
-    """Register a method under its name in the configuration, and freeze its fields."""
+def method(name: str, **properties: Unpack[Properties]) -> Callable[[type[T]], type[T]]:
+    """Register a method under its name in the configuration, with its properties, and freeze its fields."""
 
     def register(cls: type[T]) -> type[T]:
         made: Any = dataclasses.dataclass(frozen=True)(cls)
         if name in REGISTRY:
             raise TypeError(f"two methods are called {name}")
-        made.name = name
+        for key, value in {"name": name, **properties}.items():
+            setattr(made, key, value)
         REGISTRY[name] = made
         return cls
 
@@ -139,12 +170,12 @@ def option(default: Any, help: str, low: float | None = None, high: float | None
 
 
 def describe() -> dict[str, dict[str, Any]]:
-    """Every method with its options and what crosses the wire: the content of catalog.json."""
+    """Every method with its properties, options and messages: the content of catalog.json."""
     return {name: description(cls) for name, cls in sorted(REGISTRY.items())}
 
 
 def description(cls: Any) -> dict[str, Any]:
-    """One entry of the catalog: options, papers, and what the steps of this class send."""
+    """One entry of the catalog."""
     hints = get_type_hints(cls)
     options = {}
     for field in dataclasses.fields(cls):
@@ -152,18 +183,13 @@ def description(cls: Any) -> dict[str, Any]:
         entry |= _type_entry(hints[field.name])
         entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
         options[field.name] = entry
+    shown = {key: getattr(cls, key, getattr(Method, key, None)) for key in Properties.__annotations__}
+    del shown["steps"]
+    own_models = bool(shown.pop("keeps"))
     return {
         "module": cls.__module__,
-        "title": cls.title,
-        "paper": cls.paper,
-        "target_labels": cls.target_labels,
-        "every_target_label": cls.every_target_label,
-        "own_models": bool(getattr(cls, "keeps", ())),
-        "parts": bool(getattr(cls, "parts", False)),
-        "needs_each": getattr(cls, "needs_each", "the features of all hospitals meet at one place"),
-        "noised": bool(getattr(cls, "noised", False)),
-        "asks_sources": bool(getattr(cls, "asks_sources", True)),
-        "asks_target": bool(getattr(cls, "asks_target", True)),
+        **shown,
+        "own_models": own_models,
         "options": options,
         "wire": [
             {"step": s.name, "to_hospital": kinds(s.question), "from_hospital": kinds(s.answer)} for s in cls.steps
@@ -172,8 +198,6 @@ def description(cls: Any) -> dict[str, Any]:
 
 
 def _type_entry(hint: Any) -> dict[str, Any]:
-    if get_origin(hint) is Literal:
-        return {"type": "choice", "choices": list(get_args(hint))}
-    if get_origin(hint) in (Union, types.UnionType):
-        raise TypeError("a method's option has one plain type")
-    return {"type": hint.__name__}
+    return (
+        {"type": "choice", "choices": list(get_args(hint))} if get_origin(hint) is Literal else {"type": hint.__name__}
+    )

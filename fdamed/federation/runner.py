@@ -43,17 +43,18 @@ def run(
     judge_every: int = 1,
     patience: int | None = None,
     after: Callable[[Server], None] | None = None,
+    done: int = 0,
 ) -> tuple[Tensor, Record]:
     """Run `method` from `theta` to the end, from the last checkpoint where there is one.
 
     With `patience` it ends after so many rounds without a new lowest training loss. `after` may ask and log more once
-    a round is done.
+    a round is done. `done`: rounds that came before `theta`; the next is the first.
     """
-    rounds = method.length(rounds)
+    rounds *= method.length
     for step in method.asks():
         for client in (*server.sources, server.target):
             server.check_release(client, step)
-    done, state, record = 0, method.start(theta), Record()
+    state, record = method.start(theta), Record()
     found = checkpoints.load(method, server) if checkpoints else None
     if found:
         done, state, record = found

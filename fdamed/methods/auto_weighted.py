@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.averaging import average_models
-from fdamed.methods._shared.local_training import Moved, move_locally, train_locally
+from fdamed.methods._shared.local_training import Moved, move_locally
+from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, with_step
 from fdamed.training.local import fit
@@ -178,72 +178,68 @@ def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated
     return beta
 
 
-@method("fedda_auto")
-class FedDAAuto(OneModel):
-    title: ClassVar[str] = "FedDA, auto-weighted"
-    paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = "the weight of each source comes from its own update's distance to the target's steps"
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
+def moved(c: Comparison, x: Tensor, layout: Layout, own: Tensor, shares: Tensor, per_layer: bool) -> Model:
+    """theta + sum_i (own_i g_T + shares_i u_i), shares (N, L); without sources the target's whole step."""
+    of_target = float(own.sum()) if c.names else 1.0
+    return Model(x=combine(c.target.g, c.u, layout, of_target, shares, per_layer).add_(x))
 
+
+@method(
+    "fedda_auto",
+    title="FedDA, auto-weighted",
+    paper="Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
+    steps=(move_paced, compare_steps),
+    target_labels=True,
+    noised=True,
+    needs_each="the weight of each source comes from its own update's distance to the target's steps",
+    rule="sum",
+    theory="fedda_auto",
+)
+class FedDAAuto(OneModel):
     align: bool = option(True, "scale the source updates to the target's nominal reach")
     weighting: Literal["uniform", "samples"] = option("samples", "1/N, or by number of images")
-    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
-    pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
+    pace: float = option(1.0, "factor on all learning rates", low=1e-6, high=1.0)
     unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
 
     def round(self, state: Model, server: Server) -> Model:
-        if server.round <= self.warmup:
-            return average_models(server, state)
         c = compare(server, state, self.pace)
-        t = c.target
-        if not c.names:
-            return Model(x=t.g + state.x)
         w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
         beta = weights(server, c, "d2", fedda_betas(c.estimates), self.unestimated)
-        align = t.reach / c.reach if self.align else torch.ones_like(w)
-        share = w * beta * align * c.length
-        own = float((w * (1.0 - beta)).sum())
-        return Model(x=combine(t.g, c.u, server.layout, own, share[:, None], per_layer=False).add_(state.x))
+        align = c.target.reach / c.reach if self.align else torch.ones_like(w)
+        shares = w * beta * align * c.length
+        return moved(c, state.x, server.layout, w * (1.0 - beta), shares[:, None], per_layer=False)
 
 
-@method("fedgp_auto")
+@method(
+    "fedgp_auto",
+    title="FedGP, auto-weighted",
+    paper="Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
+    steps=(move_paced, compare_steps),
+    target_labels=True,
+    noised=True,
+    needs_each="a projection on each source's update, with a weight of its own, needs each update",
+    rule="projection",
+    theory="fedgp_auto",
+)
 class FedGPAuto(OneModel):
-    title: ClassVar[str] = "FedGP, auto-weighted"
-    paper: ClassVar[str] = "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = "a projection on each source's update, with a weight of its own, needs each update"
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, move_paced, compare_steps)
-
     estimator: Literal["paper", "threshold"] = option("paper", "delta = 1, or with the share that the filter keeps")
     granularity: Literal["layer", "model"] = option("layer", "project each layer by itself, or the whole model at once")
     projection: Literal["true", "cosine"] = option("true", "Def. 3.1, or the code's cosine times the aligned update")
     keep_negative: bool = option(False, "keep sources that point against the target (no filter)")
     weighting: Literal["uniform", "samples"] = option("uniform", "1/N as in Def. 3.1, or by number of images")
-    warmup: int = option(0, "rounds of FedAvg on the sources before the first round", low=0)
-    pace: float = option(1.0, "factor on all learning rates after the warm-up", low=1e-6, high=1.0)
+    pace: float = option(1.0, "factor on all learning rates", low=1e-6, high=1.0)
     unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
 
     def round(self, state: Model, server: Server) -> Model:
-        if server.round <= self.warmup:
-            return average_models(server, state)
-        c = compare(server, state, self.pace)
-        t = c.target
-        if not c.names:
-            return Model(x=t.g + state.x)
+        c, layered = compare(server, state, self.pace), self.granularity == "layer"
         w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
-        betas = fedgp_betas(c.estimates, self.estimator == "threshold")
-        beta = weights(server, c, "p2", betas, self.unestimated)
-        layered = self.granularity == "layer"
-        dot, ss, tt = inner_products(t.g, c.u, server.layout, layered)
+        beta = weights(server, c, "p2", fedgp_betas(c.estimates, self.estimator == "threshold"), self.unestimated)
+        dot, ss, tt = inner_products(c.target.g, c.u, server.layout, layered)
+        server.log_cosines(c.names, dot, ss, tt)
         cos = cosines(dot, ss, tt)
         kept = cos if self.keep_negative else cos.clamp(min=0.0)
         if self.projection == "true":
             share = torch.where(ss > 0, kept * (tt / ss.where(ss > 0, torch.ones_like(ss))).sqrt(), 0.0)
         else:
-            share = kept * (t.reach / c.reach * c.length)[:, None]
-        server.log_cosines(c.names, dot, ss, tt)
-        own = float((w * (1.0 - beta)).sum())
-        return Model(x=combine(t.g, c.u, server.layout, own, (w * beta)[:, None] * share, layered).add_(state.x))
+            share = kept * (c.target.reach / c.reach * c.length)[:, None]
+        return moved(c, state.x, server.layout, w * (1.0 - beta), (w * beta)[:, None] * share, layered)

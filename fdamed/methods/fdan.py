@@ -11,7 +11,7 @@ evaluated at the server, 16 b d bytes of features and gradients for each pair an
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -125,17 +125,14 @@ def _frequencies(client: Client, count: int) -> Tensor:
     return torch.randn(d, count, generator=stream(client.seed, "fourier").torch).to(client.model.theta.device)
 
 
-@method("fdan")
+@method(
+    "fdan",
+    title="f-DAN",
+    paper="FADA (Peng et al. 2020), baseline; Long et al. 2015",
+    steps=(train_locally, align, embed, *STEPS),
+    needs_each="with `wire: features` the server sees every batch, and each source's distance is logged",
+)
 class FDan(Method[State]):
-    title: ClassVar[str] = "f-DAN"
-    paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Long et al. 2015"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = (
-        "with `wire: features` the server sees every batch, and each source's distance is logged"
-    )
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, align, embed, *STEPS)
-    state: ClassVar[type] = State
-
     weight: float = option(0.1, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
     wire: Literal["fourier", "features"] = option(
         "fourier", "what is sent: means of random features, or (published) features of every batch"

@@ -10,7 +10,7 @@ the server averages the copies, sources and target with equal weight: 2 (K + 1) 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -68,15 +68,14 @@ def train(client: Client, ask: Opponent) -> Trained:
     return Trained(g=client.model.read().sub_(ask.x), di=di.read(), n=len(client.data), loss=loss)
 
 
-@method("fdann")
+@method(
+    "fdann",
+    title="f-DANN",
+    paper="FADA (Peng et al. 2020), baseline; Ganin et al. 2016",
+    steps=(train_locally, train, *STEPS),
+    needs_each="with `wire: features` the server sees every batch; only `wire: discriminator` sums",
+)
 class FDann(Method[State]):
-    title: ClassVar[str] = "f-DANN"
-    paper: ClassVar[str] = "FADA (Peng et al. 2020), baseline; Ganin et al. 2016"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "with `wire: features` the server sees every batch; only `wire: discriminator` sums"
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, train, *STEPS)
-    state: ClassVar[type] = State
-
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)
     wire: Literal["discriminator", "features"] = option(
         "discriminator", "what is sent: copies of the discriminator, or (published) features of every batch"

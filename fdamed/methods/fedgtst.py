@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -180,16 +180,17 @@ def _train(client: Client, ask: Guided, gamma: float | None, keep_heads: bool = 
     return norm if math.isfinite(norm) else NONE, finite(client, outcome.loss)
 
 
-@method("fedgtst")
+@method(
+    "fedgtst",
+    title="FedGTST",
+    paper="FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1",
+    steps=(train_guided, full_gradient),
+    asks_target=False,
+    needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",
+    rule="average",
+    work="the gradient of a gradient’s norm",
+)
 class FedGTST(Method[State]):
-    title: ClassVar[str] = "FedGTST"
-    paper: ClassVar[str] = "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "its guide is the largest of the sources' norms, and a maximum is not a sum"
-    asks_target: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (train_guided, full_gradient)
-    state: ClassVar[type] = State
-
     xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms sent", low=0.0)
     guide: Literal["path", "full"] = option(
         "path", "a source's norm: of the mean gradient of its steps, or of one more pass over all images (line 6)"

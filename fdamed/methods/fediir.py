@@ -11,7 +11,7 @@ Sent, each way: a model and a head gradient. A hospital keeps the model between 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor
@@ -134,16 +134,16 @@ def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: 
         return F.cross_entropy(logits, y) + weight * (own - g).square().sum()
 
 
-@method("fediir")
+@method(
+    "fediir",
+    title="FedIIR",
+    paper="Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships",
+    steps=(send_head_gradient, train_aligned, full_gradient),
+    asks_target=False,
+    rule="average",
+    work="gradients of the head",
+)
 class FedIIR(Method[State]):
-    title: ClassVar[str] = "FedIIR"
-    paper: ClassVar[str] = "Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = ""
-    asks_target: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (send_head_gradient, train_aligned, full_gradient)
-    state: ClassVar[type] = State
-
     weight: float = option(1e-3, "lambda, the weight of the head gradients' distance; 0: FedAvg", low=0.0)
     ema: float = option(0.95, "share of the old in the running mean of head gradients", low=0.0, high=0.999999)
     weighting: Literal["uniform", "samples"] = option("uniform", "average the models uniformly, or by number of images")

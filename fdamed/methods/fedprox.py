@@ -8,13 +8,11 @@ On the wire: FedAvg's, and two numbers to each source (mu and the share of strag
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from fdamed.config.privacy import local_steps
-from fdamed.federation.client import Client, Step, check_minimum, step
+from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
@@ -62,16 +60,16 @@ def epochs(client: Client, stragglers: float) -> int:
     return int(rng.integers(1, client.recipe.epochs + 1)) if rng.random() < stragglers else client.recipe.epochs
 
 
-@method("fedprox")
+@method(
+    "fedprox",
+    title="FedProx",
+    paper="Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2",
+    steps=(train_near,),
+    asks_target=False,
+    noised=True,
+    rule="average",
+)
 class FedProx(OneModel):
-    title: ClassVar[str] = "FedProx"
-    paper: ClassVar[str] = "Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = ""
-    asks_target: ClassVar[bool] = False
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_near,)
-
     mu: float = option(0.01, "weight of the distance to the model of the round; 0: FedAvg", low=0.0)
     stragglers: float = option(
         0.0, "chance that a source trains only for a number of its epochs, drawn from 1 to all", low=0.0, high=1.0

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, Step, check_minimum, step
+from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -179,17 +179,16 @@ def _done(client: Client) -> int:
     return int(client.memory[STEP]) if STEP in client.memory else 0
 
 
-@method("fedsr")
+@method(
+    "fedsr",
+    title="FedSR",
+    paper="FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)",
+    steps=(train,),
+    asks_target=False,
+    rule="average",
+    parts=True,
+)
 class FedSR(Method[State]):
-    title: ClassVar[str] = "FedSR"
-    paper: ClassVar[str] = "FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = ""
-    asks_target: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (train,)
-    state: ClassVar[type] = State
-    parts: ClassVar[bool] = True
-
     alpha_l2r: float = option(0.01, "weight of the norm of z", low=0.0)
     alpha_cmi: float = option(0.001, "weight of the divergence from the source's reference r(z|y)", low=0.0)
     l2r: Literal["norm", "squared"] = option("norm", "norm: |z|, the released code; squared: |z|^2, the paper")

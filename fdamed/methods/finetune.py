@@ -5,24 +5,23 @@ On the wire, each round: the sources get h_T and send their models; the target g
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally
 
 
-@method("finetune")
+@method(
+    "finetune",
+    title="FedAvg_Finetune",
+    paper="Weakly-supervised FDA for healthcare, Algorithm 1",
+    steps=(train_locally,),
+    target_labels=True,
+    noised=True,
+    rule="average",
+    baseline=True,
+)
 class Finetune(OneModel):
-    title: ClassVar[str] = "FedAvg_Finetune"
-    paper: ClassVar[str] = "Weakly-supervised FDA for healthcare, Algorithm 1"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = ""
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_locally,)
-
     def round(self, state: Model, server: Server) -> Model:
         h_global = average_models(server, state)
         h_t = server.ask(server.target, train_locally, h_global)

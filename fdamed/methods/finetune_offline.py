@@ -6,28 +6,26 @@ On the wire: FedAvg's messages; then the target trains by itself (its model is s
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from fdamed.federation.client import Step
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally, train_on
 
 
-@method("finetune_offline")
+@method(
+    "finetune_offline",
+    title="Finetune_Offline",
+    paper="FedGP, section 5 and Appendix B",
+    steps=(train_locally, train_on),
+    target_labels=True,
+    noised=True,
+    rule="average",
+    length=2,
+)
 class FinetuneOffline(OneModel):
-    title: ClassVar[str] = "Finetune_Offline"
-    paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = ""
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, train_on)
-
     optimizer: Literal["kept", "fresh"] = option("kept", "one Adam for the whole phase, or a new one each round")
-
-    def length(self, rounds: int) -> int:
-        return 2 * rounds
 
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= server.rounds // 2:

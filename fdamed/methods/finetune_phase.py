@@ -8,14 +8,14 @@ Messages: the target gets the model once a round and sends it back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -89,57 +89,50 @@ def _frozen_loss(model: FlatModel, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
 
 
-@method("finetune_head")
-class FinetuneHead(Method[Tuned]):
-    title: ClassVar[str] = "fine-tuned head"
-    paper: ClassVar[str] = "FedGTST, section 3"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = ""
-    noised: ClassVar[bool] = True
-    asks_sources: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (finetune_head,)
-    state: ClassVar[type] = Tuned
+@dataclass(frozen=True)
+class Tuning(Method[Tuned]):
+    """What both methods have in common: the target trains with their one step."""
 
-    head: Literal["new", "kept"] = option("new", "begin with a new classifier g_T, or with the sources' own")
+    head: Literal["new", "kept"] = option("new", "start with a new classifier g_T, or with the sources' own")
     optimizer: Literal["kept", "fresh"] = option("kept", "one optimizer for the whole phase, or a new one each round")
 
     def start(self, theta: Tensor) -> Tuned:
         return Tuned(x=theta, begun=0)
 
     def round(self, state: Tuned, server: Server) -> Tuned:
-        return _round(self, finetune_head, state, server)
+        fresh = self.head == "new" and not state.begun
+        ask = Handover(x=state.x, fresh=int(fresh), afresh=int(self.optimizer == "fresh"))
+        h_t = server.ask(server.target, self.steps[0], ask)
+        server.log({"train/loss": h_t.loss})
+        return Tuned(x=h_t.x, begun=1)
 
     def final(self, state: Tuned) -> Tensor:
         return state.x
 
 
-@method("finetune_whole")
-class FinetuneWhole(Method[Tuned]):
-    title: ClassVar[str] = "fine-tuned whole"
-    paper: ClassVar[str] = "FedGP, section 5 and Appendix B"
-    target_labels: ClassVar[bool] = True
-    needs_each: ClassVar[str] = ""
-    noised: ClassVar[bool] = True
-    asks_sources: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (finetune_whole,)
-    state: ClassVar[type] = Tuned
-
-    head: Literal["new", "kept"] = option("kept", "begin with a new head, or with the sources' own")
-    optimizer: Literal["kept", "fresh"] = option("kept", "one optimizer for the whole phase, or a new one each round")
-
-    def start(self, theta: Tensor) -> Tuned:
-        return Tuned(x=theta, begun=0)
-
-    def round(self, state: Tuned, server: Server) -> Tuned:
-        return _round(self, finetune_whole, state, server)
-
-    def final(self, state: Tuned) -> Tensor:
-        return state.x
+@method(
+    "finetune_head",
+    title="fine-tuned head",
+    paper="FedGTST, section 3",
+    steps=(finetune_head,),
+    target_labels=True,
+    asks_sources=False,
+    noised=True,
+)
+class FinetuneHead(Tuning):
+    """Only the main head is trained."""
 
 
-def _round(options: FinetuneHead | FinetuneWhole, step: Step, state: Tuned, server: Server) -> Tuned:
-    fresh = options.head == "new" and not state.begun
-    ask = Handover(x=state.x, fresh=int(fresh), afresh=int(options.optimizer == "fresh"))
-    h_t = server.ask(server.target, step, ask)
-    server.log({"train/loss": h_t.loss})
-    return Tuned(x=h_t.x, begun=1)
+@method(
+    "finetune_whole",
+    title="fine-tuned whole",
+    paper="FedGP, section 5 and Appendix B",
+    steps=(finetune_whole,),
+    target_labels=True,
+    asks_sources=False,
+    noised=True,
+)
+class FinetuneWhole(Tuning):
+    """All layers are trained."""
+
+    head: Literal["new", "kept"] = option("kept", "start with a new head, or with the sources' own")

@@ -14,13 +14,13 @@ next question says that the answer of that round was used: so c = mean of the c_
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -117,16 +117,15 @@ def settle(client: Client, ask: Ask) -> Tensor:
     return shift
 
 
-@method("scaffold")
+@method(
+    "scaffold",
+    title="SCAFFOLD",
+    paper="SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1",
+    steps=(train_corrected,),
+    asks_target=False,
+    rule="average",
+)
 class Scaffold(Method[State]):
-    title: ClassVar[str] = "SCAFFOLD"
-    paper: ClassVar[str] = "SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = ""
-    asks_target: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (train_corrected,)
-    state: ClassVar[type] = State
-
     variate: Literal["I", "II"] = option(
         "II", "the paper's options: I, the gradient at theta (a pass more); II, from the steps taken, plain SGD only"
     )

@@ -44,8 +44,12 @@ def spans(size: int) -> Iterator[slice]:
     return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
 
 
-def fedda(g_t: Tensor, g_s: Tensor, beta: float, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-    """FedDA (FedGP paper, Def. 3.2): (1 - beta) g_T + beta * sum_i w_i g_i."""
+def fedda(
+    g_t: Tensor, g_s: Tensor, layout: Layout, beta: float, weights: Sequence[float] | Tensor | None = None
+) -> Tensor:
+    """FedDA (FedGP paper, Def. 3.2): (1 - beta) g_T + beta * sum_i w_i g_i, also of the buffers."""
+    if not len(g_s):
+        return scaled(g_t, layout, 1.0 - beta)
     return torch.addmv(g_t, g_s.t(), normalized(weights, len(g_s)).to(g_s), beta=1.0 - beta, alpha=beta)
 
 
@@ -90,15 +94,19 @@ def gp(
     return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
 
 
-def stacked(vectors: Iterator[Tensor], count: int) -> Tensor:
-    """(N, P) of `count` vectors (P,), each let go once it is copied: one model more in memory, not N."""
-    first = next(vectors)
-    out = torch.empty(count, len(first))
-    out[0] = first
-    del first
-    for i, vector in enumerate(vectors, start=1):
+def stacked(vectors: Iterator[Tensor], count: int, size: int) -> Tensor:
+    """(N, P) of `count` vectors (P,), each released once it is copied: one model more in memory, not N."""
+    out = torch.empty(count, size)
+    for i, vector in enumerate(vectors):
         out[i] = vector
     return out
+
+
+def with_mean_buffers(g: Tensor, g_t: Tensor, g_s: Tensor, layout: Layout, n: Sequence[int]) -> Tensor:
+    """g with the sources' and the target's change of the buffers, averaged by n (N + 1,), the target's last."""
+    buffers, w = slice(layout.trainable, None), torch.tensor(n, dtype=torch.float32)
+    g[buffers] = torch.mv(torch.vstack([g_s[:, buffers], g_t[buffers]]).t(), w / w.sum())
+    return g
 
 
 def scaled(g: Tensor, layout: Layout, own: float) -> Tensor:
@@ -129,9 +137,9 @@ def cosines(dot: Tensor, ss: Tensor, tt: Tensor) -> Tensor:
 
 
 def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
-    """Weights that add up to 1, (N,) float64; None: all alike."""
-    if weights is None:
-        return torch.full((n,), 1.0 / n, dtype=torch.float64)
+    """Weights that add up to 1, (N,) float64; None: all equal."""
+    if weights is None or n == 0:
+        return torch.full((n,), 1.0 / max(n, 1), dtype=torch.float64)
     w = torch.as_tensor(weights, dtype=torch.float64)
     if w.shape != (n,) or not bool((w >= 0).all()) or not float(w.sum()) > 0:
         raise ValueError(f"{n} non-negative weights with a positive sum are needed")

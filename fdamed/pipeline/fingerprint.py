@@ -23,7 +23,7 @@ SHARED = "_shared"
 
 def training_code(spec: Run, catalog: Mapping[str, Mapping[str, Any]]) -> str:
     """Twelve hex digits that change when, and only when, code changes that can change this run's numbers."""
-    own = {catalog[name]["module"] for name in (spec.method, *([spec.then.method] if spec.then else []))}
+    own = {catalog[phase.method]["module"] for phase in (spec, spec.warmup, spec.then) if phase}
     kept = {SHARED, *(_room(module) for module in own)}
     rooms = {p.stem for p in (PACKAGE / "methods").iterdir()} - kept
     return digest_code(CORE, *sorted(own), without=(*DECIDES_DATA, *(f"fdamed.methods.{room}" for room in rooms)))

@@ -1,17 +1,19 @@
-"""The phases of a run: its method, and where it has a `then`, another one that goes on with the first one's model.
+"""The phases of a run: a warm-up by another method, the run's own method, and a second phase (`then`).
 
-A phase is a run like any other: its own hospitals (the first may see no label where the second sees a few), its own
-random numbers, its own checkpoints. Their records become one, with the rounds numbered on.
+Each phase has its own clients (one may see no label where the next sees a few) and its own checkpoints, and starts from
+the model of the one before. A warm-up is the beginning of the run itself: the method goes on with its round numbers,
+random numbers, auxiliary heads and privacy account. A second phase has its own; its record is appended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.config.runs import Run
+from fdamed.config.runs import MAIN, THEN, WARMUP, Run
 from fdamed.config.study import Config, Train
 from fdamed.pipeline.clients import judge, network
 from fdamed.pipeline.paths import Places
@@ -23,17 +25,24 @@ if TYPE_CHECKING:
 
     from fdamed.federation.checkpoint import Checkpoints, Record
     from fdamed.federation.method import Method
+    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One method of a run; `name` is empty for the first, which has the run's own seed and folders."""
+    """One method of a run."""
 
     name: str
+    """`warmup`, `main` or `then`."""
     spec: Run
     method: Method[Any]
     train: Train
+
+    @property
+    def folder(self) -> str:
+        """Where its checkpoints are, below those of the run."""
+        return "" if self.name == MAIN else self.name
 
 
 @dataclass(frozen=True)
@@ -52,10 +61,22 @@ class Job:
     def places(self) -> Places:
         return Places.of(self.config)
 
-    def memory(self, phase: Phase, client: str, file: str) -> Path:
-        """A file of a hospital's memory in this phase."""
-        folder = self.places.memory(client, self.run, self.target, self.seed)
-        return folder / phase.name / file
+    def memory(self, folder: str, client: str, file: str) -> Path:
+        """A file of a client's state in a phase."""
+        return self.places.memory(client, self.run, self.target, self.seed) / folder / file
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a phase leaves to the next."""
+
+    final: Tensor
+    record: Record
+    costs: dict[str, Any]
+    states: dict[str, bytes]
+    """Client -> its auxiliary heads and privacy account."""
+    behind: frozenset[str]
+    """Clients whose state is older than their last answer."""
 
 
 def phases(config: Config, spec: Run) -> tuple[Phase, ...]:
@@ -63,15 +84,14 @@ def phases(config: Config, spec: Run) -> tuple[Phase, ...]:
     import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.federation.method import REGISTRY
 
-    runs = config.phases(spec)
     return tuple(
         Phase(name, run, REGISTRY[run.method](**run.options), config.train_of(run))
-        for name, run in zip(("", "then"), runs, strict=False)
+        for name, run in config.phases(spec).items()
     )
 
 
 def check_policies(job: Job, plan: Iterable[Phase]) -> None:
-    """Refuse the whole run, before anything leaves a hospital, if a policy forbids a step of any phase."""
+    """Refuse the whole run, before anything leaves a client, if a policy forbids a step of any phase."""
     from fdamed.federation.client import check_release
 
     release = frozenset(job.config.privacy.release)
@@ -81,49 +101,42 @@ def check_policies(job: Job, plan: Iterable[Phase]) -> None:
 
 
 def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Record, list[int], dict[str, Any]]:
-    """The last phase's model, the whole record, how many rounds each phase took, and what noise cost the sources."""
+    """The last phase's model, the whole record, the rounds of each phase, and the sources' privacy costs."""
     from fdamed.federation.checkpoint import Record
 
     check_policies(job, plan)
-    record = Record()
-    lengths: list[int] = []
+    record, lengths = Record(), []
     costs: dict[str, Any] = {}
+    warmup: Outcome | None = None
     for phase in plan:
-        done = sum(lengths)
-        earlier = [line | {"round": line["round"] - done} for line in record.absences]  # before this phase's round 1
-        final, told, spent = _one(job, phase, theta, earlier)
-        costs = costs or spent
-        join(record, told, done)
-        lengths.append(len(told.metrics))
+        found = _one(job, phase, theta, record, warmup if phase.name == MAIN else None)
+        join(record, found.record, len(record.metrics) if phase.name == THEN else 0)
+        lengths.append(len(found.record.metrics))
+        costs = found.costs or costs
+        if phase.name == WARMUP:
+            warmup = found
         if phase is not plan[-1]:
-            theta = phase.method.handover(final, job.model.layout)
-    return final, record, lengths, costs
+            theta = phase.method.handover(found.final, job.model.layout)
+    return found.final, record, lengths, costs
 
 
-def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -> tuple[Tensor, Record, dict[str, Any]]:
-    """Train one phase; who was rejected in an `earlier` one is as near to quarantine as it was."""
-    from fdamed.core.rng import stream
+def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome | None) -> Outcome:
+    """Train one phase; a client that was rejected `earlier` is as near to quarantine as it was."""
     from fdamed.federation.privacy_budget import log_costs
     from fdamed.federation.runner import run as run_rounds
 
-    config, method, own_stream = job.config, phase.method, None
-    if phase.name:
-        own_stream = stream(job.seed, phase.name).key
-    server = network(
-        config,
-        phase.spec,
-        method,
-        job.target,
-        job.seed,
-        job.model,
-        job.threads,
-        lambda client: job.memory(phase, client, "aside.safetensors"),
-        own_stream,
-    )
-    server.validator.recall(earlier)
-    kept = checkpoints(job, phase)
+    config, method = job.config, phase.method
+    done = len(earlier.metrics)
+    shift = done if phase.name == THEN else 0  # a second phase counts its own rounds
+    server, kept = _server(job, phase), checkpoints(job, phase)
     own = predicting(config, method, server, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
+        server.validator.recall([line | {"round": line["round"] - shift} for line in earlier.absences])
+        if warmup:
+            server.validator.learn(earlier.validation)
+            kept.behind |= warmup.behind
+            for client, state in warmup.states.items():
+                server.transport.restore(client, state)
         final, record = run_rounds(
             method,
             server,
@@ -134,30 +147,67 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: list[dict[str, Any]]) -
             phase.train.evaluate_every,
             phase.train.patience,
             log_costs if config.differential_of(phase.spec) else None,
+            done - shift,
         )
         if method.keeps:
             for client in config.split.clients:
                 keep(method, server, client, own_path(job.places, client, job.run, job.target, job.seed))
-        costs = costs_of(config, phase.spec, server, lambda client, file: job.memory(phase, client, file), kept)
+        costs = costs_of(config, phase.spec, server, partial(job.memory, _shared(phase)), kept)
+        left = (carried_states(server, kept), frozenset(kept.behind)) if phase.name == WARMUP else ({}, frozenset())
     finally:
         server.close()
-    return final, record, costs
+    return Outcome(final, record, costs, *left)
+
+
+def _server(job: Job, phase: Phase) -> Server:
+    from fdamed.core.rng import stream
+
+    return network(
+        job.config,
+        phase.spec,
+        phase.method,
+        job.target,
+        job.seed,
+        job.model,
+        job.threads,
+        lambda client: job.memory(_shared(phase), client, "aside.safetensors"),
+        stream(job.seed, THEN).key if phase.name == THEN else None,
+    )
+
+
+def _shared(phase: Phase) -> str:
+    """The folder of a client's account and of its state while it is away: the same for a warm-up and its run."""
+    return "" if phase.name == WARMUP else phase.folder
+
+
+def carried_states(server: Server, kept: Checkpoints) -> dict[str, bytes]:
+    """What clients take from a warm-up into the run; of a process that has ended, what was saved last."""
+    from fdamed.federation.client_state import pack_state, read_state
+    from fdamed.federation.privacy_budget import SPENT
+
+    names, out = ("heads", SPENT), {}
+    for client in (*server.sources, server.target):
+        state, last = server.transport.state(client, names), kept.kept(client)
+        if state is None and last:
+            state = pack_state(read_state(last), names)
+        if state:
+            out[client] = state
+    return out
 
 
 def checkpoints(job: Job, phase: Phase) -> Checkpoints:
     """Where a phase keeps its state."""
     from fdamed.federation.checkpoint import Checkpoints
 
-    folder = job.places.run(job.run, job.target, job.seed) / "state" / phase.name
     return Checkpoints(
-        folder,
-        lambda client, round: job.memory(phase, client, f"{round:05d}.safetensors"),
+        job.places.run(job.run, job.target, job.seed) / "state" / phase.folder,
+        lambda client, round: job.memory(phase.folder, client, f"{round:05d}.safetensors"),
         job.fingerprint,
         phase.train.checkpoint_every,
     )
 
 
 def join(record: Record, more: Record, done: int) -> None:
-    """Append what a later phase tells, its rounds counted on from `done`."""
+    """Append the record of a later phase, its rounds counted on from `done`."""
     for name, lines in vars(more).items():
         getattr(record, name).extend(line | {"round": line["round"] + done} for line in lines)

@@ -120,8 +120,8 @@ class Study:
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """Run -> its method, or the methods of its phases."""
-        return {n: ", then ".join(p.method for p in self.config.phases(r)) for n, r in self.runs.items()}
+        """Run -> its method, and that of its second phase."""
+        return {n: ", then ".join(p.method for p in (r, r.then) if p) for n, r in self.runs.items()}
 
     @cached_property
     def index(self) -> dict[str, int]:

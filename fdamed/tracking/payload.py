@@ -96,7 +96,10 @@ def params(record: Record) -> dict[str, str]:
     out |= {"target": record.target, "seed": record.seed, "rounds": facts["rounds"]}
     out |= {key: facts.get(key) for key in ("labeled", "parameters")}
     out["sources"] = listed(facts.get("sources") or ())
-    for phase in record.phases[1:]:
+    for phase in record.phases:
+        if phase["phase"] == "warmup":
+            out |= {"warmup": phase["rounds"], "warmup_method": phase["method"]}
+    for phase in record.second:
         out |= {"then": phase["method"], "then_rounds": phase["rounds"], "then_lr": phase["train"]["target"]["lr"]}
         out |= {f"then_{key}": value for key, value in phase["options"].items()}
     auxiliary = facts.get("auxiliary")

@@ -46,7 +46,7 @@ def test_it_learns_something_finite(name, expected) -> None:
     theta, record = expected[name]
     assert torch.isfinite(theta).all()
     assert not torch.equal(theta, hospitals.theta())
-    assert [m["round"] for m in record.metrics] == list(range(1, made(name).length(ROUNDS) + 1))
+    assert [m["round"] for m in record.metrics] == list(range(1, made(name).length * ROUNDS + 1))
 
 
 @pytest.mark.parametrize("target_labels", [True, False])
@@ -88,7 +88,7 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
     class Stop(Exception):
         pass
 
-    for stop in range(1, made(name).length(ROUNDS)):
+    for stop in range(1, made(name).length * ROUNDS):
         folder = tmp_path / str(stop)
         keep = Checkpoints(folder, lambda p, r, f=folder: f / p / f"{r:05d}.safetensors", {"threads": 1})
 
@@ -122,7 +122,7 @@ def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
     server.transport = Altered(server.transport, unreliable)
     theta, record = outcome(name, server)
     assert torch.isfinite(theta).all()
-    assert len(record.metrics) == made(name).length(ROUNDS)
+    assert len(record.metrics) == made(name).length * ROUNDS
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -210,7 +210,7 @@ def test_a_source_that_takes_no_part_in_a_round_hears_nothing_in_it(name) -> Non
     theta, record = run(made(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.isfinite(theta).all()
     assert record.absences == []
-    for round in range(1, made(name).length(ROUNDS) + 1):
+    for round in range(1, made(name).length * ROUNDS + 1):
         heard = {r["to"] for r in record.ledger if r["round"] == round} - {"server", "target"}
         server.begin(round, ROUNDS)
         assert len(server.participants) == 1

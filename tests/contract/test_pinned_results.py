@@ -12,7 +12,9 @@ from torch import Tensor
 
 import fdamed.methods  # noqa: F401
 from fdamed.federation.method import REGISTRY, describe
-from fdamed.federation.runner import run
+from fdamed.federation.runner import Record, run
+from fdamed.methods.fedavg import FedAvg
+from fdamed.pipeline.phases import join
 from tests.contract.test_every_method import WITH_ADAM
 from tests.contract.test_variants import OPEN, VARIANTS
 from tests.support import federation as hospitals
@@ -27,21 +29,22 @@ REACHED = {
 """What variants are built on, so that the code they choose has an effect in a small run."""
 NUMBERS: dict[str, list[dict[str, Any]]] = {
     "fdan": [{"frequencies": 16}],
-    "fedda": [{"beta": 0.25}, {"warmup": 1}],
-    "fedda_auto": [{"warmup": 1}, {"pace": 0.5}],
-    "fedgp": [{"beta": 0.25}, {"warmup": 1}],
-    "fedgp_auto": [{"warmup": 1}, {"pace": 0.5}],
+    "fedda": [{"beta": 0.25}],
+    "fedda_auto": [{"pace": 0.5}],
+    "fedgp": [{"beta": 0.25}],
+    "fedgp_auto": [{"pace": 0.5}],
     "fedgtst": [{"watch": 1}, {"cap": 0.5}],
     "fediir": [{"watch": 1}, {"weight": 1.0}],
     "fedprox": [{"mu": 1.0}, {"stragglers": 0.5}],
-    "fedrf_tca": [{"warmup": 1}, {"T_C": 20}, {"noise": 0.1}, {"local_steps": 2}],
+    "fedrf_tca": [{"T_C": 20}, {"noise": 0.1}, {"local_steps": 2}],
     "fedsr": [{"local_steps": 2}],
-    "gp": [{"beta": 0.25}, {"warmup": 1}],
+    "gp": [{"beta": 0.25}],
     "kd3a": [{"lr_end": 0.005}],
     "scaffold": [{"server_lr": 0.5}],
-    "target_only": [{"server_step": 0.5}, {"warmup": 1}],
+    "target_only": [{"server_step": 0.5}],
 }
 """Options that are numbers and switch something on."""
+WARMED = ("fedda", "fedda_auto", "fedgp", "fedgp_auto", "gp", "target_only")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Case:
     share: float = 1.0
     sgd: bool = False
     epochs: int = 1
+    warmup: int = 0
+    """Rounds of FedAvg before the method's own."""
     alive: bool = False
     """Start with features above zero: those of the usual start are zero at the target, and a head learns nothing."""
 
@@ -76,6 +81,9 @@ def cases() -> dict[str, Case]:
             told = ",".join(f"{k}={v}" for k, v in change.items())
             options = needed | REACHED.get(name, {}) | change
             out[f"{name} {told}"] = Case(name, options, epochs=2 if "stragglers" in change else 1)
+    for name in WARMED:
+        out[f"{name} warmup=1"] = Case(name, warmup=1)
+    out["fedrf_tca after one round of fedavg"] = Case("fedrf_tca", warmup=1)
     for name in ("finetune_head", "finetune_whole", "finetune_offline"):
         for optimizer in ("kept", "fresh"):
             case = Case(name, {"optimizer": optimizer}, alive=True)
@@ -106,7 +114,11 @@ def results(case: Case) -> pins.Found:
         site.recipe = site.recipe.model_copy(update=changed)
     if case.share < 1.0:
         server.invite(case.share, 3)
-    theta, record = run(method, server, alive() if case.alive else hospitals.theta(), ROUNDS, hospitals.no_judge)
+    theta, record = alive() if case.alive else hospitals.theta(), Record()
+    if case.warmup:
+        theta, record = run(FedAvg(), server, theta, case.warmup, hospitals.no_judge)
+    theta, more = run(method, server, theta, ROUNDS, hospitals.no_judge, done=case.warmup)
+    join(record, more, 0)
     kept = {f"{p}/{k}": s.memory[k] for p, s in clients_of(server).items() for k in method.keeps if k in s.memory}
     server.close()
     found = {

@@ -31,7 +31,6 @@ STEPS = {
     "fediir.head_gradient": "fediir.head_gradient",
     "fediir.train": "train_locally",
     "fedprox.train": "train_locally",
-    "fedrf_tca.agree": "fedrf_tca.agree",
     "fedrf_tca.begin": "fedrf_tca.begin",
     "fedrf_tca.receive_average": "fedrf_tca.receive_average",
     "fedrf_tca.send_mean": "fedrf_tca.send_mean",

@@ -1,4 +1,4 @@
-"""Two phases of one run: what the second may see and change, and that it can be killed anywhere."""
+"""The phases of one run: what each may see and change, and that it can be killed anywhere."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ RUNS = {
     "plain": {"method": "fedavg"},
     "head": {"method": "fedavg", "then": "finetune_head"},
     "short": {"method": "fedavg", "then": {"method": "finetune_head", "rounds": 2, "head": "kept"}},
+    "warm": {"method": "gp", "warmup": 2, "then": {"method": "finetune_head", "rounds": 1}},
+    "tuned": {"method": "kd3a", "heads": "average", "warmup": {"method": "finetune", "rounds": 1}},
     "whole": {"method": "kd3a", "heads": "average", "then": {"method": "finetune_whole", "rounds": 1}},
 }
 
@@ -103,6 +105,24 @@ def test_run_json_says_what_the_phases_were(study) -> None:
     assert "phases" not in json.loads((folder(config, "plain") / "run.json").read_text())
 
 
+def test_the_rounds_of_a_warm_up_are_the_first_of_the_run_and_those_of_its_method(study) -> None:
+    config, _ = study
+    steps = [{x["step"] for x in lines(config, "warm", "ledger") if x["round"] == r} for r in (1, 2, 3, 4)]
+    assert steps == [{"train_locally"}, {"train_locally"}, {"compute_update"}, {"finetune_head"}]
+    assert lines(config, "warm", "metrics")[:2] == lines(config, "plain", "metrics")[:2]
+    asked = [{x["to"] for x in lines(config, "warm", "ledger") if x["round"] == r} for r in (2, 3)]
+    assert "dark" not in asked[0] and "dark" in asked[1]
+
+
+def test_run_json_is_about_the_runs_own_method_and_names_the_warm_up(study) -> None:
+    config, _ = study
+    facts = json.loads((folder(config, "warm") / "run.json").read_text())
+    assert facts["rounds"] == 4 and facts["method"] == "gp" and facts["options"]["beta"] == 0.5
+    assert facts["title"] == "FedAvg_Finetune_GP, then fine-tuned head"
+    phases = [(p["phase"], p["method"], p["rounds"]) for p in facts["phases"]]
+    assert phases == [("warmup", "fedavg", 2), ("main", "gp", 1), ("then", "finetune_head", 1)]
+
+
 def test_the_score_is_the_last_phases(study) -> None:
     config, _ = study
     for run in RUNS:
@@ -122,17 +142,22 @@ def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> No
         return site
 
     monkeypatch.setattr(hospitals, "hospital", watched)
-    (folder(config, "whole") / "done").unlink()
-    assert main(["federate", *given, "--run", "whole", "--target", "dark", "--seed", "0"]) == 0
-    assert seen == [("kd3a", False, 40), ("finetune_whole", True, 30)]
+    for run in ("whole", "tuned"):
+        (folder(config, run) / "done").unlink()
+        assert main(["federate", *given, "--run", run, "--target", "dark", "--seed", "0"]) == 0
+    whole = [("kd3a", False, 40), ("finetune_whole", True, 30)]
+    assert seen == [*whole, ("finetune", True, 30), ("kd3a", False, 40)]
 
 
-@pytest.mark.parametrize("killed_in", [1, 2, 3, 4, 5, 6])
-def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
-    study, killed_in, monkeypatch, capsys
+@pytest.mark.parametrize(
+    ("run", "killed_in", "last"),
+    [("head", n, f"{min(n, 3)} of 3") for n in range(1, 7)] + [("warm", n, f"{min(n, 2)} of 2") for n in range(1, 5)],
+)
+def test_a_run_killed_in_any_round_of_any_phase_ends_with_the_same_bits(
+    study, run, killed_in, last, monkeypatch, capsys
 ) -> None:
     config, _ = study
-    place = folder(config, "head")
+    place = folder(config, run)
     digest, metrics, ledger = ((place / n).read_text() for n in ("done", "metrics.jsonl", "ledger.jsonl"))
     told, count = loop._log_round, [0]
 
@@ -149,10 +174,10 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_log_round", kill)
         with pytest.raises(Killed):
-            stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
+            stage.federate(StudyRun.of(config, run, "dark", 0), 1)
     assert not (place / "done").exists()
-    stage.federate(StudyRun.of(config, "head", "dark", 0), 1)
-    assert f"resumed after round {killed_in if killed_in <= 3 else 3} of 3" in capsys.readouterr().err
+    stage.federate(StudyRun.of(config, run, "dark", 0), 1)
+    assert f"resumed after round {last}" in capsys.readouterr().err
     assert (place / "done").read_text() == digest
     assert (place / "metrics.jsonl").read_text() == metrics and (place / "ledger.jsonl").read_text() == ledger
     assert not [p for p in (place / "state").rglob("*") if p.is_file()], "a finished run keeps no state"
@@ -165,7 +190,7 @@ def test_a_run_killed_in_any_round_of_either_phase_ends_with_the_same_bits(
         ("finetune_haed", "did you mean `finetune_head`"),
         ({"method": "finetune_head", "rate": 3}, r"runs\.x\.then\.rate"),
         ({"method": "finetune_head", "head": "old"}, "should be one of new, kept"),
-        ({"method": "target_only", "warmup": 3}, "leaves none of the 3 rounds"),
+        ({"method": "target_only", "warmup": 3}, r"runs\.x\.then\.warmup"),
         ({"method": "fedrf_tca"}, "ends with one model for each client"),
         ({"method": "finetune_head", "rounds": 0}, "greater than or equal to 1"),
         ({"rounds": 2}, "missing key `runs.x.then.method`"),

@@ -28,6 +28,7 @@ from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
+from fdamed.pipeline.phases import join
 from fdamed.training.local import predict
 from tests.support.federation import RELEASE, SIDE, Altered, clients_of, no_judge
 
@@ -39,11 +40,12 @@ ROBUST = Validation(norms=Norms(), directions=Directions())
 """Robust aggregation switched on."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "scaffold": {"variate": "I"},
-    "target_only": {"warmup": 2},
     "kd3a": {"gate_begin": 0.6, "gate_end": 0.7, "heads": "average"},
-    "fedrf_tca": {"warmup": 2, "frequencies": 32, "components": 8, "width": 16},
+    "fedrf_tca": {"frequencies": 32, "components": 8, "width": 16},
 }
-"""What makes a method listen to its sources, and take so small a federation."""
+"""What makes a method take so small a federation."""
+WARMUP = {"target_only": 2, "fedrf_tca": 2}
+"""Rounds of FedAvg in which a method listens to its sources."""
 
 
 # --- the federation ---------------------------------------------------------------------------------------------------
@@ -123,7 +125,11 @@ def federate(
     sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
     server = Attacked(sites, attack, seed)
     method = made(name)
-    theta, record = run(method, server, model().read(), rounds, no_judge)
+    theta, record, done = model().read(), Record(), WARMUP.get(name, 0)
+    if done:
+        theta, record = run(REGISTRY["fedavg"](), server, theta, done, no_judge)
+    theta, more = run(method, server, theta, rounds, no_judge, done=done)
+    join(record, more, 0)
     judged = judge_model(method, server, theta)
     test = radiographs(TARGET, 400, seed + 1000)
     score = auc(test.y, predict(judged, test)[:, 1].astype(np.float64))

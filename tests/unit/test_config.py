@@ -63,7 +63,7 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(seeds=[1, 1]), "lists a seed twice"),
         (changed(runs__gp__beta=1.5), "`runs.gp.beta`: should be between 0.0 and 1.0"),
         (changed(runs__gp__beta="much"), "`runs.gp.beta`: should be a number"),
-        (changed(runs__gp__warmup=1.5), "`runs.gp.warmup`: should be a whole number"),
+        (changed(runs__gp__warmup=1.5), "`runs.gp.warmup.rounds`: Input should be a valid integer"),
         (changed(runs__gp__align="yes"), "`runs.gp.align`: should be true or false"),
         (changed(runs__gp__granularity="tensor"), "should be one of layer, model"),
         (changed(runs__gp__auxiliary={"heads": ["sex"]}), "not in `model.heads`"),
@@ -75,7 +75,12 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
         (changed(runs__gp={"sweep": {"labeled": [0]}}), "`labeled`: "),
         (changed(runs__gp={"sweep": {"method": ["fedavg"]}}), "cannot vary `method`"),
         (changed(runs__gp={"sweep": {"beta": []}}), "needs at least one value"),
-        (changed(runs__gp__warmup=50), "leaves none of the 50 rounds"),
+        (changed(runs__gp__warmup=50), "leaves none of the 50 rounds to gp"),
+        (changed(runs__gp__warmup={"method": "finetune_offline", "rounds": 25}), "leaves none of the 50 rounds"),
+        (changed(runs__gp__warmup={"method": "fedavgg", "rounds": 2}), "unknown method `fedavgg`"),
+        (changed(runs__gp__warmup={"rounds": 2, "mu": 1}), "unknown key `runs.gp.warmup.mu`"),
+        (changed(runs__gp__warmup={"method": "fedrf_tca", "rounds": 2}), "does not end with one model"),
+        (changed(runs__gp__warmup={"method": "fedavg"}), "missing key `runs.gp.warmup.rounds`"),
         (changed(runs__gp__beta=float("nan")), "should be a number"),
         (changed(train={"source": {"lr": 0}}), "`train.source.lr`"),
         (changed(train={"source": {"lr": 0.1, "batch": 1}}), "`train.source.batch`"),
@@ -88,10 +93,11 @@ def test_each_mistake_is_one_clear_line(raw, told) -> None:
 
 
 def test_a_sweep_becomes_one_run_for_each_value() -> None:
-    study = config.parse(changed(runs__gp={"sweep": {"beta": [0, 0.5], "warmup": [1]}}), "x")
+    study = config.parse(changed(runs__gp={"sweep": {"beta": [0.5], "warmup": [0, 1]}}), "x")
     runs = study.expanded_runs()
-    assert list(runs) == ["gp-beta-0-warmup-1", "gp-beta-0.5-warmup-1", "fedavg"]
-    assert runs["gp-beta-0.5-warmup-1"].options == {"beta": 0.5, "warmup": 1}
+    assert list(runs) == ["gp-beta-0.5-warmup-0", "gp-beta-0.5-warmup-1", "fedavg"]
+    assert [runs[f"gp-beta-0.5-warmup-{n}"].options for n in (0, 1)] == [{"beta": 0.5}] * 2
+    assert runs["gp-beta-0.5-warmup-0"].warmup is None and runs["gp-beta-0.5-warmup-1"].warmup.rounds == 1
     assert runs["fedavg"].method == "fedavg"
 
 

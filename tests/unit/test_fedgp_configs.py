@@ -50,7 +50,8 @@ def test_every_table_loads_and_its_cells_are_percentages(name: str, variant: str
         figures = [v for f in config.published.values.values() for v in (f.values() if isinstance(f, dict) else (f,))]
         assert all(0 <= v <= 100 for v in figures)
     for run in config.expanded_runs().values():
-        assert config.train_of(run).rounds - int(run.options.get("warmup", 0)) in (50, 52), "the paper's 50 rounds"
+        warmup = run.warmup.rounds if run.warmup else 0
+        assert config.train_of(run).rounds - warmup in (50, 52), "the paper's 50 rounds"
 
 
 def test_studies_with_other_clients_have_other_names() -> None:
@@ -115,7 +116,7 @@ def test_auto_weighting_trains_as_the_authors_script() -> None:
     config = study("fashion_mnist", "auto")
     for name in ("fedda_auto-noise-0.4", "fedgp_auto-noise-0.4"):
         run = config.expanded_runs()[name]
-        assert config.train_of(run).target.batch == 4 and run.options["pace"] == 0.1 and run.options["warmup"] == 2
+        assert config.train_of(run).target.batch == 4 and run.options["pace"] == 0.1 and run.warmup.rounds == 2
         assert config.train_of(run).source == config.train.source and run.noise == 0.4
     options = config.expanded_runs()["fedgp_auto-noise-0.4"].options
     assert (options["estimator"], options["projection"], options["weighting"]) == ("threshold", "cosine", "samples")

@@ -25,7 +25,7 @@ from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import Batch, training_features
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, Terms, agree, begin, learn, tell
+from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, begin, learn, tell
 from fdamed.methods.fedrf_tca.method import FedRfTca
 from fdamed.methods.fedrf_tca.model import Alignment, Parts, hard_vote
 from fdamed.methods.fedrf_tca.participation import averaging, due, subset, voting
@@ -195,9 +195,7 @@ def test_a_hospital_refuses_means_over_few_images_and_a_server_can_only_ask_for_
         assert answer(site, begin, 1, 0, start(asked)).n == images
         return
     whose = "the method's smallest_batch" if asked > policy else "its privacy.smallest_batch"
-    terms = Terms(frequencies=N, sigma=1.0, smallest=asked)
-    steps = ((agree, terms), (begin, start(asked)), (tell, call(smallest=asked)))
-    for step, ask in steps:
+    for step, ask in ((begin, start(asked)), (tell, call(smallest=asked))):
         with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
             answer(site, step, 1, 0, ask)
         assert "north" in error.value.where and whose in error.value.what
@@ -223,14 +221,13 @@ def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_n
             answer(site, tell, 1, 0, call(smallest=max(0, server)))
 
 
-def test_a_run_with_too_few_images_stops_before_a_mean_leaves_and_before_any_warm_up() -> None:
-    for warmup in (0, 2):
-        server = federation()
-        clients_of(server)["south"].smallest_batch = 16
-        with pytest.raises(FdamedError, match="fewer than 16") as error:
-            run(FedRfTca(**SMALL, warmup=warmup), server, hospitals.theta(), 3, hospitals.no_judge)
-        assert "south" in error.value.where
-        assert not server.ledger.total(kind="statistic") and not server.ledger.total(sender="north", kind="weights")
+def test_a_run_with_too_few_images_stops_before_a_mean_leaves() -> None:
+    server = federation()
+    clients_of(server)["south"].smallest_batch = 16
+    with pytest.raises(FdamedError, match="fewer than 16") as error:
+        run(FedRfTca(**SMALL), server, hospitals.theta(), 3, hospitals.no_judge)
+    assert "south" in error.value.where
+    assert not server.ledger.total(kind="statistic") and not server.ledger.total(sender="north", kind="weights")
 
 
 # --- who sends what ---------------------------------------------------------------------------------------------------
@@ -701,13 +698,9 @@ def test_parameters_beyond_the_network_are_counted() -> None:
 # --- warm-up ---------------------------------------------------------------------------------------------------------
 
 
-def test_warm_up_is_fedavg_whose_model_all_extractors_start_from() -> None:
-    server, other = federation(), hospitals.in_process(labels=False)
-    method = FedRfTca(**SMALL, warmup=2)
-    state = rounds(method, server, 2)
-    average, _ = run(FedAvg(), other, hospitals.theta(), 2, hospitals.no_judge)
-    assert torch.equal(state.x, average) and method.final(state) is state.x
-    server.begin(3, 9)
+def test_after_a_warm_up_all_extractors_start_from_its_model() -> None:
+    server = federation()
+    average, _ = run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
     starts = []
     deliver = server.transport.deliver
 
@@ -716,45 +709,25 @@ def test_warm_up_is_fedavg_whose_model_all_extractors_start_from() -> None:
         return deliver(client, step, nth, msg)
 
     server.transport = Altered(server.transport, watched)
-    method.round(state, server)
+    run(FedRfTca(**SMALL), server, average, 3, hospitals.no_judge, done=2)
     assert len(starts) == K + 1 and all(torch.equal(x, average) for x in starts)
 
 
-def test_bytes_of_a_warm_up_round_are_those_of_fedavg_and_extractors_travel_in_no_other() -> None:
+def test_extractors_travel_in_a_warm_up_alone() -> None:
     server = federation()
-    rounds(FedRfTca(**SMALL, warmup=2), server, 4)
-    model = 4 * server.layout.size
-    for number in (1, 2, 3, 4):
-        up = dict.fromkeys(hospitals.NAMES, 0) | {
-            x["from"]: x["bytes"]
-            for x in server.ledger.lines()
-            if x["round"] == number and x["kind"] == "weights" and x["from"] != "server"
-        }
-        assert up == {p: model if number <= 2 and p != "target" else 0 for p in hospitals.NAMES}
-    assert server.ledger.total(kind="weights", receiver="target") == model  # once, when all begin
-    first = [x for x in server.ledger.lines() if x["step"].endswith("agree")]
-    assert {x["round"] for x in first} == {1} and sum(x["bytes"] for x in first) == (K + 1) * (3 + 2) * 8
+    average, _ = run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
+    _, record = run(FedRfTca(**SMALL), server, average, 4, hospitals.no_judge, done=2)
+    assert {line["round"] for line in record.ledger} == {3, 4}
+    assert not [line for line in record.ledger if line["kind"] == "weights" and line["from"] != "server"]
+    down = {(x["round"], x["to"], x["bytes"]) for x in record.ledger if x["kind"] == "weights"}
+    assert down == {(3, name, 4 * server.layout.size) for name in hospitals.NAMES}  # once, when all begin
 
 
-def test_another_omega_is_found_before_the_warm_up() -> None:
-    server = federation(east=6)
-    with pytest.raises(FdamedError, match="drew another Omega"):
-        rounds(FedRfTca(**SMALL, warmup=2), server, 1)
-    assert not server.ledger.total(kind="weights")
-
-
-def test_only_a_warm_up_asks_for_weights() -> None:
-    closed = frozenset({"statistic", "scalar", "count"})
-    for warmup in (0, 1):
-        server = federation()
-        for site in clients_of(server).values():
-            site.release = closed
-        method = FedRfTca(**SMALL, warmup=warmup)
-        if warmup:
-            with pytest.raises(FdamedError, match="weights, which it does not release"):
-                run(method, server, hospitals.theta(), 2, hospitals.no_judge)
-        else:
-            assert torch.isfinite(run(method, server, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
+def test_no_weights_need_to_be_released() -> None:
+    server = federation()
+    for site in clients_of(server).values():
+        site.release = frozenset({"statistic", "scalar", "count"})
+    assert torch.isfinite(run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
 
 
 def test_a_mean_over_an_epoch_is_the_mean_over_its_batches_and_its_noise_is_smaller() -> None:

@@ -341,7 +341,8 @@ def test_seconds_leave_out_the_first_round_and_warm_up_and_are_held_against_fine
             {"round": i + 1, "seconds": s, "started": "2026-01-01T00:00:00+00:00"} for i, s in enumerate(spent)
         ]
         write_lines(config.parent / f"runs/{run}/NC/0/timing.jsonl", rows)
-    edit(config.parent / "runs/gp/NC/0/run.json", options={"warmup": 2})
+    phases = [{"phase": "warmup", "method": "fedavg", "rounds": 2}, {"phase": "main", "method": "gp", "rounds": 1}]
+    edit(config.parent / "runs/gp/NC/0/run.json", phases=phases)
     settings_ = load(config)
     found = {c.run: c for c in costs.compute_costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
     assert (found["finetune"].seconds.mean, found["gp"].seconds.mean) == (3.0, 6.0)

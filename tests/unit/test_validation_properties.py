@@ -53,7 +53,7 @@ def let_in(sent: dict[str, Moved], norms: Norms | None = None) -> dict[str, Move
 
 RULES = {
     "mean": lambda t, s, n: mean(s, n),
-    "fedda": lambda t, s, n: fedda(t, s, 0.5, n),
+    "fedda": lambda t, s, n: fedda(t, s, LAYOUT, 0.5, n),
     "fedgp": lambda t, s, n: fedgp(t, s, LAYOUT, 0.5, n),
     "gp": lambda t, s, n: gp(t, s, LAYOUT, 0.5, n),
 }

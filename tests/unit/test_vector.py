@@ -66,7 +66,7 @@ def test_gp_without_alignment_is_equations_5_to_7() -> None:
 def test_beta_is_the_weight_of_the_source_side() -> None:
     assert_near(vector.gp(T, S, LAYOUT, 0.0, N), 3.0, 4.0, 1.0, -1.0)
     assert_near(vector.gp(T, S, LAYOUT, 1.0, N), 0.45, 0.0, 0.0, -0.53033009)
-    assert_near(vector.fedda(T, S, 0.0), 3.0, 4.0, 1.0, -1.0)
+    assert_near(vector.fedda(T, S, LAYOUT, 0.0), 3.0, 4.0, 1.0, -1.0)
     assert_near(vector.fedgp(T, S, LAYOUT, 0.0), 3.0, 4.0, 1.0, -1.0)
 
 
@@ -87,8 +87,8 @@ def test_projecting_the_whole_model_at_once_is_another_rule() -> None:
 
 
 def test_fedda_is_uniform_or_by_samples() -> None:
-    assert_near(vector.fedda(T, S, 0.25), 2.375, 2.75, 1.0, -0.875)
-    assert_near(vector.fedda(T, S, 0.25, N), 2.4375, 2.875, 1.125, -0.5625)
+    assert_near(vector.fedda(T, S, LAYOUT, 0.25), 2.375, 2.75, 1.0, -0.875)
+    assert_near(vector.fedda(T, S, LAYOUT, 0.25, N), 2.4375, 2.875, 1.125, -0.5625)
 
 
 @pytest.mark.parametrize("rule", [vector.gp, vector.fedgp])

@@ -15,6 +15,7 @@ from fdamed import __version__
 from fdamed.cli.options import add_config, add_run, add_threads, read_config
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
+from fdamed.config.runs import MAIN, WARMUP
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
 from fdamed.core.locks import locked
@@ -104,14 +105,14 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
     """The content of run.json."""
     from fdamed.models.backbone import feature_size
 
-    config, first = job.config, plan[0]
+    config, main = job.config, next(phase for phase in plan if phase.name == MAIN)
     spec = config.expanded_runs()[job.run]
     facts = {
         "study": config.study,
         "run": job.run,
         "method": spec.method,
-        "title": ", then ".join(type(phase.method).title for phase in plan),
-        "options": vars(first.method),
+        "title": ", then ".join(type(phase.method).title for phase in plan if phase.name != WARMUP),
+        "options": vars(main.method),
         "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
         "labeled": spec.labeled or config.split.labeled,
         "target": job.target,
@@ -119,10 +120,10 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
         "seed": job.seed,
         "noise": config.noise_of(spec),
         "rounds": sum(lengths),
-        "train": first.train.model_dump(mode="json"),
+        "train": main.train.model_dump(mode="json"),
         "device": job.fingerprint["device"],
         "parameters": job.model.layout.trainable,
-        "extra_parameters": first.method.extra_parameters(
+        "extra_parameters": main.method.extra_parameters(
             len(config.split.clients) - 1, feature_size(config.model), config.model.classes
         ),
         "versions": {
@@ -135,12 +136,12 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
         | {"manifest": manifest, "images": digest_images(config)},
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
-    if first.train.patience:
-        facts["stopped_early"] = lengths[0] < first.method.length(first.train.rounds)
+    if main.train.patience:
+        facts["stopped_early"] = sum(lengths[: plan.index(main) + 1]) < main.method.length * main.train.rounds
     if len(plan) > 1:
         facts["phases"] = [
-            {"method": p.spec.method, "title": type(p.method).title, "options": vars(p.method), "rounds": rounds}
-            | {"train": p.train.model_dump(mode="json")}
+            {"phase": p.name, "method": p.spec.method, "title": type(p.method).title, "options": vars(p.method)}
+            | {"rounds": rounds, "train": p.train.model_dump(mode="json")}
             for p, rounds in zip(plan, lengths, strict=True)
         ]
     return facts

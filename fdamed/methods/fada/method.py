@@ -16,7 +16,7 @@ identifier, the critic of the mutual information and the reconstructor never lea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,15 +48,14 @@ class State:
     w: Statistic
 
 
-@method("fada")
+@method(
+    "fada",
+    title="FADA",
+    paper="Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1",
+    steps=(move_locally, adapt, feature_spread, recalibrate, *STEPS),
+    needs_each="attention weighs each source's update by what it alone does to the target's features",
+)
 class Fada(Method[State]):
-    title: ClassVar[str] = "FADA"
-    paper: ClassVar[str] = "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "attention weighs each source's update by what it alone does to the target's features"
-    steps: ClassVar[tuple[Step, ...]] = (move_locally, adapt, feature_spread, recalibrate, *STEPS)
-    state: ClassVar[type] = State
-
     model: Literal["I", "II", "III"] = option("III", "I attention, II and alignment, III and disentangling")
     wire: Literal["discriminator", "features"] = option(
         "discriminator", "what is sent: copies of the discriminator, or (published) features of every batch"

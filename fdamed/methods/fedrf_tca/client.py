@@ -27,15 +27,6 @@ from fdamed.ops.random_features import checksum, fourier_features, frequencies, 
 
 
 @message
-class Terms:
-    """What Omega must be, and the fewest images that a mean is asked for of."""
-
-    frequencies: Count
-    sigma: Scalar
-    smallest: Count
-
-
-@message
 class Begin:
     """The weights that every extractor starts from, and what Omega must be."""
 
@@ -124,13 +115,6 @@ class Average:
 @message
 class Taken:
     norm: Scalar
-
-
-@step("fedrf_tca.agree")
-def agree(client: Client, ask: Terms) -> Begun:
-    """Whether this hospital will take part, told before anybody has trained: nothing is kept."""
-    _guard(client, ask.smallest)
-    return Begun(omega=checksum(_drawn(client, ask.frequencies, ask.sigma)), n=len(client.data))
 
 
 @step("fedrf_tca.begin")

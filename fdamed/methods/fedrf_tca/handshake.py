@@ -8,14 +8,7 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.server import Server
-from fdamed.methods.fedrf_tca.client import Begin, Terms, agree, begin
-
-
-def agreed(server: Server, terms: Terms) -> None:
-    """Ask everybody who is there whether it will take part; who is away is asked when it begins."""
-    omega = 0
-    for client, reply in server.ask_all((*server.participants, server.target), agree, terms).items():
-        omega = _same(omega, reply.omega, client)
+from fdamed.methods.fedrf_tca.client import Begin, begin
 
 
 def met(server: Server, begun: Tensor, omega: int, ask: Begin) -> tuple[Tensor, int]:

@@ -9,10 +9,9 @@ On the wire, with K sources, A the senders of means, B of W, C of classifiers: w
 bytes of means and 4 2N m (|B| + 1) of W, 4 P_C (|C| + 1) where classifiers are averaged; what they send is
 4 2N (1 + |A|), 4 2N m (|B| + 1) and 4 P_C |C|. None of it depends on the number of images. Once, in its first round, a
 hospital is sent the common starting weights, M bytes. Votes: each C_i once at the end, up and on to the target.
-In the `warmup` rounds before, and only there, extractors leave: they are FedAvg's, 2 K M bytes each, and the average is
-what all start from, in the place of the paper's pretrained network.
+A run's `warmup` by FedAvg takes the place of the paper's pretrained network: only there do extractors travel.
 
-`warmup`, `means: epoch`, `target_pace`, `normalize_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
+`means: epoch`, `target_pace`, `normalize_w`, `local_steps` above 1, `smallest_batch`, `noise` are not in the
 paper (decision 0014): without `normalize_w` W -> 0 minimizes the distance, as the classifier sees only directions. A W
 that is averaged needs each m_i at the target: their mean gives the same gradient to G_T, but not to W_T (`pooled`).
 """
@@ -21,19 +20,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Step
 from fdamed.federation.messages import Count, Statistic, Weights, message
-from fdamed.federation.method import Method, Model, method, option
+from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.averaging import average_models
-from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedrf_tca.client import (
     STEPS,
     Average,
@@ -41,13 +37,11 @@ from fdamed.methods.fedrf_tca.client import (
     Call,
     Learned,
     Lesson,
-    Terms,
-    agree,
     learn,
     take,
     tell,
 )
-from fdamed.methods.fedrf_tca.handshake import agreed, has_begun, met
+from fdamed.methods.fedrf_tca.handshake import has_begun, met
 from fdamed.methods.fedrf_tca.model import KEPT, Parts, predictor
 from fdamed.methods.fedrf_tca.participation import VOTES, Senders, Setting, averaging, due, voting
 from fdamed.models.adversarial import count, shape_of
@@ -70,23 +64,19 @@ class State:
     sure: Count
 
 
-@method("fedrf_tca")
+@method(
+    "fedrf_tca",
+    title="FedRF-TCA",
+    paper="Robust and Communication-Efficient Federated Domain Adaptation via Random Features",
+    steps=STEPS,
+    needs_each="the target aligns itself to each source's mean by itself",
+    keeps=KEPT,
+)
 class FedRfTca(Method[State]):
-    title: ClassVar[str] = "FedRF-TCA"
-    paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "the target aligns itself to each source's mean by itself"
-    steps: ClassVar[tuple[Step, ...]] = (train_locally, agree, *STEPS)
-    state: ClassVar[type] = State
-    keeps: ClassVar[tuple[str, ...]] = KEPT
-
     setting: Setting = option(
         "I",
         "I all, II random S_t, III and T_C = 50 (Tables IV, V); msg-I to III some messages lost (Table II); "
         "IV, V and vote-B to D hard voting (Tables XIII to XV)",
-    )
-    warmup: int = option(
-        0, "rounds of FedAvg on the sources first, whose model all start from: only then do extractors travel", low=0
     )
     local_steps: int = option(10, "batches between two exchanges; 0: the hospital's epochs; the paper has 1", low=0)
     T_C: int = option(0, "batches between two averages of C (rounds if local_steps is 0); 0: the setting's own", low=0)
@@ -110,9 +100,6 @@ class FedRfTca(Method[State]):
     noise: float = option(
         0.0, "Gaussian noise on a mean, in units of 2/batch, the most that one image moves it", low=0.0
     )
-
-    def asks(self) -> tuple[Step, ...]:
-        return self.steps if self.warmup else STEPS
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """W and C of each hospital; C stands in for the network's own head."""
@@ -140,8 +127,6 @@ class FedRfTca(Method[State]):
         return predictor(network, kept, self.components, self.width) if all(k in kept for k in KEPT) else None
 
     def round(self, state: State, server: Server) -> State:
-        if server.round <= self.warmup:
-            return self._warm(state, server)
         state = self._met(state, server)
         here = tuple(p for p in server.sources if has_begun(server, state.begun, p))
         senders = self._senders(state, server, here)
@@ -164,12 +149,6 @@ class FedRfTca(Method[State]):
             f"fedrf_tca, setting {self.setting}",
             "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
         )
-
-    def _warm(self, state: State, server: Server) -> State:
-        """A round of FedAvg; before the first, everybody says whether it will take part in what follows."""
-        if server.round == 1:
-            agreed(server, Terms(frequencies=self.frequencies, sigma=self.sigma, smallest=self.smallest_batch))
-        return dataclasses.replace(state, x=average_models(server, Model(x=state.x)).x)
 
     def _met(self, state: State, server: Server) -> State:
         """Start those who have not begun, and refuse an Omega that is not everybody's."""

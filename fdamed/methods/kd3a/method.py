@@ -22,12 +22,11 @@ leave the target.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Step
 from fdamed.federation.messages import Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
@@ -57,16 +56,15 @@ class State:
     alpha: Statistic
 
 
-@method("kd3a")
+@method(
+    "kd3a",
+    title="KD3A",
+    paper="Feng et al. 2021",
+    steps=(train_source, report_state, receive_model, distill),
+    noised=True,
+    needs_each="the sources' models vote at the target one by one",
+)
 class KD3A(Method[State]):
-    title: ClassVar[str] = "KD3A"
-    paper: ClassVar[str] = "Feng et al. 2021"
-    target_labels: ClassVar[bool] = False
-    needs_each: ClassVar[str] = "the sources' models vote at the target one by one"
-    noised: ClassVar[bool] = True
-    steps: ClassVar[tuple[Step, ...]] = (train_source, report_state, receive_model, distill)
-    state: ClassVar[type] = State
-
     variant: Literal["official", "paper"] = option("official", "the released code, or the paper's formulas")
     gate_begin: float = option(0.9, "confidence above which a teacher votes, first round", low=0.0, high=1.0)
     gate_end: float = option(0.95, "the same, towards the last round", low=0.0, high=1.0)
@@ -100,7 +98,7 @@ class KD3A(Method[State]):
         present = torch.tensor([*(p in s for p in server.sources), True])
         alpha = state.alpha if len(state.alpha) else torch.full((len(server.sources) + 1,), NONE, dtype=torch.float64)
         question = Teachers(
-            teachers=stacked((s.pop(name).x for name in names), len(names)),
+            teachers=stacked((s.pop(name).x for name in names), len(names), server.layout.size),
             n=torch.tensor(n),
             old=alpha[present],
             gate=gate,

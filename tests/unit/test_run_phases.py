@@ -1,0 +1,70 @@
+"""What a later phase of a run knows of the earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fdamed.config.study import Train
+from fdamed.federation.runner import run
+from fdamed.federation.server import Server
+from fdamed.methods.fedavg import FedAvg
+from fdamed.methods.gp import GP
+from fdamed.pipeline import phases
+from tests.support import federation as hospitals
+from tests.support.federation import clients_of
+from tests.unit.test_bad_updates import offending
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], Server]) -> tuple:
+    """`phases.train` on small clients, built anew for each phase."""
+    monkeypatch.setattr(phases, "network", lambda *_: server())
+    monkeypatch.setattr(phases, "judge", lambda *_: hospitals.no_judge)
+    kept = SimpleNamespace(behind=set(), kept=lambda client: None, load=lambda *_: None, every=9, save=lambda *_: None)
+    kept.check_room = lambda state: None
+    monkeypatch.setattr(phases, "checkpoints", lambda *_: kept)
+    for name in ("check_policies", "predicting", "own_path"):
+        monkeypatch.setattr(phases, name, lambda *_: None)
+    config = SimpleNamespace(split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
+    files = {"places": None, "memory": lambda *_: None}
+    model = hospitals.model()
+    job = SimpleNamespace(config=config, run="r", target="target", seed=0, threads=1, model=model, **files)
+    return phases.train(job, plan, hospitals.theta())
+
+
+def test_strikes_count_in_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """North is rejected in every round: twice in the first phase, once in the second, and then it is not asked."""
+    for names, rounds in ((("main", "then"), (2, 2)), (("warmup", "main"), (2, 4))):
+        plan = tuple(phases.Phase(n, None, FedAvg(), Train(rounds=r)) for n, r in zip(names, rounds, strict=True))
+        _, record, lengths, _ = trained(monkeypatch, plan, lambda: offending("nan"))
+        assert lengths == [2, 2] and [line["round"] for line in record.metrics] == [1, 2, 3, 4]
+        found = [(a["round"], a["client"], a["reason"]) for a in record.absences]
+        assert found == [(r, "north", "not finite") for r in (1, 2, 3)] + [(4, "north", "quarantined")]
+
+
+def test_a_warm_up_and_its_run_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are built anew, and clients that stay, give the same bits: auxiliary heads go on, too."""
+    plan = tuple(
+        phases.Phase(name, None, method, Train(rounds=rounds))
+        for name, method, rounds in (("warmup", FedAvg(), 2), ("main", GP(), 4))
+    )
+    final, record, lengths, _ = trained(monkeypatch, plan, lambda: hospitals.in_process(auxiliary=True))
+    server = hospitals.in_process(auxiliary=True)
+    average, expected = run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
+    theta, more = run(GP(), server, average, 4, hospitals.no_judge, done=2)
+    phases.join(expected, more, 0)
+    assert lengths == [2, 2] and torch.equal(final, theta)
+    assert record.metrics == expected.metrics and record.ledger == expected.ledger
+
+
+def test_a_client_takes_its_heads_and_its_privacy_account_from_a_warm_up_and_nothing_else() -> None:
+    server, checkpoints = hospitals.in_process(), SimpleNamespace(kept=lambda client: None)
+    kept = {"heads": torch.ones(2), "privacy.spent": torch.ones(1, 3)}
+    clients_of(server)["north"].memory = kept | {"scaffold.c": torch.ones(4)}
+    states = phases.carried_states(server, checkpoints)
+    assert list(states) == ["north"]
+    server.transport.restore("east", states["north"])
+    assert clients_of(server)["east"].memory.keys() == kept.keys()
