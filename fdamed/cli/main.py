@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import select
@@ -10,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from fdamed import __version__
 from fdamed.cli.parser import build, commands
 from fdamed.core.environment import secure
 from fdamed.core.errors import FdamedError
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a valid command line; exits with a message for any other."""
-    parser, of_command = build(words, __version__)
+    parser, of_command = build(words)
     arguments, rest = parser.parse_known_args(words)
     if rest:
         of_command[arguments.command].error(f"unknown: {' '.join(rest)}")
@@ -33,9 +33,8 @@ def complete() -> None:
     """Answer the shell that asks argcomplete for completions, and exit."""
     import argcomplete
 
-    argcomplete.autocomplete(
-        build(os.environ.get("COMP_LINE", "").split(), __version__)[0], always_complete_options=False
-    )
+    parser, _ = build(os.environ.get("COMP_LINE", "").split())
+    argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parsed(list(sys.argv[1:] if argv is None else argv))
     show_on_stderr(getattr(arguments, "log_level", ""))
     try:
-        arguments.execute(arguments)
+        importlib.import_module(commands()[arguments.command].module).run(arguments)
         sys.stdout.flush()
     except FdamedError as error:
         log.error("%s", error.lines())

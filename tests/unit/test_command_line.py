@@ -141,7 +141,7 @@ def test_bash_completes(scripts, line: str) -> None:
 
 
 def test_completing_imports_nothing_heavy() -> None:
-    code = "import sys; from fdamed.cli import main as cli; cli.build(['predict'], ''); print(*sys.modules)"
+    code = "import sys; from fdamed.cli import main as cli; cli.build(['predict']); print(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
     assert not {"torch", "pandas", "mlflow"} & set(loaded.split())

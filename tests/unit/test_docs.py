@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fdamed.cli.options import add_options
 from fdamed.cli.parser import commands as fdamed_commands
 from fdamed.config.loader import catalog, load
 from tests.support.documented import PAGES, REFUSED, ROOT, commands, values, words_of
@@ -50,7 +51,7 @@ def parse(words: list[str]) -> None:
     if words[0] in ("--help", "--version", "-V", "-h"):
         return
     parser = argparse.ArgumentParser(prog=f"fdamed {words[0]}")
-    importlib.import_module(COMMANDS[words[0]].module).add_arguments(parser)
+    add_options(parser, COMMANDS[words[0]].options)
     if words[1:] != ["--help"]:
         parser.parse_args(words[1:])
 

@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, add_json, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.files import write_json, write_lines, write_text
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--target", metavar="CLIENT", help="default: every target of the study")
-    parser.add_argument("--seed", type=int, help="starting weights and labeled images (default: the first seed)")
-    add_threads(parser)
-    add_json(parser)
+OPTIONS = {
+    "--config": {},
+    "--target": {"required": False, "help": "default: every target of the study"},
+    "--seed": {"required": False, "help": "starting weights and labeled images (default: the first seed)"},
+    "--threads": {},
+    "--json": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, add_target, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, digest_file, write_json
@@ -34,15 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 3
 PRIVATE = True
+OPTIONS = {"--config": {}, "--target": {"help": "the client whose images are embedded"}, "--threads": {}}
 SPLITS = ("train", "adapt", "val", "test")
 Predictions = dict[str, dict[int, list["NDArray[Any]"]]]
 """Run -> seed -> predictions, one array for each attribute."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_target(parser, "the client whose images are embedded")
-    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, add_json, add_target, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 2
 PRIVATE = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_target(parser, "the hospital whose predictions are compared")
-    add_json(parser)
+OPTIONS = {"--config": {}, "--target": {"help": "the hospital whose predictions are compared"}, "--json": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

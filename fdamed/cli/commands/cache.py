@@ -9,19 +9,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fdamed.cli.options import add_client, add_config, add_workers, read_config, workers_of
+from fdamed.cli.options import read_config, workers_of
 from fdamed.core.errors import FdamedError
 from fdamed.pipeline.paths import Places, clinical, rows_in
 from fdamed.pipeline.selection import check_known
 
 GROUP = "prepare", 7
 PRIVATE = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_client(parser, "the client whose images are decoded")
-    add_workers(parser)
+OPTIONS = {"--config": {}, "--client": {"help": "the client whose images are decoded"}, "--workers": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

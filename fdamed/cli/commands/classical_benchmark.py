@@ -9,28 +9,27 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from pathlib import Path
 
-from fdamed.cli.options import add_json
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 
 log = logging.getLogger(__name__)
 GROUP = "reproduce published studies", 1
-CLASSIFIERS = ("1nn", "svm", "linear", "logistic", "mlp")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", type=Path, help="one .mat a domain: amazon*, dslr*, webcam* and, for Office-Caltech10, caltech*"
-    )
-    parser.add_argument("--out", type=Path, metavar="TABLE.csv", help="every figure with the setting that gave it")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="only these (default: all)")
-    parser.add_argument("--pairs", nargs="+", metavar="S->T", help="only these, such as 'C->A' (default: all)")
-    parser.add_argument(
-        "--classifier", choices=CLASSIFIERS, default="1nn", help="on the aligned features; mlp is that of paper 002"
-    )
-    add_json(parser)
+OPTIONS = {
+    "folder": {
+        "type": "path",
+        "help": "one .mat a domain: amazon*, dslr*, webcam* and, for Office-Caltech10, caltech*",
+    },
+    "--out": {"type": "path", "metavar": "TABLE.csv", "help": "every figure with the setting that gave it"},
+    "--methods": {"nargs": "+", "metavar": "METHOD", "help": "only these (default: all)"},
+    "--pairs": {"nargs": "+", "metavar": "S->T", "help": "only these, such as 'C->A' (default: all)"},
+    "--classifier": {
+        "choices": ("1nn", "svm", "linear", "logistic", "mlp"),
+        "default": "1nn",
+        "help": "on the aligned features; mlp is that of paper 002",
+    },
+    "--json": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import argparse
 
 GROUP = "maintain", 1
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+OPTIONS = {"shell": {"choices": ("bash", "zsh", "fish"), "help": "the shell"}}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, add_json, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 GROUP = "prepare", 3
 PRIVATE = True
+OPTIONS = {
+    "--config": {},
+    "--cluster": {"action": "store_true", "help": "the study will run on SLURM: check sbatch, too"},
+    "--json": {},
+}
 SAMPLE = 200
 """Files to open."""
 DECODED = {"DICOM": 15.0, "JPEG or PNG": 80.0}
@@ -65,12 +70,6 @@ class Report:
     @property
     def ok(self) -> bool:
         return all(c["status"] != "fail" for c in self.checks)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--cluster", action="store_true", help="the study will run on SLURM: check sbatch, too")
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

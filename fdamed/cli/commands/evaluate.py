@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fdamed.cli.options import add_client, add_config, add_run, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.core.files import read_json
 from fdamed.pipeline.scoring import trained_model, write_scores
 from fdamed.pipeline.selection import StudyRun, check_known
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from fdamed.models.flat import FlatModel
 
 GROUP = "run", 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_run(parser, several_seeds=True)
-    add_client(parser, "the client whose test split is used")
-    add_threads(parser)
+OPTIONS = {
+    "--config": {},
+    "--run": {},
+    "--target": {},
+    "--seeds": {"type": "int", "nargs": "+", "required": True, "metavar": "SEED"},
+    "--client": {"help": "the client whose test split is used"},
+    "--threads": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -14,21 +14,22 @@ import json
 import logging
 from pathlib import Path
 
-from fdamed.cli.options import add_config, add_json, add_run, read_config
+from fdamed.cli.options import read_config
 from fdamed.core.errors import FdamedError
 from fdamed.pipeline.finished_runs import Chosen, by_folder, of_study
 
 log = logging.getLogger(__name__)
 GROUP = "use the model", 1
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="results/STUDY/runs/RUN/TARGET/SEED, or:")
-    add_config(parser, required=False)
-    add_run(parser, required=False)
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="new or empty folder to write")
-    parser.add_argument("--without-onnx", action="store_true", help="only safetensors, for use with fdamed and torch")
-    add_json(parser)
+OPTIONS = {
+    "folder": {"nargs": "?", "metavar": "RUN_FOLDER", "help": "results/STUDY/runs/RUN/TARGET/SEED, or:"},
+    "--config": {"required": False},
+    "--run": {"required": False},
+    "--target": {"required": False},
+    "--seed": {"required": False},
+    "--out": {"required": True, "type": "path", "metavar": "FOLDER", "help": "new or empty folder to write"},
+    "--without-onnx": {"action": "store_true", "help": "only safetensors, for use with fdamed and torch"},
+    "--json": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import argparse
 
-from fdamed.cli.options import add_client, add_config, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.cross_checks import backbones
 from fdamed.config.loader import catalog
 from fdamed.pipeline.features import write
-from fdamed.pipeline.paths import FROZEN
 from fdamed.pipeline.selection import check_known
 
 GROUP = "run", 3
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_client(parser, "the client whose images are embedded")
-    parser.add_argument("--backbone", default=FROZEN, metavar="RUN", help="weights: init (default) or a finished run")
-    parser.add_argument("--target", required=True, metavar="CLIENT", help="the target of that run")
-    parser.add_argument("--seed", type=int, required=True)
-    add_threads(parser)
+OPTIONS = {
+    "--config": {},
+    "--client": {"help": "the client whose images are embedded"},
+    "--backbone": {"default": "init", "metavar": "RUN", "help": "weights: init (default) or a finished run"},
+    "--target": {"help": "the target of that run"},
+    "--seed": {},
+    "--threads": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

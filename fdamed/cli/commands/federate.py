@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from fdamed import __version__
-from fdamed.cli.options import add_config, add_run, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_floor
 from fdamed.config.runs import MAIN, WARMUP
@@ -30,13 +30,14 @@ from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
 from fdamed.pipeline.selection import StudyRun
 
 GROUP = "run", 2
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_run(parser, required=False)
-    parser.add_argument("--runs", nargs="+", metavar="RUN/TARGET/SEED", help="several runs in this one process")
-    add_threads(parser)
+OPTIONS = {
+    "--config": {},
+    "--run": {"required": False},
+    "--target": {"required": False},
+    "--seed": {"required": False},
+    "--runs": {"nargs": "+", "metavar": "RUN/TARGET/SEED", "help": "several runs in this one process"},
+    "--threads": {},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

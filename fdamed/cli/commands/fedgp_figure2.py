@@ -9,18 +9,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from fdamed.core.files import write_json, write_text
 
 GROUP = "reproduce published studies", 2
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where figure2.json and .svg go")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="3 x 3 pairs of small data sets: seconds, a first look")
-    parser.add_argument("--whole", action="store_true", help="project the whole model at once, not tensor by tensor")
+OPTIONS = {
+    "--out": {"type": "path", "required": True, "metavar": "DIR", "help": "where figure2.json and .svg go"},
+    "--seed": {"required": False, "default": 0},
+    "--small": {"action": "store_true", "help": "3 x 3 pairs of small data sets: seconds, a first look"},
+    "--whole": {"action": "store_true", "help": "project the whole model at once, not tensor by tensor"},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

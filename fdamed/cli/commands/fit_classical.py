@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
-from fdamed.cli.options import add_config, add_run, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.base import digest_sections
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
@@ -39,13 +39,8 @@ if TYPE_CHECKING:
     from fdamed.models.flat import FlatModel
 
 GROUP = "run", 4
+OPTIONS = {"--config": {}, "--run": {}, "--target": {}, "--seed": {}, "--threads": {}}
 JUDGED = ("val", "test")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_run(parser)
-    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

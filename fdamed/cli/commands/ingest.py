@@ -13,7 +13,7 @@ import secrets
 import time
 from pathlib import Path
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -24,11 +24,10 @@ from fdamed.pipeline.paths import Places, clinical
 log = logging.getLogger(__name__)
 GROUP = "prepare", 5
 PRIVATE = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--tables-only", action="store_true", help="index the tables without opening images")
+OPTIONS = {
+    "--config": {},
+    "--tables-only": {"action": "store_true", "help": "index the tables without opening images"},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

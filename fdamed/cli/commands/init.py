@@ -10,18 +10,14 @@ import argparse
 import logging
 from pathlib import Path
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, write_json
 from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 10
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--seed", type=int, required=True)
+OPTIONS = {"--config": {}, "--seed": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.disclosure import cell_safe
 from fdamed.core.errors import FdamedError
@@ -26,12 +26,9 @@ from fdamed.pipeline.paths import Places, clinical, rows_in
 log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
+OPTIONS = {"--config": {}}
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 """Split -> role; a near-duplicate in two roles is a leak."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

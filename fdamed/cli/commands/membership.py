@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fdamed.cli.options import add_client, add_config, add_threads, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.files import write_json
 from fdamed.pipeline.paths import Places, clinical, needed, rows_in
@@ -34,15 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 4
 PRIVATE = True
+OPTIONS = {"--config": {}, "--client": {"help": "the client whose patients are attacked"}, "--threads": {}}
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
 TRAINED = frozenset({"weights", "update", "features"})
 """Kinds that a client sends only if its images have been used."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_client(parser, "the client whose patients are attacked")
-    add_threads(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,14 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from fdamed.cli.options import add_json
 from fdamed.config.loader import catalog
 
 GROUP = "prepare", 1
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
+OPTIONS = {"--json": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 
 GROUP = "prepare", 2
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
+OPTIONS = {"--config": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.split import Partition
 from fdamed.config.study import Config
@@ -21,12 +21,9 @@ from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 9
+OPTIONS = {"--config": {}}
 MANY, FEW = 50, 5
 """With more clients than MANY, the log names only FEW."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

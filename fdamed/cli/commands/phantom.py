@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.core.errors import FdamedError
 from fdamed.pipeline.paths import clinical
 
 GROUP = "prepare", 4
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--out", metavar="ROOT", help="folder to write; default: data.root of the configuration")
+OPTIONS = {
+    "--config": {},
+    "--out": {"metavar": "ROOT", "help": "folder to write; default: data.root of the configuration"},
+}
 
 
 def run(arguments: argparse.Namespace) -> None:

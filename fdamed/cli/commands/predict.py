@@ -17,18 +17,33 @@ import logging
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from fdamed.cli.options import add_json, add_workers, workers_of
+from fdamed.cli.options import workers_of
 from fdamed.core.disclosure import formula_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
-from fdamed.export.bundle import RUNTIMES, Exported, read_exported
+from fdamed.export.bundle import Exported, read_exported
 
 log = logging.getLogger(__name__)
 GROUP = "use the model", 2
 PRIVATE = True
+OPTIONS = {
+    "--model": {"required": True, "type": "path", "metavar": "FOLDER", "help": "what `fdamed export` wrote"},
+    "images": {
+        "nargs": "+",
+        "metavar": "IMAGE",
+        "help": "files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
+    },
+    "--out": {"type": "path", "metavar": "FILE", "help": "write here instead of to standard output"},
+    "--json": {},
+    "--runtime": {
+        "choices": ("auto", "onnxruntime", "torch"),
+        "default": "auto",
+        "help": "default: onnxruntime where it is installed",
+    },
+    "--workers": {},
+}
 BATCH = 64
 
 
@@ -40,22 +55,6 @@ class Result:
     probabilities: list[float] = field(default_factory=list)
     reason: str = ""
     detail: str = ""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, type=Path, metavar="FOLDER", help="what `fdamed export` wrote")
-    parser.add_argument(
-        "images",
-        nargs="+",
-        metavar="IMAGE",
-        help="files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here instead of to standard output")
-    add_json(parser)
-    parser.add_argument(
-        "--runtime", choices=RUNTIMES, default="auto", help="default: onnxruntime where it is installed"
-    )
-    add_workers(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -16,15 +16,14 @@ from fdamed.core.files import read_json, write_json, write_text
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 7
+OPTIONS = {
+    "studies": {"nargs": "+", "type": "path", "metavar": "FOLDER", "help": "results/STUDY of a finished study"},
+    "--metric": {"default": "auc", "choices": ("auc", "acc"), "help": "the score to rank by (default: auc)"},
+    "--runs": {"nargs": "+", "metavar": "RUN", "help": "only these (default: the runs that all studies have)"},
+    "--out": {"type": "path", "metavar": "FOLDER", "help": "write ranks.json and ranks.svg there"},
+}
 Sets = dict[str, dict[str, Any]]
 """study/target -> its audit."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("studies", nargs="+", type=Path, metavar="FOLDER", help="results/STUDY of a finished study")
-    parser.add_argument("--metric", default="auc", choices=["auc", "acc"], help="the score to rank by (default: auc)")
-    parser.add_argument("--runs", nargs="+", metavar="RUN", help="only these (default: the runs that all studies have)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write ranks.json and ranks.svg there")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import argparse
 import logging
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 6
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
+OPTIONS = {"--config": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

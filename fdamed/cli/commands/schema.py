@@ -14,10 +14,7 @@ from fdamed.config import loader as configfile
 from fdamed.core.files import write_text
 
 GROUP = "maintain", 2
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="config/schema.json", help="where the schema goes")
+OPTIONS = {"--out": {"default": "config/schema.json", "help": "where the schema goes"}}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, digest, write_json
 from fdamed.pipeline.paths import Places, clinical, rows_in
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "prepare", 6
 PRIVATE = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
+OPTIONS = {"--config": {}}
 
 
 def run(arguments: argparse.Namespace) -> None:

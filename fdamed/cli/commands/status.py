@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fdamed.cli.options import add_config, add_json, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.study import Config
 from fdamed.core.locks import is_locked
@@ -24,6 +24,7 @@ from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, analysis_files, batches
 
 GROUP = "analyze", 1
+OPTIONS = {"--config": {}, "--json": {}}
 STATES = {"done": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "pending": ""}
 """State of a run -> its color."""
 BATCHED = re.compile(r"run \d+ of \d+: ")
@@ -41,11 +42,6 @@ class State:
     rounds: int | None = None
     scored: bool = False
     why: str = ""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

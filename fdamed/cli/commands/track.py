@@ -12,7 +12,7 @@ import json
 import logging
 from pathlib import Path
 
-from fdamed.cli.options import add_config, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, write_json
@@ -24,14 +24,11 @@ from fdamed.tracking.store import Store, place
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 5
+OPTIONS = {"--config": {}}
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
 """Files of the study as a whole, if they exist."""
 WAIT = 300.0
 """Seconds to wait for another study's import into the same database."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -20,18 +20,17 @@ from fdamed.core.errors import FdamedError
 
 log = logging.getLogger(__name__)
 GROUP = "run", 1
+OPTIONS = {
+    "--silence": {"type": "float", "default": 400, "metavar": "SECONDS", "help": "silence taken for a hang (400)"},
+    "--every": {"type": "float", "default": 15, "metavar": "SECONDS", "help": "how often to look (15)"},
+    "--restarts": {"type": "int", "default": 20, "metavar": "N", "help": "starts after the first (20)"},
+    "--recover": {"action": "store_true", "help": "first cancel the jobs of a dead Snakemake, and unlock"},
+    "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
+}
 RUN_ID = "SLURM run ID: "
 """Prefix of the run id in the plug-in's log; it is the name of every SLURM job of the run."""
 PATIENCE = 60
 """Timeout for SLURM, in seconds."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--silence", type=float, default=400, metavar="SECONDS", help="silence taken for a hang (400)")
-    parser.add_argument("--every", type=float, default=15, metavar="SECONDS", help="how often to look (15)")
-    parser.add_argument("--restarts", type=int, default=20, metavar="N", help="starts after the first (20)")
-    parser.add_argument("--recover", action="store_true", help="first cancel the jobs of a dead Snakemake, and unlock")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- SNAKEMAKE ARGUMENTS")
 
 
 def run(arguments: argparse.Namespace) -> None:
