@@ -1,8 +1,9 @@
-"""What all sections of a configuration share, and what of a section goes into digests."""
+"""What all sections of a configuration share, and their digests."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,6 +18,21 @@ class Strict(BaseModel):
     """A frozen section that accepts no unknown key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def allowed_keys(model: Any, location: Iterable[int | str] = ()) -> list[str]:
+    """The keys of the section at `location` below the section `model`."""
+    for step in location:
+        if step in model.model_fields:
+            model = _section_in(model.model_fields[str(step)].annotation) or model
+    return sorted(model.model_fields)
+
+
+def _section_in(annotation: Any) -> Any:
+    """The section class inside a type such as `dict[str, Run]` or `Faults | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _section_in(argument))), None)
 
 
 def without_defaults(section: BaseModel, exclude: set[str] | None = None) -> dict[str, Any]:

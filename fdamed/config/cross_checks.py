@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
@@ -17,59 +17,44 @@ if TYPE_CHECKING:
 
 Catalog = Mapping[str, Mapping[str, Any]]
 FIX = "Fix the key and try again; nothing was started."
+LIMITS = {"low": -math.inf, "high": math.inf}
+NOT_SWEPT = ("method", "sweep", "auxiliary", "train", "then")
 
 
 def check_sections(config: Config) -> None:
     """Raise ValueError if two sections contradict each other."""
-    _check_data(config)
-    _check_model(config)
+    data, split, model = config.data, config.split, config.model
     if not config.runs:
         raise ValueError("`runs` is empty: name at least one method")
     if len(set(config.seeds)) != len(config.seeds):
         raise ValueError("`seeds` lists a seed twice")
-    _check_sweeps(config)
-    _check_published(config)
-    for name, run in config.expanded_runs().items():
-        _check_run(name, run, config)
-
-
-def _check_data(config: Config) -> None:
-    data, split = config.data, config.split
     if isinstance(data, Benchmark) != isinstance(split, Partition):
         raise ValueError(f"`split.by: {split.by}` does not fit `data.layout: {data.layout}`")
-    if isinstance(data, Benchmark):
-        unknown = [d for d in getattr(split, "sets", ()) if d not in data.domains]
-        if unknown:
-            raise ValueError(f"`split` names {', '.join(unknown)}, which is not in `data.domains`")
-
-
-def _check_model(config: Config) -> None:
-    model = config.model
+    if isinstance(data, Benchmark) and isinstance(split, Partition):
+        _all_known("split", split.sets, data.domains, "`data.domains`")
+    elif model.backbone == "mlp" or model.channels != 1:
+        raise ValueError("radiographs are gray images: set `model.channels: 1` and choose a cnn or a ResNet")
     if model.backbone == "cnn" and model.side != config.image.size:
         raise ValueError(f"`model.side` ({model.side}) and `image.size` ({config.image.size}) must be equal for a cnn")
-    if not isinstance(config.data, Benchmark) and (model.backbone == "mlp" or model.channels != 1):
-        raise ValueError("radiographs are gray images: set `model.channels: 1` and choose a cnn or a ResNet")
-    if model.weights and model.backbone in ("cnn", "mlp"):
-        raise ValueError(f"`model.weights` needs a ResNet; a {model.backbone} always starts from seeded weights")
-
-
-def _check_sweeps(config: Config) -> None:
     for name, run in config.runs.items():
         for key, values in (run.sweep or {}).items():
-            if key in ("method", "sweep", "auxiliary", "train", "then"):
+            if key in NOT_SWEPT:
                 raise ValueError(f"`runs.{name}.sweep` cannot vary `{key}`: write one run for each value")
             if not values or len({str(v) for v in values}) != len(values):
                 raise ValueError(f"`runs.{name}.sweep.{key}` needs at least one value, and each value only once")
+    runs = config.expanded_runs()
+    published = config.published.values if config.published else {}
+    _all_known("published.values", published, runs, "the runs of the study")
+    for value in published.values():
+        _all_known("published.values", value if isinstance(value, dict) else (), split.targets, "`split.target`")
+    for name, run in runs.items():
+        _check_run(name, run, config)
 
 
-def _check_published(config: Config) -> None:
-    values = config.published.values if config.published else {}
-    unknown = [run for run in values if run not in config.expanded_runs()]
-    if unknown:
-        raise ValueError(f"`published.values` names {', '.join(unknown)}, which is not a run of the study")
-    targets = {t for v in values.values() if isinstance(v, dict) for t in v} - set(config.split.targets)
-    if targets:
-        raise ValueError(f"`published.values` names {', '.join(sorted(targets))}, which is not a target of the study")
+def _all_known(key: str, given: Iterable[str], known: Collection[str], where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"`{key}` names {name}, which is not in {where}{nearest(name, list(known))}")
 
 
 def _check_run(name: str, run: Run, config: Config) -> None:
@@ -77,13 +62,10 @@ def _check_run(name: str, run: Run, config: Config) -> None:
     if fixed:
         raise ValueError(f"`runs.{name}.train` cannot change {', '.join(fixed)}: set it in `train`, for all runs")
     faults = config.train_of(run).faults
-    misfit = faults.misfit(tuple(config.split.clients)) if faults else None
-    if misfit:
-        raise ValueError(f"train.faults of {name} {misfit}")
+    if faults and (misfit := faults.misfit(tuple(config.split.clients))):
+        raise ValueError(f"`train.faults` of {name} {misfit}")
     if run.auxiliary:
-        absent = [h for h in run.auxiliary.heads if h not in config.model.heads]
-        if absent:
-            raise ValueError(f"`runs.{name}.auxiliary` names {', '.join(absent)}: not in `model.heads`")
+        _all_known(f"runs.{name}.auxiliary", run.auxiliary.heads, config.model.heads, "`model.heads`")
     if run.labeled and isinstance(config.split.labeled, int) and run.labeled > config.split.labeled:
         raise ValueError(f"`runs.{name}.labeled` is {run.labeled}, but `split.labeled` only {config.split.labeled}")
 
@@ -105,11 +87,8 @@ def check_methods(config: Config, known: Catalog, where: str) -> None:
 
 def backbones(config: Config, known: Catalog) -> list[str]:
     """The feature extractors that a classical method can use: `init`, or a run that ends with one whole model."""
-    runs = config.expanded_runs().items()
-    return [
-        "init",
-        *(n for n, r in runs if not (known[r.method].get("classical") or known[r.method].get("own_models"))),
-    ]
+    methods = {name: known[run.method] for name, run in config.expanded_runs().items()}
+    return ["init", *(n for n, m in methods.items() if not (m.get("classical") or m.get("own_models")))]
 
 
 def _check_options(name: str, run: Run | Warmup | Then, known: Catalog, where: str) -> None:
@@ -121,8 +100,9 @@ def _check_options(name: str, run: Run | Warmup | Then, known: Catalog, where: s
     options = known[run.method]["options"]
     for key, value in run.options.items():
         if key not in options:
-            allowed = ", ".join(sorted([*options, *type(run).model_fields]))
-            what = f"unknown key `runs.{name}.{key}`{nearest(key, sorted(options))}; {run.method} accepts: {allowed}"
+            allowed = sorted([*options, *type(run).model_fields])
+            near = nearest(key, allowed)
+            what = f"unknown key `runs.{name}.{key}`{near}; {run.method} accepts: {', '.join(allowed)}"
             raise FdamedError(what, where, fix)
         problem = _option_problem(value, options[key])
         if problem:
@@ -131,20 +111,19 @@ def _check_options(name: str, run: Run | Warmup | Then, known: Catalog, where: s
 
 def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
     """What is wrong with the value of an option, or None."""
-    kind = option["type"]
     numeric = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if kind == "bool" and not isinstance(value, bool):
-        return "should be true or false"
-    if kind == "int" and (not numeric or int(value) != value):
-        return "should be a whole number"
-    if kind == "float" and not numeric:
-        return "should be a number"
-    if kind == "choice" and value not in option["choices"]:
-        return f"should be one of {', '.join(map(str, option['choices']))}"
-    low, high = option.get("low"), option.get("high")
-    if numeric and ((low is not None and value < low) or (high is not None and value > high)):
-        return f"should be between {low if low is not None else '-inf'} and {high if high is not None else 'inf'}"
-    return None
+    choices = option.get("choices", ())
+    problems = {
+        "bool": ("should be true or false", not isinstance(value, bool)),
+        "int": ("should be a whole number", not numeric or int(value) != value),
+        "float": ("should be a number", not numeric),
+        "choice": (f"should be one of {', '.join(map(str, choices))}", value not in choices),
+    }
+    problem, holds = problems.get(option["type"], ("", False))
+    low, high = (default if (end := option.get(key)) is None else end for key, default in LIMITS.items())
+    if not holds and numeric and not low <= value <= high:
+        return f"should be between {low} and {high}"
+    return problem if holds else None
 
 
 def _check_warmup(name: str, phases: Mapping[str, Run], config: Config, known: Catalog, where: str) -> None:

@@ -1,4 +1,4 @@
-"""What an unreliable network does to a study: the `train.faults` section of the configuration."""
+"""The `train.faults` section: simulated absences, lost messages and late answers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from fdamed.config.base import Strict
 
 KINDS = ("weights", "individual", "update", "statistic", "features", "scalar", "count")
-"""Kinds of knowledge that a message can carry."""
+"""Kinds of values in messages."""
 EVERY = "every"
 ROLES = ("target", "sources")
 SWEPT = ("absent", "lost", "deadline", "quorum")
-"""What `runs.*.sweep` may go over as if it were an option of the method."""
+"""Keys that `runs.*.sweep` may vary like options of the method."""
 Chance = Annotated[float, Field(ge=0, le=1)]
 
 
 class Ways(Strict):
-    """Chance that a message is lost, by direction."""
+    """Probability that a message is lost, by direction."""
 
     down: Chance = 0.0
     """From the server to a hospital, which then does nothing."""
@@ -48,32 +48,34 @@ class Minutes(Strict):
 
 
 class Faults(Strict):
-    """Who is away, what is lost, who is late: drawn from the seed, the same for every method."""
+    """Absences, losses and delays, drawn from the seed: the same for every method."""
 
     absent: Chance = 0.0
-    """Chance that a hospital is away for a whole round."""
+    """Probability that a hospital is absent for a whole round."""
     away: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field({})
-    """Round -> who is away in it besides: hospitals, `target` or `sources`."""
+    """Round -> who else is absent: hospitals, `target` or `sources`."""
     lost: Lost = Field({})
-    """Chance that a message is lost: a number, or by kind or step, such as {update: 0.1, weights: {up: 0.2}}."""
+    """Probability that a message is lost: a number, or by kind or step, such as {update: 0.1, weights: {up: 0.2}}."""
     minutes: Minutes | None = None
-    """How long an answer takes; what comes after the deadline is not used."""
+    """How long an answer takes; answers after the deadline are not used."""
     deadline: Annotated[float, Field(gt=0)] | None = None
     """Minutes that the server waits for an answer."""
     spare: tuple[str, ...] = ()
-    """Whom chance never hits: hospitals, `target` or `sources`."""
+    """Who has no random faults: hospitals, `target` or `sources`."""
     quorum: Annotated[int, Field(ge=0)] = 1
-    """With fewer sources than this a round is lost, and everything stays as it was; 0: methods go on without any."""
+    """With fewer sources than this a round is lost and changes nothing; 0: methods continue without sources."""
 
     @field_validator("lost")
     @classmethod
     def _contents_are_known(cls, lost: dict[str, Ways]) -> dict[str, Ways]:
-        unknown = [k for k in lost if k not in (*KINDS, EVERY)]
-        steps = _steps() if unknown else frozenset()
-        unknown = [k for k in unknown if k not in steps]
-        if unknown:
-            allowed = ", ".join([EVERY, *KINDS, *sorted(steps)])
-            raise ValueError(f"no message has {', '.join(unknown)}; allowed: {allowed}")
+        if not lost.keys() <= {EVERY, *KINDS}:
+            from fdamed.config.loader import catalog
+
+            steps = {line["step"] for method in catalog().values() for line in method["wire"]}
+            allowed = [EVERY, *KINDS, *sorted(steps)]
+            unknown = [key for key in lost if key not in allowed]
+            if unknown:
+                raise ValueError(f"no message has {', '.join(unknown)}; allowed: {', '.join(allowed)}")
         return lost
 
     @model_validator(mode="after")
@@ -92,10 +94,3 @@ class Faults(Strict):
         if self.quorum >= len(clients):
             return f"asks for a quorum of {self.quorum}; there are {len(clients) - 1} sources"
         return None
-
-
-def _steps() -> frozenset[str]:
-    """Names of the steps that some method asks for."""
-    from fdamed.config.loader import catalog
-
-    return frozenset(line["step"] for method in catalog().values() for line in method["wire"])

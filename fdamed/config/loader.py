@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from fdamed.config.base import allowed_keys
 from fdamed.config.cross_checks import FIX, check_methods
 from fdamed.config.datasets import dataset_class
-from fdamed.config.messages import explain, nearest, renamed_keys
+from fdamed.config.messages import explain, nearest
 from fdamed.config.policy_checks import check_policy
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
@@ -43,9 +44,6 @@ def load(*paths: Path | str, variant: str | None = None) -> Config:
 
 def parse(raw: dict[str, Any], where: str) -> Config:
     """Check a configuration that is already in memory; `where` names it in messages."""
-    old = list(renamed_keys(raw))
-    if old:
-        raise FdamedError("; ".join(old), where, "Rename the keys and try again; nothing was started.")
     raw = _with_variant(raw, where)
     try:
         config = Config.model_validate(raw)
@@ -59,23 +57,11 @@ def parse(raw: dict[str, Any], where: str) -> Config:
 
 def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
     """The keys of the section at `location`."""
-    model: Any = Config
-    for place, step in enumerate(location):
-        fields = getattr(model, "model_fields", {})
-        if location[:place] == ("split",):
-            model = {"split": Split, "partition": Partition}[str(step)]
-        elif location[: place + 1] == ("data",):
-            model = dataset_class(raw["data"]["layout"])
-        elif step in fields:
-            model = _model_in(fields[step].annotation)
-    return sorted(getattr(model, "model_fields", {}))
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (_model_in(argument) for argument in getattr(annotation, "__args__", ()))
-    return next((model for model in found if model is not None), None)
+    if location[:1] == ("data",):
+        return allowed_keys(dataset_class(raw["data"]["layout"]), location[1:])
+    if location[:1] == ("split",):  # pydantic names the form of the split second
+        return allowed_keys({"split": Split, "partition": Partition}[str(location[1])], location[2:])
+    return allowed_keys(Config, location)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -83,9 +69,9 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FdamedError("this configuration file does not exist", str(path), "Check the path; config/ has examples.")
     try:
-        content = _yaml(path.read_text(encoding="utf-8"))
+        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        # Beside its own errors PyYAML raises those of int(), datetime() and hash() for a malformed value.
+        # Besides its own errors, PyYAML raises those of int(), datetime() and hash() for a malformed value.
         what = f"not readable as YAML: {' '.join(str(error).split())}"
         raise FdamedError(what, str(path), "Fix the file and try again.") from None
     if not isinstance(content, dict):
@@ -93,30 +79,15 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _yaml(text: str) -> Any:
-    loader = yaml.SafeLoader(text)  # reads JSON, too
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _refuse_duplicate_keys(node, set())
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
+class _Loader(yaml.SafeLoader):
+    """Plain YAML or JSON in which no key of a mapping occurs twice."""
 
-
-def _refuse_duplicate_keys(node: yaml.Node, seen: set[int]) -> None:
-    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-        return
-    seen.add(id(node))
-    mapping = isinstance(node, yaml.MappingNode)
-    keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)] if mapping else []
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"the key `{key}` occurs twice (mapping in line {node.start_mark.line + 1})")
-    for child in node.value:
-        for each in child if mapping else (child,):
-            _refuse_duplicate_keys(each, seen)
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the key `{key}` occurs twice (mapping in line {node.start_mark.line + 1})")
+        return super().construct_mapping(node, deep)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -130,14 +101,14 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _with_variant(raw: dict[str, Any], where: str) -> dict[str, Any]:
     """The configuration with its chosen variants merged in: `variant` is a name of `variants`, or a list of them."""
     out = {key: value for key, value in raw.items() if key not in ("variant", "variants")}
-    variants, chosen = raw.get("variants") or {}, raw.get("variant")
-    names = chosen if isinstance(chosen, list) else [] if chosen is None else [chosen]
-    for name in map(str, names):
-        if not isinstance(variants, dict) or not isinstance(variants.get(name), dict):
-            allowed = sorted(map(str, variants)) if isinstance(variants, dict) else []
-            what = f"unknown variant `{name}`{nearest(name, allowed)}; allowed: {', '.join(allowed) or 'none'}"
+    given, chosen = raw.get("variants"), raw.get("variant")
+    variants = {str(k): v for k, v in given.items() if isinstance(v, dict)} if isinstance(given, dict) else {}
+    for name in chosen if isinstance(chosen, list) else [] if chosen is None else [chosen]:
+        if str(name) not in variants:
+            allowed = sorted(variants)
+            what = f"unknown variant `{name}`{nearest(str(name), allowed)}; allowed: {', '.join(allowed) or 'none'}"
             raise FdamedError(what, where, "Choose one of them, or remove `variant`; nothing was started.")
-        out = _merge(out, variants[name])
+        out = _merge(out, variants[str(name)])
     return out
 
 

@@ -1,9 +1,9 @@
-"""What a user reads when a configuration is wrong: one line for each problem, with the key and what is allowed."""
+"""Error messages about a configuration: one line per problem, with the key and what is allowed."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,53 +13,32 @@ LONGEST = 200
 RENAMED = {
     "cohort": "study",
     "cut": "split",
-    "split.parties": "clients",
-    "split.labelled": "labeled",
-    "image.equalise": "equalize",
-    "audit.probe": "attributes",
-    "train.network": "transport",
-    "train.guard": "validation",
-    "train.unreliable": "faults",
-    "train.source.optimiser": "optimizer",
-    "train.target.optimiser": "optimizer",
-    "runs.*.labelled": "labeled",
-    "runs.*.optimiser": "optimizer",
-    "runs.*.centre": "center",
-    "runs.*.normalise_w": "normalize_w",
+    "parties": "clients",
+    "labelled": "labeled",
+    "equalise": "equalize",
+    "probe": "attributes",
+    "network": "transport",
+    "guard": "validation",
+    "unreliable": "faults",
+    "optimiser": "optimizer",
+    "centre": "center",
+    "normalise_w": "normalize_w",
+    "longest": "norms.reject_above",
+    "shortened": "norms.clip_above",
+    "opposed": "directions.reject_below",
+    "alike": "directions.label_rate_gap",
 }
-"""Keys of earlier versions, below the present names of their sections -> their present names."""
+"""Keys of earlier versions -> their present names, which error messages suggest."""
 
 
-def renamed_keys(raw: Any, old: tuple[str, ...] = (), new: tuple[str, ...] = ()) -> Iterator[str]:
-    """One line for each key that has another name now."""
-    for key, value in raw.items() if isinstance(raw, dict) else ():
-        name = RENAMED.get(_place(*new, str(key)), str(key))
-        if new == ("split",) and key == "clients" and isinstance(value, int):
-            name = "n_clients"
-        here, there = (*old, str(key)), (*new, name)
-        if name != str(key):
-            yield f"`{'.'.join(here)}` is now `{'.'.join(there)}`"
-        yield from renamed_keys(value, here, there)
-
-
-def _place(*keys: str) -> str:
-    """The place of a key in `RENAMED`: the `train` of a run is like `train`, its phases and `sweep` like the run."""
-    if keys[0] == "variants":
-        keys = keys[2:] or keys
-    if keys[0] == "runs" and len(keys) > 2:
-        rest = [key for key in keys[2:] if key not in ("warmup", "then", "sweep")]
-        keys = tuple(rest) if "train" in rest[:1] else ("runs", "*", *rest)
-    return ".".join(keys)
-
-
-def explain(error: ValidationError, allowed_at: Callable[[tuple[int | str, ...]], list[str]]) -> str:
+def explain(error: ValidationError, allowed_at: Callable[[tuple[int | str, ...]], list[str]], prefix: str = "") -> str:
     """All problems that pydantic found; `allowed_at` gives the keys of the section at a location."""
     lines = []
     for problem in error.errors(include_url=False):
         location = problem["loc"]
         # Behind `split`, which has two forms, pydantic puts the name of the form: no key.
         path = [str(p) for i, p in enumerate(location) if i != 1 or location[0] != "split"]
-        key = ".".join(path) or "configuration"
+        key = prefix + ".".join(path) or "configuration"
         if problem["type"] == "extra_forbidden":
             allowed = allowed_at(location[:-1])
             lines.append(f"unknown key `{key}`{nearest(path[-1], allowed)}; allowed here: {', '.join(allowed)}")
@@ -78,6 +57,7 @@ def shortened(value: Any) -> str:
 
 
 def nearest(word: str, allowed: list[str]) -> str:
-    """(did you mean `x`?), where an allowed word is close."""
-    near = difflib.get_close_matches(word, allowed, n=1)
+    """(did you mean `x`?), if an allowed word is similar or the word's present name."""
+    renamed = RENAMED.get(word, "")
+    near = [renamed] if renamed.split(".")[0] in allowed else difflib.get_close_matches(word, allowed, n=1)
     return f" (did you mean `{near[0]}`?)" if near else ""

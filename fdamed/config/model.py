@@ -49,7 +49,9 @@ class Model(Strict):
     """File with pretrained ResNet weights: torchvision (.pth) or safetensors. Default: seeded He initialization."""
 
     @model_validator(mode="after")
-    def _check_races(self) -> Model:
+    def _fits(self) -> Model:
         if "race" in self.heads and len(self.races) < 2:
             raise ValueError("the race head needs at least two classes: list them in `races`")
+        if self.weights and self.backbone in ("cnn", "mlp"):
+            raise ValueError(f"`weights` needs a ResNet; a {self.backbone} always starts from seeded weights")
         return self

@@ -20,53 +20,43 @@ Images = Mapping[str, Mapping[str, int]]
 def check_policy(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
     """Raise if a run cannot keep the privacy policy."""
     for phase in config.phases(run).values():
-        entry = known[phase.method]
-        if config.privacy.secure_aggregation:
-            raise _unmasked(name, phase, entry, where)
-        _check_noise(name, phase, config, entry, where)
+        problem = _problem(phase, config, known[phase.method])
+        if problem:
+            raise FdamedError(f"`runs.{name}`: {problem[0]}", where, problem[1])
     _check_phases(name, run, config, known, where)
     try:
-        check_floor(name, run, config, known, most_images(config), where)
+        check_minimum(name, run, config, known, most_images(config), where)
     except FdamedError as error:
         raise FdamedError(error.what, where, f"{error.fix} Nothing was started.") from None
 
 
-def _unmasked(name: str, phase: Run, entry: Mapping[str, Any], where: str) -> FdamedError:
-    if entry["needs_each"]:
-        return FdamedError(
-            f"`runs.{name}`: {phase.method} cannot run with privacy.secure_aggregation, which shows the server only "
-            f"sums over clients: {entry['needs_each']}",
-            where,
-            "Choose a method that needs only sums (docs/explanation/privacy.md), or remove secure_aggregation.",
+def _problem(phase: Run, config: Config, entry: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What of a phase secure aggregation or differential privacy forbids, and how to fix it; None: nothing."""
+    model = config.model
+    if config.privacy.secure_aggregation:
+        unmasked = "fdamed cannot mask updates: the server would see each one"
+        return (
+            f"{phase.method} cannot run with privacy.secure_aggregation: {entry['needs_each'] or unmasked}",
+            "Set secure_aggregation to false. If masks are required, choose a method that needs only sums "
+            "(docs/explanation/privacy.md) and a transport that adds masks, such as Flower's SecAgg+.",
         )
-    return FdamedError(
-        f"`runs.{name}`: {phase.method} needs only sums, but fdamed cannot mask updates: the server would see each one",
-        where,
-        "Set secure_aggregation to false. If masks are required, run the clients behind a transport that adds them, "
-        "such as Flower's SecAgg+.",
-    )
-
-
-def _check_noise(name: str, phase: Run, config: Config, entry: Mapping[str, Any], where: str) -> None:
     if config.differential_of(phase) is None:
-        return
-    model, problem = config.model, None
+        return None
     if entry.get("classical") or not entry["noised"]:
-        problem = (
-            f"the sources of {phase.method} send values that DP-SGD does not protect",
-            f"Remove `differential` from {name}, or remove the run (docs/explanation/privacy.md lists what allows it).",
+        return (
+            f"differential privacy: the sources of {phase.method} send values that DP-SGD does not protect",
+            "Remove `differential`, or remove the run (docs/explanation/privacy.md lists what allows it).",
         )
-    elif model.backbone.startswith("resnet") and model.norm == "batch":
-        problem = "BatchNorm mixes the images of a batch, so no image has its own gradient", "Set `model.norm: group`."
-    elif phase.auxiliary:
-        problem = (
-            "auxiliary heads are trained without noise and influence the gradients that are sent",
-            "Remove `auxiliary` or `differential` from this run.",
-        )
-    elif config.train_of(phase).precision != "float32":
-        problem = "bfloat16 is too coarse for exact clipping", "Set `train.precision: float32`."
-    if problem:
-        raise FdamedError(f"`runs.{name}`: differential privacy: {problem[0]}", where, problem[1])
+    if model.backbone.startswith("resnet") and model.norm == "batch":
+        what = "differential privacy: BatchNorm mixes the images of a batch, so no image has its own gradient"
+        return what, "Set `model.norm: group`."
+    if phase.auxiliary:
+        what = "auxiliary heads are trained without noise and influence the gradients that are sent"
+        return f"differential privacy: {what}", "Remove `auxiliary` or `differential` from this run."
+    if config.train_of(phase).precision != "float32":
+        what = "differential privacy: bfloat16 is too coarse for exact clipping"
+        return what, "Set `train.precision: float32`."
+    return None
 
 
 def _check_phases(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
@@ -84,7 +74,7 @@ def _check_phases(name: str, run: Run, config: Config, known: Catalog, where: st
         )
 
 
-def check_floor(
+def check_minimum(
     name: str, run: Run, config: Config, known: Catalog, images: Images, where: str, targets: Sequence[str] = ()
 ) -> None:
     """Raise if a client has fewer images or steps than the minimum; clients missing in `images` are not checked."""

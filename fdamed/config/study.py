@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from fdamed.config.base import Name, Strict
+from fdamed.config.base import Name, Strict, allowed_keys
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.faults import SWEPT
+from fdamed.config.messages import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Warmup, combinations, laid_over
@@ -85,8 +86,8 @@ class Config(Strict):
         try:
             return Train.model_validate(laid_over(self.train.model_dump(), run.train or {}))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise ValueError(f"train.{'.'.join(map(str, first['loc']))} of a run: {first['msg']}") from None
+            problems = explain(error, lambda location: allowed_keys(Train, location), "train.")
+            raise ValueError(f"`train` of a run: {problems}") from None
 
     def phases(self, run: Run) -> dict[str, Run]:
         """The phases of an expanded run in their order, each as a run: `warmup` and `then` where given."""

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from fdamed.config.base import Strict
-
-RENAMED = {
-    "longest": "norms.reject_above",
-    "shortened": "norms.clip_above",
-    "opposed": "directions.reject_below",
-    "alike": "directions.label_rate_gap",
-}
 
 
 class Norms(Strict):
@@ -49,11 +42,3 @@ class Validation(Strict):
     """Exclude updates that point against the others; {} takes the defaults, null switches it off."""
     strikes: Annotated[int, Field(ge=1)] | None = 3
     """Rounds with a rejected update after which a source is quarantined for the rest of the run; null: never."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, given: Any) -> Any:
-        old = [key for key in RENAMED if isinstance(given, dict) and key in given]
-        if old:
-            raise ValueError("; ".join(f"`{key}` is now `{RENAMED[key]}`" for key in old))
-        return given

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fdamed.config.loader import catalog, load, parse
-from fdamed.config.policy_checks import check_floor, most_images
+from fdamed.config.policy_checks import check_minimum, most_images
 from fdamed.config.privacy import NO_MINIMUM, Minimum, local_steps
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
@@ -150,7 +150,7 @@ def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_two_epochs_woul
     changed = config.model_copy(update={"train": slower, "privacy": strict})
     sizes = {p: {"train": 300, "adapt": 100} for p in config.split.clients}
     for run_name, spec in changed.expanded_runs().items():
-        check_floor(run_name, spec, changed, catalog(), sizes, "test")
+        check_minimum(run_name, spec, changed, catalog(), sizes, "test")
 
 
 def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
@@ -166,7 +166,7 @@ def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> N
     config = parse(study(), "test")
     sizes = {"A": {"train": 90, "adapt": 9}, "B": {"train": 500, "adapt": 200}}
     with pytest.raises(FdamedError, match="A has 99 images"):
-        check_floor("fedavg", config.expanded_runs()["fedavg"], config, catalog(), sizes, "cohort.json")
+        check_minimum("fedavg", config.expanded_runs()["fedavg"], config, catalog(), sizes, "cohort.json")
 
 
 # --- noise and sums --------------------------------------------------------------------------------------------------

@@ -143,11 +143,9 @@ def test_the_judgment_does_not_depend_on_the_unit_of_length(lengths, unit) -> No
     assert here.rejected.keys() == there.rejected.keys() and here.factors.keys() == there.factors.keys()
 
 
-def test_limits_in_the_wrong_order_and_old_keys_are_refused() -> None:
+def test_limits_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="must not exceed `reject_above`"):
         Norms(reject_above=5.0)
-    with pytest.raises(ValueError, match=r"`longest` is now `norms.reject_above`"):
-        Validation.model_validate({"longest": 50})
 
 
 def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
-from fdamed.config.policy_checks import check_floor
+from fdamed.config.policy_checks import check_minimum
 from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
@@ -203,7 +203,7 @@ def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Rep
     faults = []
     for name, spec in config.expanded_runs().items():
         try:
-            check_floor(name, spec, config, catalog(), sizes, "privacy")
+            check_minimum(name, spec, config, catalog(), sizes, "privacy")
         except FdamedError as error:
             faults.append(f"{error.what}. {error.fix}")
     if faults:

@@ -14,7 +14,7 @@ from typing import Any
 from fdamed import __version__
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
-from fdamed.config.policy_checks import check_floor
+from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import MAIN, WARMUP
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
@@ -84,7 +84,7 @@ def federate(one: StudyRun, threads: int) -> None:
     theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout)
     needed(places.root / "leakage.json", "leakage")
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
-    check_floor(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
+    check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(config, one.name, one.target, one.seed, threads, model, fingerprint(one, threads))
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
     try:
