@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import normalize as unit_rows
 from sklearn.svm import SVC
 
 from fdamed.classical import RFTCA, TCA
-from fdamed.classical.kernels import gram, unit_rows
+from fdamed.classical.kernels import gram
 from fdamed.classical.spectral import tca
 from fdamed.core.rng import stream
 

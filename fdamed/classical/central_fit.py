@@ -1,17 +1,19 @@
-"""One classical row, at the place where the features of all hospitals meet: ask, align, classify, answer.
+"""One classical row, where the features of all hospitals meet: ask, align, classify, answer.
 
 Aligned are the sources' samples and the target's unlabeled training samples. The samples that the target asks about
-come afterwards: like the test images of a federated method, they are never learned from.
+come afterwards: like the test images of a federated method, nothing is learned from them.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from fdamed.classical.inputs import Array, Shrunk
@@ -19,13 +21,13 @@ from fdamed.classical.messages import (
     Backbone,
     Probabilities,
     Received,
-    send_questions,
+    receive_predictions,
     send_rows,
+    send_test_features,
     send_unlabeled,
-    take_answers,
 )
 from fdamed.classical.registry import Row
-from fdamed.classical.selection import classifier, reverse_accuracy, squared_distances
+from fdamed.classical.selection import CLASSIFIERS, reverse_accuracy, squared_distances
 from fdamed.core.errors import FdamedError
 from fdamed.federation.server import Server
 
@@ -33,109 +35,68 @@ MOST = 20_000
 """Samples of which an n x n matrix is still made: 3.2 GB."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A row with its aligned samples and what it takes to align more samples of the target."""
-
-    row: Row
-    estimator: Any
-    features: Array
-    """Of all training samples, (n, d')."""
-
-
-@dataclass(frozen=True)
-class Standard:
-    """z-scores; the identity where mean is 0 and spread 1."""
-
-    mean: Array
-    spread: Array
-
-    @classmethod
-    def of(cls, X: Array) -> Standard:
-        spread = X.std(axis=0)
-        return cls(X.mean(axis=0), np.where(spread > 0, spread, 1.0))
-
-    def __call__(self, X: Array) -> Array:
-        scored: Array = (X - self.mean) / self.spread
-        return scored
-
-
 def pool(row: Row, theta: Tensor, server: Server, classes: int, seed: int) -> Row:
-    """The whole row: its answers are in the target's memory afterwards; back comes the row that was fitted."""
+    """The whole row: the predictions are in the target's memory afterwards; returns the row that was fitted."""
     backbone = Backbone(x=theta)
-    told = {client: server.ask(client, send_rows, backbone) for client in server.sources}
-    unlabeled = server.ask(server.target, send_unlabeled, backbone).z.numpy()
-    parts = [told[p].z.numpy() for p in server.sources]
-    y = np.concatenate([told[p].y.numpy() for p in server.sources])
-    domain = np.repeat([*range(1, len(parts) + 1), -1], [*map(len, parts), len(unlabeled)])
-    X, standard = standardized(row, np.vstack([*parts, unlabeled]).astype(np.float64), domain)
-    found = chosen(row, X, y, domain, seed)
-    asked = server.ask(server.target, send_questions, Received(n=len(X))).z.numpy().astype(np.float64)
-    p = probabilities(found, y, domain, standard(asked), classes, seed)
-    server.ask(server.target, take_answers, Probabilities(p=torch.from_numpy(p)))
-    return found.row
+    labeled = [server.ask(client, send_rows, backbone) for client in server.sources]
+    unlabeled = server.ask(server.target, send_unlabeled, backbone).z
+    y = torch.cat([rows.y for rows in labeled]).numpy()
+    domain = np.repeat([*range(1, len(labeled) + 1), -1], [*(len(rows.z) for rows in labeled), len(unlabeled)])
+    X = torch.cat([*(rows.z for rows in labeled), unlabeled]).double().numpy()
+    X, standard = standardized(row, X, domain)
+    fitted, estimator, features = chosen(row, X, y, domain, seed)
+    asked = server.ask(server.target, send_test_features, Received(n=len(X))).z
+    Z = standard(asked.double().numpy())
+    if hasattr(estimator, "decision_function"):
+        classifier = estimator
+    else:
+        classifier = CLASSIFIERS[fitted.classifier](seed).fit(features[domain > 0], y)
+        Z = estimator.transform(Z)
+    p = np.zeros((len(Z), classes), dtype=np.float32)  # a class that no source has gets probability 0
+    p[:, classifier.classes_] = probabilities(classifier, Z)
+    server.ask(server.target, receive_predictions, Probabilities(p=torch.from_numpy(p)))
+    return fitted
 
 
-def standardized(row: Row, X: Array, domain: Array) -> tuple[Array, Standard]:
+def standardized(row: Row, X: Array, domain: Array) -> tuple[Array, Callable[[Array], Array]]:
     """The training samples as the row wants them, and how the target's further samples become the same."""
     if row.zscore == "none":
-        return X, Standard(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        return X, lambda more: more
     if row.zscore == "pooled":
-        pooled = Standard.of(X)
-        return pooled(X), pooled
+        pooled = StandardScaler().fit(X)
+        return pooled.transform(X), pooled.transform
     out = X.copy()
     for d in np.unique(domain):
-        out[domain == d] = Standard.of(X[domain == d])(X[domain == d])
-    return out, Standard.of(X[domain < 0])
+        out[domain == d] = StandardScaler().fit_transform(X[domain == d])
+    return out, StandardScaler().fit(X[domain < 0]).transform
 
 
-def chosen(row: Row, X: Array, y: Array, domain: Array, seed: int) -> Fit:
-    """The row fitted, or of its candidates the first of the best by reverse validation."""
+def chosen(row: Row, X: Array, y: Array, domain: Array, seed: int) -> tuple[Row, Any, Array]:
+    """The row, its estimator and features (n, d'); with `choose`, of the candidate that reverse validation chooses."""
     if row.exact and len(X) > MOST:
         what = f"{type(row).title} needs a matrix of {len(X):,} x {len(X):,} samples"
         raise FdamedError(what, "the pooled features", f"Use rftca, whose cost is linear, above {MOST:,} samples.")
-    rows = row.candidates() if row.choose else [row]
-    fits = [_fit(candidate, X, y, domain, seed) for candidate in rows]
+    source = domain > 0
+    labels = np.zeros(len(X), dtype=np.int64)
+    labels[source] = y
+    fits = []
+    for candidate in row.candidates() if row.choose else [row]:
+        estimator = candidate.estimator(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Shrunk)
+            fits.append((candidate, estimator, estimator.fit_transform(X, labels, sample_domain=domain)))
     if len(fits) == 1:
         return fits[0]
-    source = domain > 0
-    scores = [reverse_accuracy(squared_distances(f.features[~source], f.features[source]), y) for f in fits]
-    return fits[int(np.argmax(scores))]
+    return max(fits, key=lambda fit: reverse_accuracy(squared_distances(fit[2][~source], fit[2][source]), y))
 
 
-def _fit(row: Row, X: Array, y: Array, domain: Array, seed: int) -> Fit:
-    estimator = row.estimator(seed)
-    labels = np.zeros(len(X), dtype=np.int64)
-    labels[domain > 0] = y
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Shrunk)
-        return Fit(row, estimator, estimator.fit_transform(X, labels, sample_domain=domain))
-
-
-def probabilities(found: Fit, y: Array, domain: Array, asked: Array, classes: int, seed: int) -> Array:
-    """(b, C) float32 of the target's samples: the method's own classifier, or the row's on the sources' features."""
-    if hasattr(found.estimator, "decision_function"):
-        return _spread(_chances(found.estimator, asked), found.estimator.classes_, classes)
-    moved = found.estimator.transform(asked)
-    judge = classifier(found.row.classifier, seed).fit(found.features[domain > 0], y)
-    return _spread(_chances(judge, moved), judge.classes_, classes)
-
-
-def _chances(judge: Any, X: Array) -> Array:
-    """Probabilities of a classifier; of one that has none, the softmax of its margins (the same order)."""
-    if hasattr(judge, "predict_proba"):
-        p: Array = judge.predict_proba(X)
+def probabilities(classifier: Any, X: Array) -> Array:
+    """(b, C); of a classifier that has none, the softmax of its margins (the same order)."""
+    if hasattr(classifier, "predict_proba"):
+        p: Array = classifier.predict_proba(X)
         return p
-    margins = np.asarray(judge.decision_function(X), dtype=np.float64)
+    margins = np.asarray(classifier.decision_function(X), dtype=np.float64)
     if margins.ndim == 1:
         margins = np.stack([np.zeros_like(margins), margins], axis=1)
-    grown = np.exp(margins - margins.max(axis=1, keepdims=True))
-    shares: Array = grown / grown.sum(axis=1, keepdims=True)
+    shares: Array = softmax(margins, axis=1)
     return shares
-
-
-def _spread(p: Array, known: Array, classes: int) -> Array:
-    """A column for each class of the study; one that no source has gets probability 0."""
-    out = np.zeros((len(p), classes), dtype=np.float32)
-    out[:, known] = p
-    return out

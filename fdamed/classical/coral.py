@@ -14,7 +14,7 @@ from scipy.linalg import eigh
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.inputs import Array, positive, read, split
+from fdamed.classical.inputs import Array, of_source, positive, read
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ def spread(X: Array) -> Spread:
     """The unbiased covariance of (n, p) by the smaller of its two eigenproblems; zero for one sample."""
     n, p = X.shape
     mean = X.mean(axis=0)
-    if n == 1:
-        return Spread(mean, np.zeros((p, 0)), np.zeros(0))
-    Xc = (X - mean) / np.sqrt(n - 1)
+    Xc = (X - mean) / np.sqrt(max(n - 1, 1))
     s, vectors = eigh(Xc.T @ Xc if p <= n else Xc @ Xc.T, check_finite=False)
     real = s > 1e-13 * max(float(s[-1]), np.finfo(float).tiny)
     s, vectors = s[real], vectors[:, real]
@@ -68,25 +66,17 @@ class CORAL(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ign
     def transform(self, X: Any, sample_domain: Any = None) -> Array:
         """The samples in the target's coordinates, (n, p)."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64, copy=True)
-        source = np.zeros(len(X), dtype=bool)
+        moved: Array = validate_data(self, X, reset=False, dtype=np.float64, copy=True)
+        source = np.zeros(len(moved), dtype=bool)
         if sample_domain is not None:
-            source = _rows(sample_domain, len(X))
+            source = of_source(sample_domain, len(moved), "CORAL")
         if self.center:
-            X[source] -= self.source_.mean
-            X[~source] -= self.target_.mean
-        if source.any():
-            whitened = self.source_.power(X[source], -0.5, self.ridge)
-            X[source] = self.target_.power(whitened, 0.5, self.ridge)
-        moved: Array = X
+            moved[source] -= self.source_.mean
+            moved[~source] -= self.target_.mean
+        whitened = self.source_.power(moved[source], -0.5, self.ridge)
+        moved[source] = self.target_.power(whitened, 0.5, self.ridge)
         return moved
 
     def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
         """Fit, then move the source samples."""
         return self.fit(X, y, sample_domain).transform(X, sample_domain)
-
-
-def _rows(sample_domain: Any, n: int) -> Array:
-    """Which rows are the source's; here a batch of one domain alone is allowed."""
-    domain = np.append(np.asarray(sample_domain, dtype=float), [1.0, -1.0])
-    return split(domain, n + 2, "CORAL")[0][:n]

@@ -19,9 +19,6 @@ from fdamed.core.rng import Stream, stream
 if TYPE_CHECKING:
     from torch import Tensor
 
-CODE_WIDTH = 9.0
-"""`10 ^ 3` of the published code, which Python reads as exclusive or."""
-
 
 def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
     """MMD^2 of two batches with one Gaussian kernel; without a width it is the median distance, a constant."""
@@ -32,12 +29,10 @@ def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
     d = (squares[:, None] + squares[None, :] - 2.0 * joint @ joint.t()).clamp_min(0.0)
     if width is None:
         pairs = d.detach()[~torch.eye(len(d), dtype=torch.bool)]
-        middle = float(pairs[pairs > 0].median()) if bool((pairs > 0).any()) else 0.0
-        if not middle > 0.0:
-            return joint.sum() * 0.0
+        square = float(pairs[pairs > 0].median()) if bool((pairs > 0).any()) else 1.0
     else:
-        middle = width**2
-    k = torch.exp(-d / (2.0 * middle))
+        square = width**2
+    k = torch.exp(-d / (2.0 * square))
     n = len(h_s)
     return k[:n, :n].mean() + k[n:, n:].mean() - 2.0 * k[:n, n:].mean()
 
@@ -46,14 +41,13 @@ def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
 class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """DaNN as a classifier whose `transform` gives the hidden features.
 
-    weight: of MMD^2. width: of its kernel, or "median"; code_compat: the published code's 9. validation: the share of
-    the source that chooses the epoch (0: the last epoch). SGD with lr, momentum, decay, batches of each domain.
+    weight: of MMD^2. width: of its kernel, or "median"; 9 is that of the published code (`10 ^ 3` in Python).
+    validation: the share of the source that chooses the epoch (0: the last epoch).
     """
 
     hidden: int = 256
     weight: float = 0.25
     width: float | str = "median"
-    code_compat: bool = False
     epochs: int = 100
     batch: int = 64
     lr: float = 0.02
@@ -99,15 +93,13 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 layers.append(((2 * torch.rand(size, generator=draw) - 1) * bound).requires_grad_())
         A, a, B, b = layers
         optimizer = torch.optim.SGD(layers, lr=self.lr, momentum=self.momentum, weight_decay=self.decay)
-        width = CODE_WIDTH if self.code_compat else None if isinstance(self.width, str) else float(self.width)
+        width = None if isinstance(self.width, str) else float(self.width)
         order, other, masks = (root.child(name).torch for name in ("source", "target", "dropout"))
-        best, kept = -1.0, [w.detach().clone() for w in layers]
+        best, kept = -1.0, layers
         self.losses_: list[float] = []
         self.epoch_ = 0
 
         def hidden(x: Tensor) -> Tensor:
-            if self.dropout == 0:
-                return torch.relu(x @ A + a)
             mask = (torch.rand(len(x), self.hidden, generator=masks) >= self.dropout) / (1 - self.dropout)
             return torch.relu((x @ A + a) * mask)
 
@@ -142,16 +134,19 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         features: Array = np.maximum(X @ A + a, 0.0)
         return features
 
+    def _logits(self, X: Any) -> Array:
+        logits: Array = self.transform(X) @ self.weights_[2] + self.weights_[3]
+        return logits
+
     def decision_function(self, X: Any) -> Array:
         """The logits, (n, C), or with two classes their difference, (n,)."""
-        logits: Array = self.transform(X) @ self.weights_[2] + self.weights_[3]
+        logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict(self, X: Any) -> Array:
         """The most likely classes."""
-        logits = self.transform(X) @ self.weights_[2] + self.weights_[3]
-        chosen: Array = self.classes_[logits.argmax(axis=1)]
-        return chosen
+        classes: Array = self.classes_[self._logits(X).argmax(axis=1)]
+        return classes
 
 
 def held_out(codes: Array, share: float, draw: Stream) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical.coral import spread
-from fdamed.classical.inputs import Array, BadInput, Shrunk, count, one_of, read
+from fdamed.classical.inputs import Array, BadInput, Shrunk, count, read
 from fdamed.classical.kernels import shape
 
 DEFAULT_COMPONENTS = 20
@@ -59,53 +59,31 @@ def geodesic(P_s: Array, P_t: Array) -> Geodesic:
     return Geodesic(np.where(apart, theta, 0.0), a, b)
 
 
-def disagreement(P_s: Array, P_t: Array, P_both: Array) -> Array:
-    """(sin alpha_d + sin beta_d) / 2 for d = 1..k: the largest angle of each domain's subspace to the joint one's."""
-
-    def sines(P: Array, d: int) -> float:
-        smallest = np.linalg.svd(P[:, :d].T @ P_both[:, :d], compute_uv=False)[-1]
-        return float(np.sqrt(max(0.0, 1.0 - smallest**2)))
-
-    k = min(P_s.shape[1], P_t.shape[1], P_both.shape[1])
-    return np.array([0.5 * (sines(P_s, d) + sines(P_t, d)) for d in range(1, k + 1)])
-
-
+@dataclass(eq=False, repr=False)
 class GFK(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """GFK with subspaces of n_components dimensions.
+    """GFK with subspaces of n_components dimensions; None is min(20, n_S - 1, n_T - 1, p / 2).
 
-    None is min(20, n_S - 1, n_T - 1, p / 2); "auto" the first dimension at which the subspaces disagree most. Samples
-    should be z-scored within their domain; `transform` uses them as they come.
+    Samples should be z-scored within their domain; `transform` uses them as they come.
     """
 
-    def __init__(self, n_components: int | str | None = None) -> None:
-        self.n_components = n_components
+    n_components: int | None = None
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Both subspaces and the flow; y is not used. sample_domain: positive source, negative target."""
+        asked = None if self.n_components is None else count(self.n_components, "n_components", "GFK")
         given = read(self, X, y, sample_domain)
         where = f"GFK, {shape(given.X)}"
         X = given.X.astype(np.float64)
         P_s, P_t = principal(X[given.source]), principal(X[given.target])
-        most = min(P_s.shape[1], P_t.shape[1])
-        if most == 0:
+        k = min(P_s.shape[1], P_t.shape[1], max(1, X.shape[1] // 2))
+        if k == 0:
             fix = "Give at least two different samples of each domain."
             raise BadInput("a domain without any direction", where, fix)
-        k = min(most, max(1, X.shape[1] // 2))
-        if isinstance(self.n_components, str):
-            one_of(self.n_components, ("auto",), "n_components", "GFK")
-            curve = disagreement(P_s, P_t, principal(X))[:k]
-            k = int(np.flatnonzero(curve >= curve.max() - 1e-12)[0]) + 1
-        elif self.n_components is None:
-            k = min(DEFAULT_COMPONENTS, k)
-        else:
-            asked = count(self.n_components, "n_components", "GFK")
-            if asked > k:
-                warnings.warn(f"{k} dimensions instead of {asked}: no more fit ({where})", Shrunk, stacklevel=2)
-            k = min(asked, k)
-        self.geodesic_ = geodesic(P_s[:, :k], P_t[:, :k])
-        self.root_ = self.geodesic_.root()
-        self.n_components_ = k
-        self._n_features_out = 2 * k
+        if asked is not None and asked > k:
+            warnings.warn(f"{k} dimensions instead of {asked}: no more fit ({where})", Shrunk, stacklevel=2)
+        k = min(asked or DEFAULT_COMPONENTS, k)
+        self.root_ = geodesic(P_s[:, :k], P_t[:, :k]).root()
+        self.n_components_, self._n_features_out = k, 2 * k
         return self
 
     def transform(self, X: Any) -> Array:

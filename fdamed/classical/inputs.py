@@ -1,8 +1,8 @@
 """What every estimator here is given: samples (n, p), labels (n,) and the domain of each sample (n,).
 
-sample_domain: a positive number is a source sample, a negative one a target sample; 0 is refused, because libraries
-disagree about it. None: all samples are one domain, source and target at once; nothing is to be aligned (TCA becomes
-kernel PCA, CORAL the identity) and a OneDomain warning says so.
+sample_domain: positive for a source sample, negative for a target sample; 0 is refused, because libraries disagree
+about it. None: all samples are one domain, source and target at once; nothing is aligned (TCA becomes kernel PCA, CORAL
+the identity), and a OneDomain warning is raised.
 y: the labels of the source samples; entries at target samples are never read and may be anything, -1 or NaN too.
 """
 
@@ -53,22 +53,16 @@ class Domains:
         return share
 
 
-def split(sample_domain: Any, n: int, name: str) -> tuple[Array, Array]:
-    """Which of n samples are the source's and which the target's."""
-    if sample_domain is None:
-        warnings.warn(f"{name}: no sample_domain, so nothing is aligned", OneDomain, stacklevel=4)
-        return np.ones(n, dtype=bool), np.ones(n, dtype=bool)
+def of_source(sample_domain: Any, n: int, name: str) -> Array:
+    """Which of n samples are the source's."""
     domain = column_or_1d(sample_domain)
     if len(domain) != n:
         raise BadInput(f"{len(domain)} domains for {n} samples", f"{name}, sample_domain", "Give one for each sample.")
     if domain.dtype.kind not in "iuf" or not np.all(np.isfinite(domain)) or np.any(domain == 0):
         fix = "Use positive numbers for source samples and negative ones for target samples."
         raise BadInput("a domain that is neither source nor target", f"{name}, sample_domain", fix)
-    source = domain > 0
-    for part, rows in (("source", source), ("target", ~source)):
-        if not rows.any():
-            raise BadInput(f"no {part} sample", f"{name}, sample_domain", f"Add {part} samples to X.")
-    return source, ~source
+    source: Array = domain > 0
+    return source
 
 
 def read(estimator: Any, X: Any, y: Any, sample_domain: Any, *, labels: bool = False) -> Domains:
@@ -79,17 +73,27 @@ def read(estimator: Any, X: Any, y: Any, sample_domain: Any, *, labels: bool = F
     X = validate_data(estimator, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
     if y is not None:
         check_consistent_length(X, y)
-    source, target = split(sample_domain, len(X), name)
-    known = None
-    if labels:
-        known = column_or_1d(y, warn=True)[source]
-        if known.dtype.kind == "O":
-            known = np.array(known.tolist())
-        if known.dtype.kind == "f" and not np.all(np.isfinite(known)):
-            fix = "Label every source sample or leave it out; scikit-learn would say: Input y contains NaN or infinity."
-            raise BadInput("a source sample without a label: y contains NaN or infinity", name, fix)
-        check_classification_targets(known)
-    return Domains(X, source, target, known)
+    if sample_domain is None:
+        warnings.warn(f"{name}: no sample_domain, so nothing is aligned", OneDomain, stacklevel=3)
+        source = target = np.ones(len(X), dtype=bool)
+    else:
+        source = of_source(sample_domain, len(X), name)
+        target = ~source
+    for part, rows in (("source", source), ("target", target)):
+        if not rows.any():
+            raise BadInput(f"no {part} sample", f"{name}, sample_domain", f"Add {part} samples to X.")
+    return Domains(X, source, target, _source_labels(y, source, name) if labels else None)
+
+
+def _source_labels(y: Any, source: Array, name: str) -> Array:
+    known: Array = column_or_1d(y, warn=True)[source]
+    if known.dtype.kind == "O":
+        known = np.array(known.tolist())
+    if known.dtype.kind == "f" and not np.all(np.isfinite(known)):
+        fix = "Label every source sample or leave it out."
+        raise BadInput("a source sample without a label: y contains NaN or infinity", name, fix)
+    check_classification_targets(known)
+    return known
 
 
 def positive(value: Any, name: str, where: str) -> float:
@@ -107,15 +111,14 @@ def count(value: Any, name: str, where: str) -> int:
     return int(value)
 
 
-def one_of(value: Any, allowed: tuple[str, ...], name: str, where: str) -> str:
+def one_of(value: Any, allowed: tuple[str, ...], name: str, where: str) -> None:
     """One of a few words."""
     if value not in allowed:
         raise BadInput(f"{name} is not known", where, f"Use one of {', '.join(allowed)}.")
-    return str(value)
 
 
 class OnSource(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier for the end of a Pipeline: fitted on the source samples alone, for the others have no label.
+    """A classifier for the end of a Pipeline, fitted on the source samples alone: the others have no label.
 
     `make_pipeline(TCA(), OnSource(SVC())).fit(X, y, tca__sample_domain=d, onsource__sample_domain=d)`.
     """
@@ -133,5 +136,5 @@ class OnSource(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ign
     def predict(self, X: Any) -> Array:
         """The classes of samples of any domain."""
         check_is_fitted(self)
-        answer: Array = self.classifier_.predict(validate_data(self, X, reset=False))
-        return answer
+        classes: Array = self.classifier_.predict(validate_data(self, X, reset=False))
+        return classes

@@ -4,7 +4,7 @@ K H K a = tau (K M K + gamma I) a with M = l l' + sum_c l_c l_c' over the classe
 both have, at Frobenius norm 1; a classifier on the source's features gives new pseudo-labels, and again.
 The first pass has no pseudo-labels: it is TCA with gamma |l|^2.
 The defaults are those of the published figures on SURF features, which they repeat to two decimals: linear kernel,
-m = 100, gamma = 1, columns of A at length 1. At the paper's own constraint A' K H K A = I they are 10 points lower
+m = 100, gamma = 1, columns of A at norm 1. At the paper's own constraint A' K H K A = I they are 10 points lower
 (docs/reference/classical_methods.md).
 """
 
@@ -17,21 +17,10 @@ import numpy as np
 from scipy.linalg import eigh
 from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import normalize as unit_rows
 
 from fdamed.classical.inputs import Array, count, positive
-from fdamed.classical.kernels import unit_rows
-from fdamed.classical.spectral import (
-    Solution,
-    center_columns,
-    keep,
-    lanczos,
-    signed,
-    squares,
-    symmetric_product,
-    top,
-    use_lanczos,
-    wanted,
-)
+from fdamed.classical.spectral import centered, signed, solve, use_lanczos
 from fdamed.classical.tca import KernelComponents
 
 
@@ -39,10 +28,9 @@ def discrepancies(
     source: Array, target: Array, y: Array, guess: Array | None, classes: Array, marginal: float
 ) -> Array:
     """E (n, 1 + C') with M = E E': one column for the domains, one for each class that both have."""
-    n = len(source)
     columns = [np.sqrt(marginal) * (source / source.sum() - target / target.sum())]
     for c in classes if guess is not None else ():
-        ours, theirs = np.zeros(n), np.zeros(n)
+        ours, theirs = np.zeros(len(source)), np.zeros(len(source))
         ours[source], theirs[target] = y == c, guess == c
         if ours.any() and theirs.any():
             columns.append(ours / ours.sum() - theirs / theirs.sum())
@@ -52,34 +40,11 @@ def discrepancies(
     return scaled
 
 
-def solve(s: Array, KE: Array, gamma: float, m: int | None, where: str) -> Solution:
-    """diag(s) w = tau (gamma I + KE KE') w: the problem in the eigenbasis of K H K, where a step costs n C.
-
-    (gamma I + KE KE')^(-1/2) = gamma^(-1/2) (I - Q change Q') with Q from the thin SVD of KE.
-    """
-    n = len(s)
-    Q, d, _ = np.linalg.svd(KE, full_matrices=False)
-    change = 1.0 - np.sqrt(gamma / (gamma + d**2))
-
-    def half(x: Array) -> Array:
-        moved: Array = x - Q @ (change * (Q.T @ x).T).T
-        return moved
-
-    asked = wanted(m, n)
-    if use_lanczos("auto", n, asked):
-        tau, Y = lanczos(lambda x: half(s * half(x)), n, asked)
-    else:
-        tau, Y = top(half(half(np.diag(s)).T), asked)
-    r = keep(tau, m, where, float(s.max()))
-    W = half(Y[:, :r]) / np.sqrt(tau[:r])
-    return Solution(W, tau[:r] / gamma, squares(W))
-
-
 @dataclass(eq=False, repr=False)
 class JDA(KernelComponents):
-    """JDA with up to `iterations` passes; it ends when no pseudo-label changes.
+    """JDA with up to `iterations` passes; it stops when no pseudo-label changes.
 
-    gamma is the weight of |A|^2 (lambda of the paper). marginal_weight: of l l' before M is scaled; None is the number
+    gamma: the weight of |A|^2 (lambda of the paper). marginal_weight: of l l' before M is scaled; None is the number
     of classes (the authors' code), 1 the paper's text. classifier: gives the pseudo-labels; None is 1-NN. The other
     options are as in TCA. Features have norm 1.
     """
@@ -99,22 +64,25 @@ class JDA(KernelComponents):
         weight = self.marginal_weight
         marginal = len(self.classes_) if weight is None else positive(weight, "marginal_weight", "JDA")
         K = self._kernel_matrix(given.X)
-        s, basis = eigh(symmetric_product(center_columns(K)), check_finite=False)
+        HK = centered(K)
+        s, basis = eigh(HK.T @ HK, check_finite=False)  # in this basis K H K is diag(s), and a Lanczos step costs n C
+        s = np.maximum(s, 0.0)
+        S = (lambda x: s * x) if use_lanczos("auto", len(K), self.n_components) else np.diag(s)
         turned = basis.T @ K
         guess: Array | None = None
         self.changed_: list[int] = []
         classifier = KNeighborsClassifier(1) if self.classifier is None else self.classifier
         for _ in range(passes):
             E = discrepancies(given.source, given.target, labels, guess, self.classes_, marginal)
-            found = solve(np.maximum(s, 0.0), turned @ E, self.gamma, self.n_components, self._where).scaled(self.scale)
-            W = signed(basis @ found.W)
+            found = solve(S, turned @ E, self.gamma, self.n_components, self._where, float(s.max()))
+            W = signed(basis @ found.scaled(self.scale))
             features = unit_rows(K @ W)
             new = clone(classifier).fit(features[given.source], labels).predict(features[given.target])
             self.changed_.append(len(new) if guess is None else int((new != guess).sum()))
             guess = new
             if self.changed_[-1] == 0:
                 break
-        self._keep(W, found.values)
+        self._keep(found, W)
         self.pseudo_labels_ = guess
         return self
 

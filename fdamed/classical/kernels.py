@@ -1,4 +1,4 @@
-"""Kernels of a length sigma, exact and by random Fourier features (paper 002, definition 1; specification 10.2).
+"""Kernels of width sigma, exact and by random Fourier features (paper 002, definition 1; specification 10.2).
 
 gaussian   exp(-|x - y|^2 / (2 sigma^2))              frequencies normal, standard deviation 1 / sigma
 laplacian  exp(-|x - y|_1 / sigma)                    frequencies Cauchy, scale 1 / sigma
@@ -8,11 +8,12 @@ linear     x . y                                      exact only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy.spatial.distance import cdist, pdist
+from scipy.spatial.distance import pdist
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+from sklearn.preprocessing import normalize as unit_rows
 
 from fdamed.classical.inputs import Array, BadInput, one_of, positive
 from fdamed.core.rng import stream
@@ -25,14 +26,7 @@ BLOCK = 1024
 """Rows that are turned into random features at a time."""
 
 
-def unit_rows(X: Array) -> Array:
-    """Each sample at length 1; a zero sample stays zero."""
-    norms = np.linalg.norm(X, axis=1, keepdims=True)
-    scaled: Array = X / np.where(norms > 0, norms, 1.0).astype(X.dtype)
-    return scaled
-
-
-def length(sigma: Any, kernel: str, X: Array, normalize: bool, where: str) -> float:
+def width(sigma: Any, kernel: str, X: Array, normalize: bool, where: str) -> float:
     """The number given, or with "median" the median distance of up to 256 samples spread evenly over X."""
     if kernel == "linear":
         return 1.0
@@ -40,8 +34,7 @@ def length(sigma: Any, kernel: str, X: Array, normalize: bool, where: str) -> fl
         return positive(sigma, "sigma", where)
     one_of(sigma, ("median",), "sigma", where)
     some = X[np.unique(np.linspace(0, len(X) - 1, min(SAMPLED, len(X))).astype(int))].astype(np.float64)
-    some = unit_rows(some) if normalize else some
-    distances = pdist(some, "cityblock") if kernel == "laplacian" else _euclidean(some)
+    distances = pdist(unit_rows(some) if normalize else some, "cityblock" if kernel == "laplacian" else "euclidean")
     apart = distances[distances > 1e-12 * max(1.0, float(distances.max()))]
     if not len(apart):
         raise BadInput("all samples are alike", f"{where}, {shape(X)}", "Give features that vary.")
@@ -54,19 +47,12 @@ def shape(X: Array) -> str:
 
 
 def gram(X: Array, Y: Array, kernel: str, sigma: float) -> Array:
-    """k(x_i, y_j), (n, p), (m, p) -> (n, m), in float64."""
-    X, Y = X.astype(np.float64, copy=False), Y.astype(np.float64, copy=False)
-    same = X is Y
+    """k(x_i, y_j) of float64 samples, (n, p), (m, p) -> (n, m)."""
+    K: Array
     if kernel == "gaussian":
-        K = _squared(X, Y)
-        if same:
-            np.fill_diagonal(K, 0.0)
-        K *= -0.5 / sigma**2
-        np.exp(K, out=K)
+        K = rbf_kernel(X, Y, gamma=0.5 / sigma**2)
     elif kernel == "laplacian":
-        K = cdist(X, Y, "cityblock")
-        K *= -1.0 / sigma
-        np.exp(K, out=K)
+        K = laplacian_kernel(X, Y, gamma=1.0 / sigma)
     elif kernel == "cauchy":
         K = np.ones((len(X), len(Y)))
         for x, y in zip(X.T / sigma, Y.T / sigma, strict=True):
@@ -87,7 +73,7 @@ def frequencies(kernel: str, sigma: float, N: int, p: int, seed: int) -> Array:
 
 
 def random_features(X: Array, omega: Array, normalize: bool) -> Array:
-    """N^(-1/2) [cos(X Omega'), sin(X Omega')], (b, 2N): every row has length 1."""
+    """N^(-1/2) [cos(X Omega'), sin(X Omega')], (b, 2N): every row has norm 1."""
     X = X.astype(omega.dtype, copy=False)
     N = len(omega)
     angle = X @ omega.T
@@ -99,36 +85,3 @@ def random_features(X: Array, omega: Array, normalize: bool) -> Array:
     np.sin(angle, out=out[:, N:])
     out *= omega.dtype.type(N**-0.5)
     return out
-
-
-def project(X: Array, fitted: Array, W: Array, kernel: str, sigma: float, normalize: bool) -> Array:
-    """k(x_i, fitted) W, (n, m), some rows at a time: no (n, n_fitted) matrix."""
-    out = np.empty((len(X), W.shape[1]))
-    for rows in blocks(len(X)):
-        part = X[rows].astype(np.float64)
-        out[rows] = gram(unit_rows(part) if normalize else part, fitted, kernel, sigma) @ W
-    return out
-
-
-def blocks(n: int) -> Iterator[slice]:
-    """Stretches of at most 1,024 rows."""
-    for start in range(0, n, BLOCK):
-        yield slice(start, min(start + BLOCK, n))
-
-
-def _squared(X: Array, Y: Array) -> Array:
-    """|x_i - y_j|^2 about the mean of Y: numbers near 0 lose the fewest digits."""
-    middle = Y.mean(axis=0)
-    X, Y = (X - middle, Y - middle) if X is not Y else (centered := X - middle, centered)
-    D = X @ Y.T
-    D *= -2.0
-    D += np.square(X).sum(axis=1)[:, None]
-    D += np.square(Y).sum(axis=1)[None, :]
-    np.maximum(D, 0.0, out=D)
-    return D
-
-
-def _euclidean(X: Array) -> Array:
-    """Distances of all pairs of different rows."""
-    squared: Array = _squared(X, X)[np.triu_indices(len(X), 1)]
-    return np.sqrt(squared)

@@ -1,7 +1,7 @@
-"""What crosses the wire when features are pooled: rows of patients, and so of the kind that hospitals rarely let out.
+"""The messages and steps with which features are pooled: one row per patient, which hospitals rarely release.
 
 The server sends the backbone (weights), a source answers with features and labels, the target with features alone.
-Then the target sends the features of the images it asks about, and gets their probabilities back.
+Then the target sends the features of the images it asks about, and receives their probabilities.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Features, Weights, message
 
-QUESTIONS, ANSWERS, BACKBONE = "questions", "answers", "backbone"
+TEST_FEATURES, PREDICTIONS, BACKBONE = "questions", "answers", "backbone"
 """In a hospital's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
 
 
@@ -28,7 +28,7 @@ class Backbone:
 
 @message
 class Rows:
-    """Features (n, d) and labels (n,) of a source's patients; the labels are known of each patient too."""
+    """Features (n, d) and labels (n,) of a source's patients; each label is a patient's, too."""
 
     z: Features
     y: Features
@@ -54,7 +54,7 @@ class Received:
 
 
 def fingerprint(theta: Tensor) -> Tensor:
-    """Sixteen bytes that tell one vector of weights from another."""
+    """Sixteen bytes that distinguish one vector of weights from another."""
     content = theta.detach().cpu().contiguous().numpy().tobytes()
     return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
 
@@ -75,15 +75,15 @@ def send_unlabeled(client: Client, ask: Backbone) -> Unlabeled:
 
 
 @step("classical.send_test_features")
-def send_questions(client: Client, ask: Received) -> Unlabeled:
-    """The features of the images that the target wants to know about."""
-    return Unlabeled(z=client.memory[QUESTIONS])
+def send_test_features(client: Client, ask: Received) -> Unlabeled:
+    """The features of the images that the target asks about."""
+    return Unlabeled(z=client.memory[TEST_FEATURES])
 
 
 @step("classical.receive_predictions")
-def take_answers(client: Client, ask: Probabilities) -> Received:
+def receive_predictions(client: Client, ask: Probabilities) -> Received:
     """Keep the probabilities; they stay in the target's folder."""
-    client.memory[ANSWERS] = ask.p
+    client.memory[PREDICTIONS] = ask.p
     return Received(n=len(ask.p))
 
 
@@ -94,4 +94,4 @@ def _same_backbone(client: Client, theta: Tensor) -> None:
 
 
 SOURCE_STEPS = (send_rows,)
-TARGET_STEPS = (send_unlabeled, send_questions, take_answers)
+TARGET_STEPS = (send_unlabeled, send_test_features, receive_predictions)

@@ -2,7 +2,7 @@
 
 Three accuracies for each pair and method: `default` (fixed settings), `chosen` (reverse validation, no target labels)
 and `oracle` (the best of the grid on the target's own labels: not an estimate of anything, shown because paper 002
-reports the best of its search in that way). Published figures stand beside them where there are any.
+reports the best of its search in that way). Published figures are shown next to them where there are any.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
+from sklearn.preprocessing import normalize as unit_rows
 
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
@@ -23,14 +26,49 @@ from fdamed.classical.feature_files import FeatureSet
 from fdamed.classical.gfk import GFK
 from fdamed.classical.inputs import Array, Shrunk
 from fdamed.classical.jda import JDA
-from fdamed.classical.selection import Candidate, Fitted, Tried, Unaligned, View, chosen, fitted, tried
+from fdamed.classical.selection import CLASSIFIERS, Unaligned, reverse_accuracy, squared_distances
 from fdamed.classical.tca import RFTCA, RTCA, TCA
 
 COLUMNS = ("default", "chosen", "oracle", "published")
 SIZES = (100, 30)
 GAMMAS = (1.0, 1e-3)
+
+
+@dataclass(frozen=True)
+class View:
+    """How many leading components of an estimator's features are used, centered or not, at equal variance or not, and
+    each sample at norm 1 or not."""
+
+    components: int | None = None
+    center: bool = False
+    unit_norm: bool = False
+    equal: bool = False
+
+    def of(self, features: Array) -> Array:
+        """The features that a classifier sees."""
+        part = features[:, : self.components]
+        if self.equal:
+            spread = part.std(axis=0)
+            part = part / np.where(spread > 0, spread, 1.0)
+        part = part - part.mean(axis=0) if self.center else part
+        return unit_rows(part) if self.unit_norm else part
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting with its estimator; components are nested, so that one fit serves several views."""
+
+    name: str
+    estimator: Any
+    views: tuple[View, ...] = (View(),)
+
+
+Fitted = tuple[Candidate, Array, Array | None]
+"""A candidate, its features of all samples (n, d), and its own predictions (n,) if it is a classifier."""
+Tried = tuple[str, float, Array]
+"""A setting, its score without target labels, and the target's predictions (n_T,)."""
 VIEWS = tuple(View(m, center, True, equal) for equal in (False, True) for center in (False, True) for m in SIZES)
-"""The first is the default: m = 100, not centered, scale `penalty`, samples at length 1."""
+"""The first is the default: m = 100, not centered, scale `penalty`, samples at norm 1."""
 SYMMETRIC = frozenset({
     "TCA", "R-TCA", "RF-TCA (gaussian)", "RF-TCA (N = 1000)", "RF-TCA (laplacian)", "RF-TCA (cauchy)", "GFK",
 })  # fmt: skip
@@ -43,6 +81,7 @@ def methods() -> dict[str, list[Candidate]]:
     TCA, R-TCA and RF-TCA are fitted once at the scale `penalty`; the views turn it into `variance` (equal) and take
     fewer components, because the components of a fit are nested.
     """
+    coral = [(r, c) for c in (False, True) for r in (1.0, 10.0)]
     return {
         "not aligned": [Candidate("as they are", Unaligned())],
         "TCA": [c for kernel in ("gaussian", "linear") for c in _spectral(TCA, f"{kernel} ", kernel=kernel)],
@@ -52,17 +91,10 @@ def methods() -> dict[str, list[Candidate]]:
         "RF-TCA (laplacian)": _spectral(RFTCA, kernel="laplacian"),
         "RF-TCA (cauchy)": _spectral(RFTCA, kernel="cauchy"),
         "CORAL": [
-            Candidate(
-                f"ridge={r:g}{' centered' if c else ''}", CORAL(ridge=r, center=c), (View(), View(unit_norm=True))
-            )
-            for c in (False, True)
-            for r in (1.0, 10.0)
+            Candidate(f"ridge={r:g}{' centered' if c else ''}", CORAL(r, c), (View(), View(unit_norm=True)))
+            for r, c in coral
         ],
-        "JDA": [
-            Candidate(f"{kernel} kernel m={m}", JDA(m, kernel=kernel))
-            for kernel in ("linear", "gaussian")
-            for m in SIZES
-        ],
+        "JDA": [Candidate(f"{k} kernel m={m}", JDA(m, kernel=k)) for k in ("linear", "gaussian") for m in SIZES],
         "GFK": [Candidate(f"k={k}", GFK(k)) for k in (20, 40)],
         "DaNN": [Candidate("weight=0.25", DaNN())],
     }
@@ -73,6 +105,35 @@ def _spectral(estimator: type, name: str = "", **settings: object) -> list[Candi
         Candidate(f"{name}gamma={g:g}", estimator(gamma=g, n_components=SIZES[0], scale="penalty", **settings), VIEWS)
         for g in GAMMAS
     ]
+
+
+def fitted(candidates: Iterable[Candidate], X: Array, y: Array, source: Array) -> list[Fitted]:
+    """Every candidate fitted; y (n_S,) are the source's labels, those of the target are not available here."""
+    labels = np.zeros(len(X), dtype=y.dtype)
+    labels[source] = y
+    fits = []
+    for candidate in candidates:
+        model = clone(candidate.estimator)
+        features = model.fit_transform(X, labels, sample_domain=np.where(source, 1, -1))
+        fits.append((candidate, features, model.predict(X) if hasattr(model, "predict") else None))
+    return fits
+
+
+def tried(fits: Iterable[Fitted], y: Array, source: Array, judge: str = "1nn") -> list[Tried]:
+    """Every view of every candidate with the classifier `judge`, or the candidate's own predictions."""
+    results = []
+    for candidate, features, predicted in fits:
+        for view in candidate.views:
+            Z = view.of(features)
+            D = squared_distances(Z[~source], Z[source])
+            if predicted is not None:
+                guess = predicted[~source]
+            elif judge == "1nn":
+                guess = y[D.argmin(axis=1)]
+            else:
+                guess = CLASSIFIERS[judge](0).fit(Z[source], y).predict(Z[~source])
+            results.append((f"{candidate.name} {view}", reverse_accuracy(D, y), guess))
+    return results
 
 
 @cache
@@ -88,24 +149,20 @@ def rows(
 ) -> Iterator[dict[str, float | str | None]]:
     """One row for each method and pair, as each is done: accuracies in % and the settings that gave them."""
     grids, figures = methods(), published(given.name).get("accuracy", {})
-    wanted = tuple(given.pairs if pairs is None else pairs)
     for name in grids if names is None else names:
         done: dict[str, list[Fitted]] = {}
-        for pair in wanted:
-            letters = pair.split("->")
-            back = "->".join(reversed(letters))
-            turned = name in SYMMETRIC and back in done
-            (X_s, y_s), (X_t, y_t) = (given.domains[letter] for letter in letters)
-            first = np.arange(len(X_s) + len(X_t)) < (len(X_t) if turned else len(X_s))
+        for pair in given.pairs if pairs is None else pairs:
+            s, t = pair.split("->")
+            (X_s, y_s), (X_t, y_t) = given.domains[s], given.domains[t]
+            source = np.arange(len(X_s) + len(X_t)) < len(X_s)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Shrunk)  # D and W together have fewer than 100 components
-                if turned:
-                    results = tried(done.pop(back), y_s, ~first, judge)
+                if f"{t}->{s}" in done:
+                    results = tried(done.pop(f"{t}->{s}"), y_s, np.roll(source, len(X_t)), judge)
                 else:
-                    fits = fitted(grids[name], np.vstack([X_s, X_t]), y_s, first)
-                    results = tried(fits, y_s, first, judge)
-                    if name in SYMMETRIC and back in wanted:
-                        done[pair] = fits
+                    fits = fitted(grids[name], np.vstack([X_s, X_t]), y_s, source)
+                    results = tried(fits, y_s, source, judge)
+                    done |= {pair: fits} if name in SYMMETRIC else {}
             figure = figures.get(name, {}).get(pair)
             yield {"method": name, "pair": pair, **_judged(results, y_t), "published": figure}
 
@@ -113,31 +170,20 @@ def rows(
 def _judged(results: list[Tried], y_t: Array) -> dict[str, float | str | None]:
     """The target's labels are looked at here and nowhere else."""
 
-    def accuracy(r: Tried) -> float:
-        return round(100 * float((r.predicted == y_t).mean()), 2)
-
-    pick, best = chosen(results), max(results, key=accuracy)
+    accuracy = [round(100 * float((predicted == y_t).mean()), 2) for _, _, predicted in results]
+    pick, best = int(np.argmax([score for _, score, _ in results])), int(np.argmax(accuracy))
     return {
-        "default": accuracy(results[0]),
-        "chosen": accuracy(pick),
-        "oracle": accuracy(best),
-        "chosen_setting": f"{pick.name} {pick.view}",
-        "oracle_setting": f"{best.name} {best.view}",
+        "default": accuracy[0],
+        "chosen": accuracy[pick],
+        "oracle": accuracy[best],
+        "chosen_setting": results[pick][0],
+        "oracle_setting": results[best][0],
     }
 
 
-def wide(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One accuracy for each method (rows, in their order) and pair, with the mean of the pairs; all-empty rows go."""
-    table = frame.pivot(index="method", columns="pair", values=column).reindex(
-        columns=list(dict.fromkeys(frame["pair"]))
-    )
-    table = table.reindex(list(dict.fromkeys(frame["method"]))).astype(float).dropna(how="all")
-    return table.assign(mean=table.mean(axis=1))
-
-
 def markdown(frame: pd.DataFrame, column: str) -> str:
-    """`wide` for a page."""
-    table = wide(frame, column)
+    """One accuracy for each method and pair, with the mean of the pairs; methods without any are left out."""
+    table = frame.pivot_table(column, "method", "pair", sort=False).assign(mean=lambda t: t.mean(axis=1))
     lines = ["| method | " + " | ".join(table.columns) + " |", "|---" * (len(table.columns) + 1) + "|"]
     lines += [
         f"| {name} | " + " | ".join("" if np.isnan(v) else f"{v:.2f}" for v in row) + " |"

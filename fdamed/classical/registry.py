@@ -1,13 +1,12 @@
 """The classical methods as rows of a study: options as in a configuration, and the estimator that they mean.
 
 They are not federated: features of all hospitals meet at one place (`messages.py`), which `privacy.release` must allow.
-Nothing is chosen by labels of the target: options are fixed, or with `choose` picked by reverse validation.
+Nothing is chosen by labels of the target: options are fixed, or with `choose` selected by reverse validation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, ClassVar, Literal
 
 from fdamed.classical.coral import CORAL
@@ -20,16 +19,17 @@ from fdamed.classical.tca import RFTCA, RTCA, TCA
 from fdamed.federation.client import Step
 from fdamed.federation.method import description, option
 
+RANDOM_FEATURES = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
 FEW = 30
 """The other number of components that `choose` tries."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What every classical row can be told."""
+    """The options of every classical row; without others, the baseline: features as they are."""
 
-    title: ClassVar[str]
-    paper: ClassVar[str]
+    title: ClassVar[str] = "Features, not aligned"
+    paper: ClassVar[str] = "the baseline of every alignment"
     target_labels: ClassVar[bool] = False
     every_target_label: ClassVar[bool] = False
     steps: ClassVar[tuple[Step, ...]] = (*SOURCE_STEPS, *TARGET_STEPS)
@@ -48,7 +48,7 @@ class Row:
 
     def estimator(self, seed: int) -> Any:
         """The method with these options."""
-        raise TypeError(f"{type(self).__name__} does not say what it fits")
+        return Unaligned()
 
     def candidates(self) -> list[Row]:
         """The settings that `choose` tries, this one first."""
@@ -56,62 +56,43 @@ class Row:
 
 
 @dataclass(frozen=True)
-class NotAligned(Row):
-    title: ClassVar[str] = "Features, not aligned"
-    paper: ClassVar[str] = "the baseline of every alignment"
-
-    def estimator(self, seed: int) -> Any:
-        return Unaligned()
-
-
-@dataclass(frozen=True)
-class _Spectral(Row):
-    components: int = option(100, "most components", 1)
-    gamma: float = option(1.0, "weight of the penalty", 1e-9)
-    kernel: Literal["gaussian", "laplacian", "cauchy"] = option("gaussian", "kernel")
-    sigma: float = option(0.0, "length of the kernel; 0: the median distance", 0.0)
-    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/reference/classical_methods.md)")
-
-    def settings(self) -> dict[str, Any]:
-        """What the estimators of the family share."""
-        return {
-            "n_components": self.components,
-            "gamma": self.gamma,
-            "kernel": self.kernel,
-            "sigma": self.sigma or "median",
-            "scale": self.scale,
-            "unit_norm": True,
-        }
-
-    def candidates(self) -> list[Row]:
-        grid = product((self.gamma, 1e-3 * self.gamma), dict.fromkeys((self.components, min(FEW, self.components))))
-        return [replace(self, gamma=gamma, components=m) for gamma, m in grid]
-
-
-@dataclass(frozen=True)
-class Tca(_Spectral):
+class Tca(Row):
     title: ClassVar[str] = "TCA"
     paper: ClassVar[str] = "Pan et al. 2011"
     exact: ClassVar[bool] = True
+    kind: ClassVar[type] = TCA
+
+    components: int = option(100, "most components", 1)
+    gamma: float = option(1.0, "weight of the penalty", 1e-9)
+    kernel: Literal["gaussian", "laplacian", "cauchy"] = option("gaussian", "kernel")
+    sigma: float = option(0.0, "width of the kernel; 0: the median distance", 0.0)
+    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/reference/classical_methods.md)")
+
+    def settings(self) -> dict[str, Any]:
+        """The options that the estimators of the family share."""
+        same = {name: getattr(self, name) for name in ("gamma", "kernel", "scale")}
+        return same | {"n_components": self.components, "sigma": self.sigma or "median", "unit_norm": True}
 
     def estimator(self, seed: int) -> Any:
-        return TCA(**self.settings())
+        return self.kind(**self.settings())
+
+    def candidates(self) -> list[Row]:
+        sizes = dict.fromkeys((self.components, min(FEW, self.components)))
+        return [replace(self, gamma=g, components=m) for g in (self.gamma, 1e-3 * self.gamma) for m in sizes]
 
 
 @dataclass(frozen=True)
-class Rtca(_Spectral):
+class Rtca(Tca):
     title: ClassVar[str] = "R-TCA"
-    paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
-    exact: ClassVar[bool] = True
-
-    def estimator(self, seed: int) -> Any:
-        return RTCA(**self.settings())
+    paper: ClassVar[str] = RANDOM_FEATURES
+    kind: ClassVar[type] = RTCA
 
 
 @dataclass(frozen=True)
-class Rftca(_Spectral):
+class Rftca(Tca):
     title: ClassVar[str] = "RF-TCA"
-    paper: ClassVar[str] = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
+    paper: ClassVar[str] = RANDOM_FEATURES
+    exact: ClassVar[bool] = False
 
     frequencies: int = option(500, "N; there are 2N random features", 1)
 
@@ -183,7 +164,7 @@ ROWS: dict[str, type[Row]] = {
     "dann": Dann,
     "gfk": Gfk,
     "jda": Jda,
-    "not_aligned": NotAligned,
+    "not_aligned": Row,
     "rftca": Rftca,
     "rtca": Rtca,
     "tca": Tca,

@@ -13,24 +13,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.linalg.blas import dsyrk
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.preprocessing import normalize as unit_rows
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fdamed.classical import kernels
 from fdamed.classical.inputs import Array, Domains, count, one_of, positive, read
-from fdamed.classical.kernels import (
-    BLOCK,
-    EXACT,
-    RANDOM,
-    blocks,
-    frequencies,
-    gram,
-    length,
-    project,
-    random_features,
-    shape,
-    unit_rows,
-)
+from fdamed.classical.kernels import EXACT, RANDOM, frequencies, gram, random_features, shape, width
 from fdamed.classical.spectral import SCALES, Solution, rftca, rftca_dual, rtca, tca
 
 KEPT = 64 * 2**20
@@ -64,23 +54,34 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         if self.n_components is not None:
             count(self.n_components, "n_components", where)
         given = read(self, X, y, sample_domain, labels=labels)
-        self.sigma_ = length(self.sigma, self.kernel, given.X, self.normalize, where)
+        self.sigma_ = width(self.sigma, self.kernel, given.X, self.normalize, where)
         self._where = f"{where}, {shape(given.X)}"
         return given
 
+    def _prepared(self, X: Array) -> Array:
+        X = X.astype(np.float64)
+        return unit_rows(X) if self.normalize else X
+
     def _kernel_matrix(self, X: Array) -> Array:
         """K (n, n) of the samples to fit, which are kept for `transform`."""
-        samples = X.astype(np.float64)
-        self.X_fit_ = unit_rows(samples) if self.normalize else samples
+        self.X_fit_ = self._prepared(X)
         return gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
 
-    def _keep(self, W: Array, values: Array) -> None:
-        self.W_, self.eigenvalues_ = W, values
+    def _keep(self, found: Solution, W: Array) -> None:
+        self.W_, self.eigenvalues_ = W, found.values
         self.n_components_ = self._n_features_out = W.shape[1]
 
+    def _rows(self, X: Array) -> Array:
+        """What W multiplies for new samples: k(x_i, X_fit), (b, n)."""
+        return gram(self._prepared(X), self.X_fit_, self.kernel, self.sigma_)
+
     def _project(self, X: Array) -> Array:
-        """Components of new samples before centering, (n, m)."""
-        return project(X, self.X_fit_, self.W_, self.kernel, self.sigma_, self.normalize)
+        """Components of new samples before centering, (n, m), some rows at a time."""
+        out = np.empty((len(X), self.n_components_))
+        for rows in gen_batches(len(X), kernels.BLOCK):
+            part = self._rows(X[rows])
+            out[rows] = part @ self.W_.astype(part.dtype)
+        return out
 
     def _finish(self, features: Array) -> Array:
         return features
@@ -112,12 +113,11 @@ class _Components(KernelComponents):
         given, first = self._fit(X, y, sample_domain, kept=KEPT)
         done = [Z @ self.W_.astype(Z.dtype) for Z in first]
         rest = given.X[sum(map(len, done)) :]
-        out = np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64)
-        return self._finish(out)
+        return self._finish(np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64))
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
-        """Fit; return the input and the rows that W multiplies for the first samples, if they are still there."""
+        """Fit; return the input and what W multiplies for the first samples, at most `kept` bytes where n is large."""
 
     def _finish(self, features: Array) -> Array:
         features = features - self.mean_ if self.center else features
@@ -128,16 +128,15 @@ class _Components(KernelComponents):
 class TCA(_Components):
     """Vanilla TCA. kernel: gaussian, laplacian, cauchy or linear. solver: "dense", "lanczos" or "auto" (by size)."""
 
-    def _solve(self, K: Array, ell: Array) -> Solution:
-        return tca(K, ell, float(self.gamma), self.n_components, self.solver, self._where)
+    solve: ClassVar[Any] = staticmethod(tca)
 
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
         one_of(self.solver, self.solvers, "solver", type(self).__name__)
         given = self._checked(X, y, sample_domain)
         K = self._kernel_matrix(given.X)
-        found = self._solve(K, given.ell).scaled(self.scale)
-        self.mean_ = K.mean(axis=0) @ found.W
-        self._keep(found.W, found.values)
+        found = self.solve(K, given.ell, float(self.gamma), self.n_components, self.solver, self._where)
+        self._keep(found, found.scaled(self.scale))
+        self.mean_ = K.mean(axis=0) @ self.W_
         return given, [K]
 
 
@@ -145,8 +144,7 @@ class TCA(_Components):
 class RTCA(TCA):
     """R-TCA: the penalty is that of functions in the kernel's space. Parameters are those of TCA."""
 
-    def _solve(self, K: Array, ell: Array) -> Solution:
-        return rtca(K, ell, float(self.gamma), self.n_components, self.solver, self._where)
+    solve: ClassVar[Any] = staticmethod(rtca)
 
 
 @dataclass(eq=False, repr=False)
@@ -172,44 +170,36 @@ class RFTCA(_Components):
         n, p = given.X.shape
         gamma, m = float(self.gamma), self.n_components
         self.omega_ = frequencies(self.kernel, self.sigma_, N, p, self.seed).astype(self.precision)
-        first: list[Array] = []
         if self.solver == "dual" or (self.solver == "auto" and n < 2 * N):
-            first.append(random_features(given.X, self.omega_, self.normalize))
+            first = [self._rows(given.X)]
             Z = first[0].astype(np.float64)
             found, mean = rftca_dual(Z, given.ell, gamma, m, self._where), Z.mean(axis=0)
         else:
-            S, u, mean = self._moments(given, first, kept)
+            S, u, mean, first = self._moments(given, kept)
             found = rftca(S, u, gamma, m, self._where)
-        found = found.scaled(self.scale)
-        self.mean_ = mean @ found.W
-        self._keep(found.W, found.values)
+        self._keep(found, found.scaled(self.scale))
+        self.mean_ = mean @ self.W_
         return given, first
 
-    def _moments(self, given: Domains, first: list[Array], kept: int) -> tuple[Array, Array, Array]:
-        """S = Sigma H Sigma', u = Sigma l and the mean feature, about a few samples' mean: sums near 0 cancel less.
+    def _rows(self, X: Array) -> Array:
+        return random_features(X, self.omega_, self.normalize)
 
-        At most `kept` bytes of the first random features are put into `first`.
+    def _moments(self, given: Domains, kept: int) -> tuple[Array, Array, Array, list[Array]]:
+        """S = Sigma H Sigma', u = Sigma l, the mean feature, and at most `kept` bytes of the first random features.
+
+        Sums are taken about the mean of a few samples: numbers near 0 cancel less.
         """
-        n, ell = len(given.X), given.ell
-        size = 2 * len(self.omega_)
-        S = np.zeros((size, size), order="F")
-        total, u = np.zeros(size), np.zeros(size)
-        origin = random_features(given.X[:32], self.omega_, self.normalize).mean(axis=0, dtype=np.float64)
-        for rows in blocks(n):
-            features = random_features(given.X[rows], self.omega_, self.normalize)
-            if (len(first) + 1) * BLOCK * features[0].nbytes <= kept:
+        n, size = len(given.X), 2 * len(self.omega_)
+        S, total, u = np.zeros((size, size)), np.zeros(size), np.zeros(size)
+        origin = self._rows(given.X[:32]).mean(axis=0, dtype=np.float64)
+        first: list[Array] = []
+        for rows in gen_batches(n, kernels.BLOCK):
+            features = self._rows(given.X[rows])
+            if (len(first) + 1) * kernels.BLOCK * features[0].nbytes <= kept:
                 first.append(features)
             Z = features - origin
-            S = dsyrk(1.0, Z.T, beta=1.0, c=S, trans=0, lower=0, overwrite_c=1)
+            S += Z.T @ Z
             total += Z.sum(axis=0)
-            u += ell[rows] @ Z  # the origin drops out: l sums to 0
-        S = np.triu(S) + np.triu(S, 1).T
+            u += given.ell[rows] @ Z  # the origin drops out: l sums to 0
         S -= np.outer(total, total / n)
-        return S, u, origin + total / n
-
-    def _project(self, X: Array) -> Array:
-        out = np.empty((len(X), self.n_components_))
-        W = self.W_.astype(self.precision)
-        for rows in blocks(len(X)):
-            out[rows] = random_features(X[rows], self.omega_, self.normalize) @ W
-        return out
+        return S, u, origin + total / n, first

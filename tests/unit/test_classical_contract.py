@@ -102,8 +102,7 @@ def test_what_fit_transform_keeps_is_bounded_and_changes_nothing(monkeypatch: py
     X, _, domain = shifted()
     model = RFTCA(4, N=10, solver="primal", precision="float64", center=True, unit_norm=True)
     whole = model.fit_transform(X, None, sample_domain=domain)
-    for place in ("kernels", "tca"):
-        monkeypatch.setattr(f"fdamed.classical.{place}.BLOCK", 7)
+    monkeypatch.setattr("fdamed.classical.kernels.BLOCK", 7)
     monkeypatch.setattr("fdamed.classical.tca.KEPT", 2 * 7 * 20 * 8)
     given, kept = model._fit(X, None, domain, kept=2 * 7 * 20 * 8)
     assert [len(Z) for Z in kept] == [7, 7]

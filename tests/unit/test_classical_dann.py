@@ -9,16 +9,8 @@ import torch
 from fdamed.classical import TCA, DaNN
 from fdamed.classical.dann import discrepancy, held_out
 from fdamed.classical.inputs import BadInput
-from fdamed.classical.selection import (
-    Candidate,
-    Tried,
-    View,
-    chosen,
-    fitted,
-    reverse_accuracy,
-    squared_distances,
-    tried,
-)
+from fdamed.classical.office import Candidate, View, fitted, tried
+from fdamed.classical.selection import reverse_accuracy, squared_distances
 from fdamed.core.rng import stream
 
 
@@ -88,13 +80,6 @@ def test_it_learns_and_its_features_are_not_negative() -> None:
     assert 1 <= model.epoch_ <= 60
 
 
-def test_the_width_of_the_published_code_is_nine() -> None:
-    X, y, domain = shifted()
-    nine = DaNN(hidden=4, epochs=1, width=9.0).fit(X, y, domain)
-    code = DaNN(hidden=4, epochs=1, code_compat=True).fit(X, y, domain)
-    assert all((a == b).all() for a, b in zip(nine.weights_, code.weights_, strict=True))
-
-
 def test_weights_beyond_all_bounds_are_an_error() -> None:
     X, y, domain = shifted()
     with pytest.raises(BadInput, match="beyond all bounds"):
@@ -124,19 +109,14 @@ def test_a_view_takes_leading_components_then_centers_then_scales() -> None:
     assert (View().of(F) == F).all()
 
 
-def test_the_choice_takes_the_best_score_and_the_first_of_equals() -> None:
-    results = [Tried(name, View(), score, np.zeros(1)) for name, score in (("a", 0.2), ("b", 0.7), ("c", 0.7))]
-    assert chosen(results).name == "b"
-
-
 def test_the_candidates_predict_by_nearest_neighbor_or_by_themselves() -> None:
     X, y, domain = shifted()
     source = domain > 0
     grid = [Candidate("tca", TCA(3), (View(3), View(1))), Candidate("dann", DaNN(hidden=4, epochs=1))]
     results = tried(fitted(grid, X, y[source], source), y[source], source)
-    assert [r.name for r in results] == ["tca", "tca", "dann"]
+    assert [setting.split()[0] for setting, _, _ in results] == ["tca", "tca", "dann"]
     features = TCA(3).fit_transform(X, None, sample_domain=domain)
     nearest = np.square(features[~source][:, None] - features[source][None]).sum(axis=2).argmin(axis=1)
-    assert (results[0].predicted == y[source][nearest]).all()
+    assert (results[0][2] == y[source][nearest]).all()
     own = DaNN(hidden=4, epochs=1).fit(X, y, domain).predict(X[~source])
-    assert (results[2].predicted == own).all()
+    assert (results[2][2] == own).all()
