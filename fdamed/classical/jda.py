@@ -87,7 +87,8 @@ class JDA(KernelComponents):
         return self
 
     def _finish(self, features: Array) -> Array:
-        return unit_rows(features)
+        finished: Array = unit_rows(features)
+        return finished
 
     def __sklearn_tags__(self) -> Any:
         """Labels of the source are needed."""

@@ -144,10 +144,10 @@ def network(
         every=kind.every_target_label,
         stream_seed=own,
     )
-    transport, train = _transport(config, kind.name, model, threads, build, aside), config.train_of(spec)
+    wire, train = transport(config, kind.name, model, threads, build, aside), config.train_of(spec)
     if train.faults:
-        transport = Faulty(transport, train.faults, target, own)
-    server = Server(transport, target, kind.name, train.validation)
+        wire = Faulty(wire, train.faults, target, own)
+    server = Server(wire, target, kind.name, train.validation)
     declare(config, server)
     server.invite(train.participation, own)
     return server
@@ -170,7 +170,7 @@ def declare(config: Config, server: Server) -> None:
         server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
 
 
-def _transport(
+def transport(
     config: Config,
     method: str,
     model: FlatModel,
@@ -178,6 +178,7 @@ def _transport(
     build: Callable[..., Client],
     aside: Callable[[str], Path],
 ) -> Transport:
+    """All clients, in this process or in one each; `build(client=..., account=..., model=...)` makes one."""
     from fdamed.federation.privacy_budget import FILE
     from fdamed.federation.transport.in_process import OnDemand
     from fdamed.federation.transport.multiprocess import Processes

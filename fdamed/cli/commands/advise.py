@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from fdamed.cli.options import read_config
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
-from fdamed.core.files import write_json, write_lines, write_text
-from fdamed.pipeline.clients import hospital, resident
+from fdamed.core.files import read_json, write_json, write_lines, write_text
+from fdamed.pipeline.clients import hospital, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.selection import check_known
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fdamed.federation.client import Client
-    from fdamed.federation.server import Server
-    from fdamed.models.flat import FlatModel
     from fdamed.theory.delta_error import Rule
 
 log = logging.getLogger(__name__)
@@ -45,15 +45,16 @@ def run(arguments: argparse.Namespace) -> None:
     for target in targets:
         check_known("client", target, config.split.clients)
         found[target] = advise(config, target, seed, arguments.threads)
-        log.info(told(found[target]))
+        log.info(_text(found[target]))
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
 
 
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:
-    """Ask the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
+    """Survey the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
     import torch
 
+    from fdamed.federation.server import Server
     from fdamed.report.advice import decision_map
     from fdamed.report.plots.figure import standalone
     from fdamed.theory import advice
@@ -64,7 +65,10 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     places = Places.of(config)
     model = resident(config)
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
-    server, sizes = network(config, target, seed, model, threads)
+    sizes = _counts(config, target)
+    build = partial(client_of, config, target=target, seed=seed)
+    wire = transport(config, "advise", model, threads, build, partial(_aside, places, target, seed))
+    server = Server(wire, target, "advise")
     samples = [sizes[s] for s in server.sources]
     epochs = config.train.source.epochs * sum(samples) + config.train.target.epochs * sizes[target]
     run_images = config.train.rounds * epochs
@@ -89,40 +93,26 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     return content
 
 
-def network(config: Config, target: str, seed: int, model: FlatModel, threads: int) -> tuple[Server, dict[str, int]]:
-    """All hospitals, in this process or in one each, and their numbers of images."""
-    from fdamed.federation.server import Server
-    from fdamed.federation.transport.in_process import InProcess
-    from fdamed.federation.transport.multiprocess import Processes
-
-    clients = config.split.clients
-    if config.train.transport == "in_process":
-        sites = {p: site(config, p, target, seed, model) for p in clients}
-        return Server(InProcess(sites), target, "advise"), {p: len(s.data) for p, s in sites.items()}
-    counts = _counts(config, target)
-    release = {p: frozenset(config.privacy.release) for p in clients}
-    builders = {p: partial(site, config, p, target, seed) for p in clients}
-    return Server(Processes(builders, model.layout, "advise", release, threads), target, "advise"), counts
+def _aside(places: Places, target: str, seed: int, client: str) -> Path:
+    return places.memory(client, "advise", target, seed) / "aside.safetensors"
 
 
 def _counts(config: Config, target: str) -> dict[str, int]:
-    """Images that each client trains on, from the shared summary of the cohort."""
-    from fdamed.core.files import read_json
-
+    """Images that each client trains on."""
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
     images = {p: clients[p]["images"] for p in config.split.clients}
     return {p: n["adapt"] + (n["train"] if p != target else 0) for p, n in images.items()}
 
 
-def site(config: Config, client: str, target: str, seed: int, model: FlatModel | None = None) -> Client:
-    """One hospital; in a process of its own it must know the steps of a survey."""
+def client_of(config: Config, client: str, target: str, seed: int, **more: Any) -> Client:
+    """One client; in a process of its own it must know the steps of a survey."""
     import fdamed.theory.survey_client  # noqa: F401
 
-    return hospital(config, Run(method="advise"), client, target, seed, labels=True, every=False, model=model)
+    return hospital(config, Run(method="advise"), client, target, seed, labels=True, every=False, **more)
 
 
 def rules(config: Config) -> dict[str, Rule]:
-    """The study's runs of which the theory can speak, on the target as the cut has it."""
+    """The study's runs that the theory covers, on the labels and noise of the split."""
     from fdamed.theory.delta_error import METHODS, Rule
 
     usual = {"fedavg": "samples", "fedda": "samples", "fedda_auto": "samples"}
@@ -136,12 +126,12 @@ def rules(config: Config) -> dict[str, Rule]:
     return out
 
 
-def told(content: dict[str, Any]) -> str:
+def _text(content: dict[str, Any]) -> str:
     """The advice in a few lines."""
     best = content["recommended"]
     beta = best["beta"]
     with_beta = "" if beta is None or isinstance(beta, dict) else f" with beta = {beta:g}"
-    lines = [f"{content['target_name']}: {best['method']}{with_beta} promises most"]
+    lines = [f"{content['target_name']}: {best['method']}{with_beta} is recommended"]
     lines += [
         f"  {row['name']:<14} predicted error {row['error']['value']:.4g}"
         f" ({row['error']['low']:.4g} to {row['error']['high']:.4g}), best in {row['best_share']:.0%} of the resamples"
@@ -149,6 +139,6 @@ def told(content: dict[str, Any]) -> str:
     ]
     lines += [f"  {s['source']:<14} {s['verdict']}, cosine {s['cosine']['value']:.2f}" for s in content["sources"]]
     if content["weak"]:
-        lines.append("  weak: on so few images the target's gradient cannot be told from noise")
+        lines.append("  weak: on so few images the target's gradient cannot be distinguished from noise")
     lines.append(f"  cost: {content['cost']['share']:.1%} of one run")
     return "\n".join(lines)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)  # the matrices are small
     setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
     cells = study(setting)
-    told = summary(cells)
+    found = summary(cells)
     by = {(c.shift, c.size): c for c in cells}
     maps: dict[str, Callable[[Cell], str]] = {
         "theory, measured at the first weights": lambda c: winner(c.errors),
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows = [f"{by[shift, setting.sizes[0]].d2 ** 0.5:.1f}" for shift in setting.shifts]
     title = "Which rule wins, by theory and by training"
     write_text(arguments.out / "figure2.svg", panels(drawn, columns, rows, title))
-    content = {"setting": asdict(setting), "summary": told, "cells": [asdict(c) for c in cells]}
+    content = {"setting": asdict(setting), "summary": found, "cells": [asdict(c) for c in cells]}
     write_json(arguments.out / "figure2.json", content)
     for kind in ("measured", "paper"):
-        print(f"{kind}: {told[kind]}")
+        print(f"{kind}: {found[kind]}")

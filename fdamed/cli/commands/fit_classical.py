@@ -22,7 +22,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, read_json, write_json, write_lines, write_text
 from fdamed.core.locks import locked
-from fdamed.pipeline.clients import device, resident
+from fdamed.pipeline.clients import device, resident, transport
 from fdamed.pipeline.features import read
 from fdamed.pipeline.paths import FROZEN, needed, rows_in, weights_in
 from fdamed.pipeline.scoring import write_scores
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from fdamed.classical.registry import Row
     from fdamed.federation.client import Client
-    from fdamed.federation.server import Server
     from fdamed.models.flat import FlatModel
 
 GROUP = "run", 4
@@ -58,7 +57,10 @@ def fit(one: StudyRun, threads: int) -> None:
     import torch
 
     from fdamed.classical.central_fit import pool
+    from fdamed.classical.messages import PREDICTIONS
     from fdamed.classical.registry import ROWS
+    from fdamed.federation.client_state import unpack_state
+    from fdamed.federation.server import Server
 
     torch.set_num_threads(threads)
     config, spec, target, seed, places = one.config, one.spec, one.target, one.seed, one.places
@@ -69,28 +71,29 @@ def fit(one: StudyRun, threads: int) -> None:
     model = resident(config)
     backbone = needed(places.weights(row.features, target, seed), "init" if row.features == FROZEN else "federate")
     theta = weights_in(backbone, "federate", model.layout)
-    server = network(config, spec.method, row, target, seed, model, threads)
+    build = partial(client_of, config, row, target=target, seed=seed)
+    wire = transport(config, spec.method, model, threads, build, partial(_aside, one))
+    server = Server(wire, target, spec.method)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin, used = time.perf_counter(), time.process_time()
     try:
         server.begin(1, 1)
         fitted = pool(row, theta, server, config.model.classes, seed)
         spent = {"seconds": round(time.perf_counter() - begin, 4), "cpu": round(time.process_time() - used, 4)}
-        p = answers(server, places.memory(target, one.name, target, seed) / "answers.safetensors")
+        state = wire.state(target, (PREDICTIONS,))
+        p: NDArray[Any] = unpack_state(state or b"", f"client {target}")[PREDICTIONS].numpy()
     finally:
         server.close()
-    folder = one.folder
-    metrics = {"round": 1, **scored(one, row.title, p)}
-    write_json(folder / "run.json", describe(one, row, fitted, cohort["hash"], digest_file(backbone)))
-    write_lines(folder / "metrics.jsonl", [metrics])
-    write_lines(folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
-    write_lines(folder / "ledger.jsonl", server.ledger.lines())
-    write_lines(folder / "absences.jsonl", server.absences)
-    write_text(folder / "done", digest(p.tobytes().hex()) + "\n")
+    write_json(one.folder / "run.json", describe(one, row, fitted, cohort["hash"], digest_file(backbone)))
+    write_lines(one.folder / "metrics.jsonl", [{"round": 1, **scored(one, row.title, p)}])
+    write_lines(one.folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
+    write_lines(one.folder / "ledger.jsonl", server.ledger.lines())
+    write_lines(one.folder / "absences.jsonl", server.absences)
+    write_text(one.folder / "done", digest(p.tobytes().hex()) + "\n")
 
 
 def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
-    """Before a single feature is read: every hospital's policy against every step."""
+    """Check every hospital's policy against every step, before a feature is read."""
     from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
     from fdamed.federation.client import check_release
 
@@ -99,24 +102,17 @@ def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
             check_release(step, frozenset(config.privacy.release), client, spec.method)
 
 
-def network(config: Config, method: str, row: Row, target: str, seed: int, model: FlatModel, threads: int) -> Server:
-    """All hospitals with their features, in this process or in one each."""
-    from fdamed.federation.server import Server
-    from fdamed.federation.transport.in_process import InProcess
-    from fdamed.federation.transport.multiprocess import Processes
-
-    builders = {p: partial(site, config, row, p, target, seed) for p in config.split.clients}
-    if config.train.transport == "in_process":
-        return Server(InProcess({p: build(model=model) for p, build in builders.items()}), target, method)
-    release = {p: frozenset(config.privacy.release) for p in config.split.clients}
-    return Server(Processes(builders, model.layout, method, release, threads), target, method)
+def _aside(one: StudyRun, client: str) -> Path:
+    return one.places.memory(client, one.name, one.target, one.seed) / "aside.safetensors"
 
 
-def site(config: Config, row: Row, client: str, target: str, seed: int, model: FlatModel | None = None) -> Client:
-    """One hospital with its features in the place of its images: a source's with labels, the target's without."""
+def client_of(
+    config: Config, row: Row, client: str, target: str, seed: int, model: FlatModel | None = None, **_: Any
+) -> Client:
+    """A client with features in the place of its images: a source's with labels, the target's without."""
     import torch
 
-    from fdamed.classical.messages import BACKBONE, QUESTIONS
+    from fdamed.classical.messages import BACKBONE, TEST_FEATURES
     from fdamed.data.loader import Labeled
     from fdamed.federation.client import Client
 
@@ -127,7 +123,7 @@ def site(config: Config, row: Row, client: str, target: str, seed: int, model: F
     memory = {BACKBONE: kept.backbone}
     if client == target:
         data = data.without_labels()
-        memory[QUESTIONS] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
+        memory[TEST_FEATURES] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
     return Client(
         name=client,
         role="target" if client == target else "source",
@@ -141,26 +137,15 @@ def site(config: Config, row: Row, client: str, target: str, seed: int, model: F
     )
 
 
-def answers(server: Server, path: Path) -> NDArray[Any]:
-    """The probabilities that the target has in its memory, by way of a file in its own folder."""
-    from fdamed.classical.messages import ANSWERS
-    from fdamed.federation.client_state import unpack_state
-
-    state = server.transport.state(server.target, (ANSWERS,))
-    p: NDArray[Any] = unpack_state(state or b"", f"client {server.target}")[ANSWERS].numpy()
-    return p
-
-
 def scored(one: StudyRun, title: str, p: NDArray[Any]) -> dict[str, float | None]:
-    """Accuracy and AUC of the target's val and test images; those of the test images are written, too."""
+    """Accuracy and AUC of the target's val and test images; writes those of the test images."""
     from fdamed.evaluation.metrics import scores
 
     rows = rows_in(one.places.client(one.target) / "order.parquet", "cache")
-    asked = rows[rows["split"].isin(JUDGED)]
-    y, split = asked["y"].to_numpy(dtype="int64"), asked["split"].to_numpy(dtype=object)
-    val, test = split == "val", split == "test"
-    found = {"val": scores(y[val], p[val]), "test": write_scores(one, one.target, title, y[test], p[test])}
-    return {f"{s}/acc": found[s]["acc"] for s in JUDGED} | {f"{s}/auc": found[s]["auc"] for s in JUDGED}
+    rows = rows[rows["split"].isin(JUDGED)]
+    y, val = rows["y"].to_numpy(dtype="int64"), (rows["split"] == "val").to_numpy()
+    found = {"val": scores(y[val], p[val]), "test": write_scores(one, one.target, title, y[~val], p[~val])}
+    return {f"{split}/{name}": found[split][name] for name in ("acc", "auc") for split in JUDGED}
 
 
 def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str) -> dict[str, Any]:
