@@ -19,13 +19,6 @@ from fdamed.models.head_sizes import CLASSES
 
 FORWARDED = "individual"
 """Kind of the model of a single hospital that the server forwards to another hospital."""
-PRODUCTS = frozenset({"gp", "fedgp", "fedgp_auto"})
-"""Methods that take the inner products <g_T, g_i>, <g_i, g_i> and <g_T, g_T> of every layer."""
-WITH_TARGET = frozenset({"gp", "fedgp", "fedda", "fedgp_auto", "fedda_auto"})
-"""Methods that combine the sources' updates and the target's."""
-AVERAGES = frozenset({"fedavg", "fedgtst", "fediir", "finetune", "finetune_offline"})
-AT_SOURCES = {"fedgtst": "the gradient of a gradient’s norm", "fediir": "gradients of the head"}
-"""What else the sources work out in a round."""
 YARDSTICK = "finetune"
 
 
@@ -124,12 +117,10 @@ def head_parameters(names: Iterable[str], model: Model) -> int:
 
 def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
     """Multiply-adds of the server's rule in a round, over `parameters` trainable numbers."""
-    if method in AVERAGES:
-        return sources * parameters
-    if method not in WITH_TARGET:
-        return None
-    inner = 2 * sources + 1 if method in PRODUCTS else 0
-    return (inner + sources + 1) * parameters
+    products = 2 * sources + 1  # <g_T, g_i>, <g_i, g_i> and <g_T, g_T>
+    vectors = {"average": sources, "sum": sources + 1, "projection": products + sources + 1}
+    rule = catalog().get(method, {}).get("rule")
+    return vectors[rule] * parameters if rule else None
 
 
 def seconds(record: Record) -> float | None:
@@ -206,10 +197,8 @@ def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:
         parts.append("train on the target’s unlabeled images")
     if heads:
         parts.append(f"auxiliary tasks at the sources ({', '.join(heads)})")
-    if record.method in AT_SOURCES:
-        parts.append(AT_SOURCES[record.method])
-    if record.method in WITH_TARGET:
-        parts.append("projection" if record.method in PRODUCTS else "weighted sum with the target’s update")
+    server = {"projection": "projection", "sum": "weighted sum with the target’s update"}
+    parts += filter(None, (method.get("work"), server.get(method.get("rule", ""))))
     work = " + ".join(parts) or "–"
     after = [f"{p['method']} on {images} labeled target images, {p['rounds']} rounds" for p in record.second]
     return "; then ".join([work, *after])

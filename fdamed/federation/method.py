@@ -119,7 +119,9 @@ class Method(Generic[S]):
         raise NotImplementedError
 
     def final(self, state: S) -> Tensor:
-        raise NotImplementedError
+        """What is learned: the model `x` of the state, unless a method says otherwise."""
+        x: Tensor = state.x  # type: ignore[attr-defined]
+        return x
 
     def named(self, final: Tensor, layout: Layout) -> dict[str, Tensor]:
         """What `final` is made of, by name: the content of a run's theta.safetensors."""
@@ -140,9 +142,6 @@ class OneModel(Method[Model]):
 
     def start(self, theta: Tensor) -> Model:
         return Model(x=theta)
-
-    def final(self, state: Model) -> Tensor:
-        return state.x
 
 
 REGISTRY: dict[str, type[Method[Any]]] = {}

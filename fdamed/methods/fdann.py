@@ -96,9 +96,6 @@ class FDann(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, di=torch.empty(0))
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         ramp = progress(server.round, server.rounds)
         lam, pace = self.weight * ramp, self.target_pace * ramp

@@ -209,9 +209,6 @@ class FedGTST(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, gamma=NONE)
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         log_jacobians(server, state.x, self.watch)
         phi = server.draw("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))

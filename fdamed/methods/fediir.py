@@ -155,9 +155,6 @@ class FedIIR(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, g=torch.empty(0))
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         log_jacobians(server, state.x, self.watch)
         sent: dict[str, HeadGradient] = server.ask_all(server.sources, send_head_gradient, Model(x=state.x))

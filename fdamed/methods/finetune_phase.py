@@ -106,9 +106,6 @@ class Tuning(Method[Tuned]):
         server.log({"train/loss": h_t.loss})
         return Tuned(x=h_t.x, begun=1)
 
-    def final(self, state: Tuned) -> Tensor:
-        return state.x
-
 
 @method(
     "finetune_head",

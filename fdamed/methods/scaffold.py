@@ -2,14 +2,11 @@
 
 A source steps along g_k(y) + c - c_k. Then c_k+ = c_k - c + (theta - y) / (T eta_l) (option II), which under plain SGD
 is the mean of the gradients it used, or the gradient of F_k at theta (option I, one more pass). The server:
-theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources, not the participants. The state
-keeps the sum of the variates, so that a source that is never admitted is none of the K.
+theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources that were ever admitted.
 
-Messages, with M bytes a model and P parameters: M + 4 P to a source, M + 4 P from it, and a few numbers. y itself is
-sent, and the server takes the paper's y - theta: a first round with weights by samples is FedAvg's, bit for bit.
-
-A client cannot know whether its answer arrived. It keeps c_k and what it sent beside it, and adds this only when the
-next question says that the answer of that round was used: so c = mean of the c_k holds whoever drops out.
+Messages, with M bytes a model and P parameters: M + 4 P to a source, M + 4 P from it, and a few numbers. A client
+cannot know whether its answer arrived: it keeps what it sent beside c_k, and adds it only when the next question says
+that the answer of that round was used. So c = mean of the c_k holds whoever drops out.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.full_gradient import epoch_gradient
 from fdamed.methods._shared.local_training import train_from, train_locally
-from fdamed.ops.aggregation import mean, spans
+from fdamed.ops.aggregation import mean
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a client's state: c_k (float64), the round of the last answer in it, the answer after that and its round."""
@@ -68,22 +65,18 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     if ask.option == 2 and client.recipe.optimizer != "sgd":
         raise FdamedError(
-            "option II takes (theta - y) / (steps x learning rate) for the mean gradient, which under "
-            f"{client.recipe.optimizer} it is not",
+            f"option II needs plain SGD: under {client.recipe.optimizer}, (theta - y) / (T eta_l) is no mean gradient",
             f"scaffold, client {client.name}",
-            "Train the sources of this run with plain SGD (train: {source: {optimizer: sgd, lr: 0.01}}), "
-            "or set `variate: I`, which costs a pass more.",
+            "Set `train: {source: {optimizer: sgd, lr: 0.01}}` or `variate: I`, which costs one more pass.",
         )
     shift = settle(client, ask)
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
     outcome = train_from(client, ask.x, shift=shift.to(client.model.theta.device))
-    y = client.model.read()
+    y, cut = client.model.read(), len(ask.c)
     if g is None:
-        dc = torch.empty_like(shift)
-        for at in spans(len(dc)):
-            torch.sub(ask.x[at], y[at], out=dc[at]).div_(outcome.steps * client.recipe.lr).sub_(ask.c[at])
+        dc = (ask.x[:cut] - y[:cut]).div_(outcome.steps * client.recipe.lr).sub_(ask.c)
     else:
         dc = g.sub_(client.memory[VARIATE]) if VARIATE in client.memory else g
     client.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
@@ -93,28 +86,19 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
 def settle(client: Client, ask: Ask) -> Tensor:
     """c - c_k (P,); the last answer is added to c_k if the server has used it, and dropped if not."""
     memory = client.memory
-    known, sent_in = (int(memory[k]) if k in memory else 0 for k in (TAKEN, SENT_IN))
-    taken = None
-    if ask.taken == sent_in != known:
-        taken = memory[SENT]
-        memory.setdefault(VARIATE, torch.zeros_like(taken, dtype=torch.float64))
+    known, sent_in = (int(memory.get(key, 0)) for key in (TAKEN, SENT_IN))
+    sent = memory.pop(SENT, None)
+    memory.pop(SENT_IN, None)
+    if sent is not None and ask.taken == sent_in != known:
+        memory[VARIATE] = memory.get(VARIATE, 0.0) + sent.double()  # a new tensor: a step that fails leaves the old
         memory[TAKEN] = torch.tensor([ask.taken])
     elif ask.taken != known:
         raise FdamedError(
-            f"the server counts on its variate of round {ask.taken}, but its own is of round {known}",
+            f"the server uses its variate of round {ask.taken}, but its own is of round {known}",
             f"scaffold, client {client.name}",
             "Restore the client's state of the last checkpoint, or start the run again.",
         )
-    memory.pop(SENT, None)
-    memory.pop(SENT_IN, None)
-    if VARIATE not in memory:
-        return ask.c
-    c_k, shift = memory[VARIATE], torch.empty_like(ask.c)
-    for at in spans(len(c_k)):
-        if taken is not None:
-            c_k[at] += taken[at]
-        torch.sub(ask.c[at], c_k[at].float(), out=shift[at])
-    return shift
+    return ask.c - memory[VARIATE].float() if VARIATE in memory else ask.c
 
 
 @method(
@@ -127,7 +111,7 @@ def settle(client: Client, ask: Ask) -> Tensor:
 )
 class Scaffold(Method[State]):
     variate: Literal["I", "II"] = option(
-        "II", "the paper's options: I, the gradient at theta (a pass more); II, from the steps taken, plain SGD only"
+        "II", "I: the gradient at theta (one more pass); II: from the steps, plain SGD"
     )
     server_lr: float = option(1.0, "eta_g, the share of the mean step that the server takes", low=0.0)
     weighting: Literal["uniform", "samples"] = option("uniform", "weights of the sources' steps; variates have none")
@@ -135,14 +119,10 @@ class Scaffold(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, c=torch.empty(0, dtype=torch.float64), taken=torch.empty(0, dtype=torch.int64))
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         cut = server.layout.trainable
         total = state.c.clone() if state.c.numel() else torch.zeros(cut, dtype=torch.float64)
-        taken = state.taken.tolist() or [0] * len(server.sources)
-        last = dict(zip(server.sources, taken, strict=True))
+        last = dict(zip(server.sources, state.taken.tolist() or [0] * len(server.sources), strict=True))
         members = [k for k in server.sources if last[k] or k not in server.excluded]
         c, option = (total / max(1, len(members))).float(), 1 if self.variate == "I" else 2
         questions = {k: Ask(x=state.x, c=c, option=option, round=server.round, taken=t) for k, t in last.items()}
@@ -153,8 +133,7 @@ class Scaffold(Method[State]):
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
-        for at in spans(cut):
-            for r in h.values():
-                total[at] += r.dc[at]
+        for r in h.values():
+            total += r.dc
         now = [server.round if k in h else t for k, t in last.items()]
         return State(x=x, c=total, taken=torch.tensor(now, dtype=torch.int64))

@@ -39,11 +39,6 @@ def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | Non
     return out
 
 
-def spans(size: int) -> Iterator[slice]:
-    """The numbers of a long vector, a cache's worth at a time."""
-    return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
-
-
 def fedda(
     g_t: Tensor, g_s: Tensor, layout: Layout, beta: float, weights: Sequence[float] | Tensor | None = None
 ) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core import run_record
@@ -23,17 +24,14 @@ from fdamed.report.absences import absences, remarks
 
 NONE = Interval(None, None, 0)
 METRICS = {"auc": "AUC", "acc": "accuracy"}
-CEILING = "oracle"
-"""Trains on all of the target's labels: an upper bound, not a competitor."""
-ALONE = "target_only"
 Json = dict[str, Any]
 Summary = Mapping[tuple[str, str, str], Interval]
 """(target, run, metric) -> mean and interval over seeds."""
 
 
 def is_ceiling(method: str) -> bool:
-    """Whether any phase of the run is the upper bound."""
-    return CEILING in method.split(", then ")
+    """Whether any phase trains on all of the target's labels: an upper bound, not a competitor."""
+    return any(catalog()[name]["every_target_label"] for name in method.split(", then "))
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,11 @@ class Row:
     @property
     def ceiling(self) -> bool:
         return is_ceiling(self.method)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the target trains alone, on its few labels."""
+        return catalog().get(self.method, {}).get("theory") == "target_only"
 
     def height(self, metric: str) -> float:
         """What rows are ordered by; a run without a score comes last."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fdamed.evaluation.formatting import ends, interval, megabytes, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import Audit, pairwise
-from fdamed.report.study import ALONE, METRICS, Row, Study, View
+from fdamed.report.study import METRICS, Row, Study, View
 
 SENTENCES = {
     "no_score": "No run has a defined {metric} {place}, so no method can be called best.",
@@ -103,7 +103,7 @@ def _candidates(view: View, main: str) -> tuple[list[Row], Row | None, Row | Non
     """The runs with a score, best first, without upper bounds; the target alone; and the first upper bound."""
     known = [row for row in view.ranked if row.scores[main].mean is not None]
     rivals = [row for row in known if not row.ceiling]
-    alone = next((row for row in rivals if row.method == ALONE), None)
+    alone = next((row for row in rivals if row.alone), None)
     return rivals, alone, next((row for row in known if row.ceiling), None)
 
 

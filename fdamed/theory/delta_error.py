@@ -98,13 +98,10 @@ class Rule:
     """One run of a study in the terms of the theory."""
 
     method: str
+    """target_only, fedavg, fedda, fedgp, fedda_auto or fedgp_auto: the property `theory` of a method."""
     beta: float | None = None
     weighting: str = "uniform"
     """`uniform` or `samples`."""
-
-
-METHODS = ("target_only", "fedavg", "fedda", "fedgp", "fedda_auto", "fedgp_auto")
-"""Methods that the theory covers."""
 
 
 def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
@@ -114,17 +111,13 @@ def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
         return m.sigma2
     w = np.full(n, 1.0 / n) if rule.weighting == "uniform" else np.array(samples, float) / sum(samples)
     fixed = np.full(n, rule.beta if rule.beta is not None else 0.5)
-    if rule.method == "fedavg":
-        return m.fedda(np.ones(n), w)
-    if rule.method == "fedda":
-        return m.fedda(fixed, w)
-    if rule.method == "fedgp":
-        return m.fedgp(fixed, w)
-    if rule.method == "fedda_auto":
-        return m.fedda(_weight(m.sigma2, m.distance2), w)
-    if rule.method == "fedgp_auto":
-        return m.fedgp(_weight(m.sigma2, m.beside2), w)
-    raise ValueError(f"the theory does not cover {rule.method}")
+    return {
+        "fedavg": lambda: m.fedda(np.ones(n), w),
+        "fedda": lambda: m.fedda(fixed, w),
+        "fedgp": lambda: m.fedgp(fixed, w),
+        "fedda_auto": lambda: m.fedda(_weight(m.sigma2, m.distance2), w),
+        "fedgp_auto": lambda: m.fedgp(_weight(m.sigma2, m.beside2), w),
+    }[rule.method]()
 
 
 def _weight(sigma2: float, bias2: Array) -> Array:

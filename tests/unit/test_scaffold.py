@@ -23,7 +23,7 @@ from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods import scaffold
 from fdamed.methods._shared.full_gradient import epoch_gradient
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.scaffold import Ask, Scaffold, State, train_corrected
+from fdamed.methods.scaffold import SENT, SENT_IN, TAKEN, VARIATE, Ask, Scaffold, State, train_corrected
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
 from tests.support import quadratics
@@ -130,7 +130,7 @@ def test_batches_of_different_sizes_weigh_by_their_images_in_option_one() -> Non
 @pytest.mark.parametrize("names", [("north", "target"), hospitals.NAMES])
 def test_adam_with_option_two_is_refused_before_anybody_trains(names) -> None:
     server = hospitals.in_process(names)
-    with pytest.raises(FdamedError, match="mean gradient, which under adam it is not") as refused:
+    with pytest.raises(FdamedError, match="option II needs plain SGD: under adam") as refused:
         run(Scaffold(), server, hospitals.theta(), 1, hospitals.no_judge)
     assert "sgd" in refused.value.fix and "variate: I" in refused.value.fix
     assert {line["from"] for line in server.ledger.lines()} == {"server"}
@@ -272,3 +272,16 @@ def test_the_same_question_twice_is_settled_once() -> None:
         later = dataclasses.replace(ask, round=taken, taken=1)
         answer(site, train_corrected, taken, 0, later)
         assert torch.equal(site.memory[scaffold.VARIATE], sent.double()), round
+
+
+def test_a_training_that_fails_leaves_the_variate_as_it_was() -> None:
+    site = hospitals.hospital("north")
+    p = site.model.layout.trainable
+    site.recipe = site.recipe.model_copy(update={"optimizer": "sgd", "lr": 1e30})
+    site.memory = {VARIATE: torch.ones(p, dtype=torch.float64), TAKEN: torch.tensor([1])}
+    site.memory |= {SENT: torch.ones(p), SENT_IN: torch.tensor([2])}
+    ask = Ask(x=hospitals.theta(), c=torch.zeros(p), option=2, round=3, taken=2)
+    with pytest.raises(FdamedError, match="not finite"):
+        answer(site, train_corrected, 3, 0, ask)
+    assert torch.equal(site.memory[VARIATE], torch.ones(p, dtype=torch.float64)) and int(site.memory[TAKEN]) == 1
+    assert torch.equal(site.memory[SENT], torch.ones(p))  # to be added when it is asked again

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fdamed.cli.options import read_config
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.files import read_json, write_json, write_lines, write_text
@@ -113,16 +114,15 @@ def client_of(config: Config, client: str, target: str, seed: int, **more: Any) 
 
 def rules(config: Config) -> dict[str, Rule]:
     """The study's runs that the theory covers, on the labels and noise of the split."""
-    from fdamed.theory.delta_error import METHODS, Rule
+    from fdamed.theory.delta_error import Rule
 
-    usual = {"fedavg": "samples", "fedda": "samples", "fedda_auto": "samples"}
     out = {}
     for name, spec in config.expanded_runs().items():
+        method = catalog()[spec.method]
         as_cut = spec.labeled in (None, config.split.labeled) and config.noise_of(spec) == config.split.noise
-        if spec.method in METHODS and as_cut and spec.then is None and spec.options.get("server_step", 1.0) == 1.0:
-            beta = float(spec.options.get("beta", 0.5)) if spec.method in ("fedda", "fedgp") else None
-            weighting = str(spec.options.get("weighting", usual.get(spec.method, "uniform")))
-            out[name] = Rule(spec.method, beta, weighting)
+        options = {key: option["default"] for key, option in method["options"].items()} | spec.options
+        if method["theory"] and as_cut and spec.then is None and options.get("server_step", 1.0) == 1.0:
+            out[name] = Rule(method["theory"], options.get("beta"), options.get("weighting", "samples"))
     return out
 
 

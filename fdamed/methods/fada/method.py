@@ -91,9 +91,6 @@ class Fada(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, d=torch.empty(0), di=torch.empty(0), w=torch.empty(0))
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         if self.model == "I":
             s, t, di = server.ask_all(server.sources, move_locally, Model(x=state.x)), None, state.di

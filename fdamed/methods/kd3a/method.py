@@ -76,9 +76,6 @@ class KD3A(Method[State]):
     def start(self, theta: Tensor) -> State:
         return State(x=theta, alpha=torch.empty(0, dtype=torch.float64))
 
-    def final(self, state: State) -> Tensor:
-        return state.x
-
     def round(self, state: State, server: Server) -> State:
         progress = (server.round - 1) / server.rounds
         pace = self.lr_end + (1.0 - self.lr_end) * 0.5 * (1.0 + math.cos(math.pi * progress))

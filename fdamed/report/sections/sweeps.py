@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.evaluation.ablations import Sweep, Value, is_number, sweep_table, sweeps
 from fdamed.evaluation.formatting import interval
@@ -20,8 +21,6 @@ from fdamed.report.plots.lines import Line, over_values
 from fdamed.report.section import Section
 from fdamed.report.study import METRICS, NONE, Study, View
 
-REFERENCES = ("fedavg", "finetune", "target_only", "oracle")
-"""Methods that are drawn as levels where a study has many other runs."""
 FEW = 4
 
 
@@ -36,11 +35,13 @@ def references(study: Study, sweep: Sweep) -> list[str]:
     if len(alike) <= FEW:
         return alike
     plain = {study.plain[n].method: n for n in reversed(alike) if study.plain[n].auxiliary is None}
-    return [plain[m] for m in REFERENCES if m in plain]
+    return [n for n in alike if n in plain.values() and catalog()[study.plain[n].method]["baseline"]]
 
 
 def _alike(run: Run, other: Run, swept: Sequence[str]) -> bool:
-    labels = run.labeled == other.labeled or "labeled" in swept or run.method in ("fedavg", "oracle")
+    method = catalog()[run.method]
+    few = method["target_labels"] and not method["every_target_label"]
+    labels = run.labeled == other.labeled or "labeled" in swept or not few
     return labels and (run.noise == other.noise or "noise" in swept)
 
 
