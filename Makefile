@@ -40,7 +40,7 @@ check: setup  ## check style, types, import layers and the workflow
 bench: setup  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.gp
 	$(BIN)/python -m benchmarks.round
-	$(BIN)/python -m benchmarks.local
+	$(BIN)/python -m benchmarks.local_training
 	$(BIN)/python -m benchmarks.healthcare
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.fashion

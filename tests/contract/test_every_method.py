@@ -14,7 +14,7 @@ from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import Ledger
 from tests.support import federation as hospitals
-from tests.support.federation import Altered
+from tests.support.federation import Altered, clients_of
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3
@@ -47,6 +47,16 @@ def test_it_learns_something_finite(name, expected) -> None:
     assert torch.isfinite(theta).all()
     assert not torch.equal(theta, hospitals.theta())
     assert [m["round"] for m in record.metrics] == list(range(1, made(name).length * ROUNDS + 1))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_answer_of_an_honest_client_is_rejected(name) -> None:
+    """With the default validation; tests/workflow/test_honest_studies.py has the shipped studies."""
+    server = hospitals.in_process(**labels(name))
+    server.validator.images = {client: len(site.data) for client, site in clients_of(server).items()}
+    _, record = outcome(name, server)
+    assert record.absences == [] and server.excluded == frozenset()
+    assert not any(key.startswith("clipped/") for line in record.metrics for key in line)
 
 
 @pytest.mark.parametrize("target_labels", [True, False])

@@ -54,8 +54,8 @@ SHORTER = {
     "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,
     "python -m benchmarks.methods --full --sgd": FEW,
     "python -m benchmarks.transfer": FEW,
-    "python -m benchmarks.liar --runs fedavg gp --seeds 0 1 2": "--runs fedavg --seeds 0",
-    "python -m benchmarks.plain": f"--root {scratch.FASHION} --noise 0.4",
+    "python -m benchmarks.malicious_client --runs fedavg gp --seeds 0 1 2": "--runs fedavg --seeds 0",
+    "python -m benchmarks.plain_pytorch": f"--root {scratch.FASHION} --noise 0.4",
 }
 """Command -> arguments that make it short."""
 SELECTED = {

@@ -1,11 +1,11 @@
-"""What one lying hospital costs on a real network: a cached cohort, its runs, norms and directions checked.
+"""What one malicious client costs in a real study: a cached cohort, its runs, with norms and directions checked.
 
-`python -m benchmarks.liar --config config/chexpert_phantom.yaml --runs fedavg gp --seeds 0 1 2` trains each run three
-times: with all sources honest, without the largest source, and with that source sending its update turned round
-(`--times` as long as it was; `--keep head` leaves layers of such names as they are). It prints one JSON line for each
-run and seed: the target's test AUC of the three, in how many rounds the liar was left out, how many honest sources ever
-were (`accused`, and `unjustly` where all were honest), and the lowest and highest cosine of an honest source with the
-others. Models and updates are turned round, not what else an answer holds.
+`python -m benchmarks.malicious_client --config config/chexpert_phantom.yaml --runs fedavg gp --seeds 0 1 2` trains each
+run three times: with all sources honest, without the largest source, and with that source sending its update with the
+sign flipped (scaled by `--times`; `--keep head` leaves layers of such names unchanged). It prints one JSON line for
+each run and seed: the target's test AUC of the three, in how many rounds the attacker was excluded, how many honest
+sources were excluded (`honest_excluded`, and `false_alarms` without an attacker), and the lowest and highest cosine of
+an honest source with the others. Models and updates are flipped, not the other fields of an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.files import read_json
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.validation.directions import bearings, layer_cosines
+from fdamed.federation.validation.directions import layer_cosines, similarities
 from fdamed.models.flat import Layout
 from fdamed.pipeline.clients import judge, network, resident
 from fdamed.pipeline.paths import Places, weights_in
@@ -37,8 +37,8 @@ from tests.support.federation import Altered
 Tensor = torch.Tensor
 
 
-def turned(server: Server, liar: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
-    """Let the liar's models and updates go the other way; `seen` gets the updates as they were trained, by round."""
+def flip(server: Server, attacker: str, times: float, keep: Sequence[str], seen: dict[int, list[Tensor]]) -> None:
+    """Flip the signs of the attacker's models and updates; `seen` gets the updates as they were trained, by round."""
     honest = server.transport.deliver
 
     def deliver(client: str, step: Any, nth: int, msg: Any) -> Any:
@@ -50,15 +50,15 @@ def turned(server: Server, liar: str, times: float, keep: Sequence[str], seen: d
             base = msg.x if name == "x" else torch.zeros_like(value)
             if client != server.target and nth == 0:
                 seen.setdefault(server.round, []).append((value - base)[: server.layout.trainable].clone())
-            if client == liar and times:
-                reply = dataclasses.replace(reply, **{name: lied(value, base, times, server.layout, keep)})
+            if client == attacker and times:
+                reply = dataclasses.replace(reply, **{name: flipped(value, base, times, server.layout, keep)})
         return reply
 
     server.transport = Altered(server.transport, deliver)
 
 
-def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequence[str]) -> Tensor:
-    """The parameters turned round; the running statistics as they are, for a variance turned round soon is negative."""
+def flipped(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequence[str]) -> Tensor:
+    """The parameters with the sign of their change flipped; running statistics unchanged, or variances are negative."""
     out = value.clone()
     out[: layout.trainable] = torch.lerp(base, value, -times)[: layout.trainable]
     for s in layout.parameters:
@@ -68,7 +68,7 @@ def lied(value: Tensor, base: Tensor, times: float, layout: Layout, keep: Sequen
 
 
 def measured(
-    config: Config, name: str, seed: int, liar: str, times: float, keep: Sequence[str], absent: bool
+    config: Config, name: str, seed: int, attacker: str, times: float, keep: Sequence[str], absent: bool
 ) -> dict[str, Any]:
     """The test AUC of one run and what validation did."""
     spec = config.expanded_runs()[name]
@@ -84,23 +84,24 @@ def measured(
                 config, phase.spec, phase.method, target, seed, model, 1, lambda p: Path(scratch) / f"{p}.safetensors"
             )
             if absent:
-                server.sources = server.participants = tuple(s for s in server.sources if s != liar)
+                server.sources = server.participants = tuple(s for s in server.sources if s != attacker)
             server.validator.settings = Validation(norms=Norms(), directions=Directions())
-            turned(server, liar, times, keep, seen)
-            told = judge(config, phase.spec, target, seed, model)
-            theta, record = run(phase.method, server, theta, phase.train.rounds, told)
+            flip(server, attacker, times, keep, seen)
+            scores = judge(config, phase.spec, target, seed, model)
+            theta, record = run(phase.method, server, theta, phase.train.rounds, scores)
             server.close()
-    rounds = {a["round"] for a in record.absences if a["client"] == liar}
-    accused = {a["client"] for a in record.absences} - {liar}
-    return {"auc": told(theta)["test/auc"], "left_out": len(rounds), "accused": len(accused), "along": along(seen)}
+    rounds = {a["round"] for a in record.absences if a["client"] == attacker}
+    others = {a["client"] for a in record.absences} - {attacker}
+    auc = scores(theta)["test/auc"]
+    return {"auc": auc, "excluded": len(rounds), "honest_excluded": len(others), "cosines": cosines(seen)}
 
 
-def along(seen: dict[int, list[Tensor]]) -> list[float]:
+def cosines(seen: dict[int, list[Tensor]]) -> list[float]:
     """Lowest and highest cosine of an honest update with the sum of the others' directions, over all rounds."""
     found = []
     for vectors in seen.values():
         others = [[k for k in range(len(vectors)) if k != i] for i in range(len(vectors))]
-        found += [float(b.along[0]) for b in bearings(layer_cosines(vectors, ()), others).values()]
+        found += [float(s.cosine[0]) for s in similarities(layer_cosines(vectors, ()), others).values()]
     return [round(min(found), 3), round(max(found), 3)] if found else []
 
 
@@ -110,22 +111,22 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", default=["fedavg", "gp"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--times", type=float, default=1.0)
-    parser.add_argument("--keep", nargs="*", default=[], metavar="LAYER", help="layers that are not turned round")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="LAYER", help="layers that are not flipped")
     options = parser.parse_args()
     torch.set_num_threads(1)
     config = load(*options.config)
     clients = read_json(Places.of(config).root / "cohort.json")["clients"]
     sources = [p for p in clients if p != config.split.targets[0] and p in config.split.clients]
-    liar = max(sources, key=lambda p: clients[p]["images"].get("train", 0))
+    attacker = max(sources, key=lambda p: clients[p]["images"].get("train", 0))
     for name in options.runs:
         for seed in options.seeds:
-            one = partial(measured, config, name, seed, liar, keep=options.keep)
+            one = partial(measured, config, name, seed, attacker, keep=options.keep)
             honest, without = one(times=0.0, absent=False), one(times=0.0, absent=True)
-            lied = one(times=options.times, absent=False)
-            aucs = {"honest": honest["auc"], "without": without["auc"], "lying": lied["auc"]}
+            attacked = one(times=options.times, absent=False)
+            aucs = {"honest": honest["auc"], "without": without["auc"], "attacked": attacked["auc"]}
             line = {"run": name, "seed": seed, **{k: round(v, 4) for k, v in aucs.items()}}
-            line |= {"left_out": lied["left_out"], "accused": lied["accused"], "along": honest["along"]}
-            line["unjustly"] = honest["accused"] + bool(honest["left_out"])
+            line |= {k: attacked[k] for k in ("excluded", "honest_excluded")} | {"cosines": honest["cosines"]}
+            line["false_alarms"] = honest["honest_excluded"] + bool(honest["excluded"])
             print(json.dumps(line | {"times": options.times, "keep": options.keep}), flush=True)
 
 

@@ -1,8 +1,8 @@
 """What noise at the sources costs in accuracy and time: FedAvg over two hospitals of 800 drawn images, one a patient.
 
-`python -m benchmarks.private` prints one JSON line: AUC on 1,000 other images, the larger epsilon, seconds of CPU;
-and for two networks how much a private gradient of 64 images costs beside a plain one, with all 64 differentiated at
-once and with eight at a time, as ratios taken in one run.
+`python -m benchmarks.private_training` prints one JSON line: AUC on 1,000 other images, the larger epsilon, seconds of
+CPU; and for two networks how much a private gradient of 64 images costs beside a plain one, with all 64 differentiated
+at once and with eight at a time, as ratios taken in one run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Local training of ResNet-18 against a hand-written PyTorch loop in the best memory format, at 64, 128 and 224 pixels.
 
-`python -m benchmarks.local [--repeats 3] [--threads 1]` prints one JSON line: for each size images a second of `fit`,
-of the loop with contiguous and with channels_last tensors and, with --half, of the latter under bfloat16 autocast;
-`reach` = fit / best loop, all taken in turns in one run.
+`python -m benchmarks.local_training [--repeats 3] [--threads 1]` prints one JSON line: for each size images a second of
+`fit`, of the loop with contiguous and with channels_last tensors and, with --half, of the latter under bfloat16
+autocast; `reach` = fit / best loop, all taken in turns in one run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A round of auto-weighted FedGP and FedDA against a round of FedGP, in the same run, in turns.
 
-`python -m benchmarks.auto` prints one JSON line. Two cases: ResNet-18 of a quarter of its width on 64-pixel images, and
-a small one where everything is overhead. ratio = the auto-weighted round / the FedGP round, medians of CPU seconds.
+`python -m benchmarks.auto_weighting` prints one JSON line. Two cases: ResNet-18 of a quarter of its width on 64-pixel
+images, and a small one where everything is overhead. ratio = the auto-weighted round / the FedGP round, medians of CPU
+seconds.
 """
 
 from __future__ import annotations

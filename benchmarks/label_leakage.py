@@ -1,6 +1,6 @@
 """How often the last layer's bias gives away how many of a batch were positive, after one plain step at the start.
 
-`python -m benchmarks.label_leak` prints one JSON line. The naive attacker takes every prediction for one half.
+`python -m benchmarks.label_leakage` prints one JSON line. The naive attacker takes every prediction for one half.
 """
 
 from __future__ import annotations

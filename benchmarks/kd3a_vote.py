@@ -1,6 +1,6 @@
 """KD3A's vote, qualities of all subsets and Shapley values for 10,000 samples and 6 teachers.
 
-`python -m benchmarks.vote` prints one JSON line; `vote_ms` is all three together, median of the repeats.
+`python -m benchmarks.kd3a_vote` prints one JSON line; `vote_ms` is all three together, median of the repeats.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The target's own rows of the FedGP paper's Table 6 in plain PyTorch: a witness for docs/results/fashion_mnist.md.
 
-`python -m benchmarks.plain --seed 0` prints, for Target Only (step 1) and half of its step (0.5), the accuracy of the
-last of 50 rounds, the mean of the last five and the mean of rounds 3, 6 and 9. Layers, initialization, partition, Adam
-and loop are PyTorch's and NumPy's; nothing of fdamed is used. Two rounds of FedAvg on nine sources come first, as in
-the authors' code. Needs the Debian package dataset-fashion-mnist, or `--root`.
+`python -m benchmarks.plain_pytorch --seed 0` prints, for Target Only (step 1) and half of its step (0.5), the accuracy
+of the last of 50 rounds, the mean of the last five and the mean of rounds 3, 6 and 9. Layers, initialization,
+partition, Adam and loop are PyTorch's and NumPy's; nothing of fdamed is used. Two rounds of FedAvg on nine sources come
+first, as in the authors' code. Needs the Debian package dataset-fashion-mnist, or `--root`.
 """
 
 from __future__ import annotations
