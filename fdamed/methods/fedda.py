@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.averaging import collect_updates
-from fdamed.methods._shared.local_training import move_locally
+from fdamed.methods._shared.local_training import collect_updates, move_locally
 from fdamed.ops.aggregation import fedda
 
 

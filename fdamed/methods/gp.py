@@ -12,8 +12,7 @@ from typing import Literal
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.averaging import collect_updates
-from fdamed.methods._shared.local_training import move_locally
+from fdamed.methods._shared.local_training import collect_updates, move_locally
 from fdamed.ops.aggregation import gp, inner_products, with_mean_buffers
 
 

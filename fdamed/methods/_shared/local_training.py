@@ -1,7 +1,8 @@
-"""The step that nearly every method asks for: train on what you have, from this model on."""
+"""Local training, the step that nearly every method asks for, and the collection of its updates at the server."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -13,7 +14,9 @@ from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.federation.privacy_budget import WITHHELD, spend
+from fdamed.federation.server import Server
 from fdamed.models.backbone import initialize
+from fdamed.ops.aggregation import stacked
 from fdamed.training.local import AuxiliaryTasks, Correct, Outcome, fit
 from fdamed.training.optimizer import Optimizer
 
@@ -121,3 +124,25 @@ def finite(client: Client, loss: float) -> float:
             "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
         )
     return loss
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of a round: the target's, and of N sources, which may be none."""
+
+    target: Moved
+    names: list[str]
+    g: torch.Tensor
+    """(N, P)."""
+    n: list[int]
+    align: list[float]
+    """The target's nominal reach by each source's (Eq. 8 of the healthcare paper)."""
+
+
+def collect_updates(server: Server, model: Model) -> Updates:
+    """Ask the target and the sources to train from `model`."""
+    t: Moved = server.ask(server.target, move_locally, model)
+    s: dict[str, Moved] = server.ask_all(server.sources, move_locally, model)
+    server.log({"train/loss": t.loss})
+    names, n, align = list(s), [r.n for r in s.values()], [t.reach / r.reach for r in s.values()]
+    return Updates(t, names, stacked((s.pop(name).g for name in names), len(names), server.layout.size), n, align)
