@@ -40,7 +40,7 @@ class Split(Strict):
     test: Share = 0.2
     rule: Literal["disjoint", "reference"] = "disjoint"
     """disjoint: a patient is at one client and in one part; reference: the published rule, which leaks."""
-    shares: dict[Name, float] = Field(default={})
+    shares: dict[Name, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default={})
     """For patients who fit several clients: the relative probability of each; empty: equal."""
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn again at each access."""

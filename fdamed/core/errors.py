@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class FdamedError(Exception):
     """An error with a known remedy: what is wrong, where, and how to fix it.
@@ -31,3 +34,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """` (nearest: X)` for the known word that is most similar, or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f" (nearest: {found[0]})" if found else ""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class Keys:
     """A number for every patient and image that does not depend on salt, machine or order of rows."""
 
     seed: int
-    codes: Ints
+    codes: NDArray[np.int64]
     """(rows,): which patient, as a position in `patients`."""
-    patients: np.ndarray[Any, np.dtype[np.uint64]]
-    images: np.ndarray[Any, Any]
+    patients: NDArray[np.uint64]
+    images: NDArray[Any]
     """(rows,): paths, to break ties."""
 
     @classmethod
@@ -33,21 +32,20 @@ class Keys:
         codes, _ = pd.factorize(index["patient"])
         order = np.asarray(index["image"].argsort(), dtype="int64")
         _, firsts = np.unique(codes[order], return_index=True)
-        patients = _hashed(images[order[firsts]])
-        return cls(seed, codes.astype("int64"), patients, images)
+        return cls(seed, codes.astype("int64"), _hashed(images[order[firsts]]), images)
 
-    def uniform(self, *names: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def uniform(self, *names: str) -> NDArray[np.float64]:
         """(patients,): numbers in [0, 1), independent for each tuple of names."""
         return _uniform(self.patients, stream(self.seed, "cohort", *names).key)
 
 
-def _hashed(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _hashed(texts: NDArray[Any]) -> NDArray[np.uint64]:
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype=">u8").astype("uint64")
 
 
-def _uniform(keys: np.ndarray[Any, np.dtype[np.uint64]], salt: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Steele's SplitMix64 finaliser on whole numbers: the same bits everywhere."""
+def _uniform(keys: NDArray[np.uint64], salt: int) -> NDArray[np.float64]:
+    """Steele's SplitMix64 finalizer on whole numbers: the same bits everywhere."""
     with np.errstate(over="ignore"):
         z = (keys ^ np.uint64(salt)) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -56,40 +54,29 @@ def _uniform(keys: np.ndarray[Any, np.dtype[np.uint64]], salt: int) -> np.ndarra
     return (z >> np.uint64(11)).astype("float64") * 2.0**-53
 
 
-def uniform_of(texts: np.ndarray[Any, Any], *names: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def uniform_of(texts: NDArray[Any], *names: str, seed: int = 0) -> NDArray[np.float64]:
     """A number in [0, 1) for each text, the same on any machine."""
-    return _uniform(_hashed(texts), stream(0, *names).key)
+    return _uniform(_hashed(texts), stream(seed, *names).key)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Rows of the index for one client, with class and part."""
+def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
+    """(`y` and `split` of the client's images by row of the index, notes for the user).
 
-    rows: Ints
-    y: np.ndarray[Any, np.dtype[np.int8]]
-    part: np.ndarray[Any, Any]
-    notes: list[str] = field(default_factory=list)
-
-
-def draw(truth: np.ndarray[Any, Any], keys: Keys, split: Split, client: str) -> Drawn:
-    """Patients in the order of their hash until each class has its images; then val, test and adapt by patient."""
+    Patients in the order of their hash until each class has its images; then val, test and adapt by patient.
+    """
     rows = np.flatnonzero(~np.isnan(truth))
-    y = truth[rows].astype("int8")
-    rows, y, notes = _classes(rows, y, keys, split, client)
-    position = keys.uniform("split")[keys.codes[rows]]
-    part = np.full(len(rows), "train", dtype=object)
-    part[position < split.val + split.test] = "val"
-    part[position < split.test] = "test"
-    rows, y, part, more = _adapt(rows, y, part, keys, split, client)
-    return Drawn(rows, y, part, notes + more)
+    frame = pd.DataFrame({"y": truth[rows].astype("int8"), "patient": keys.codes[rows]}, index=rows)
+    frame, notes = _classes(frame, keys, split, client)
+    position = keys.uniform("split")[frame["patient"]]
+    frame["split"] = np.select([position < split.test, position < split.val + split.test], ["test", "val"], "train")
+    frame, more = _adapt(frame, keys, split, client)
+    return frame, notes + more
 
 
-def _classes(
-    rows: Ints, y: np.ndarray[Any, Any], keys: Keys, split: Split, client: str
-) -> tuple[Ints, np.ndarray[Any, Any], list[str]]:
+def _classes(frame: pd.DataFrame, keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
     """At most `per_class` images of each class, and equally many of both if `balanced`."""
-    there = {side: int((y == side).sum()) for side in (0, 1)}
-    wanted = {side: there[side] if split.per_class == "all" else min(split.per_class, there[side]) for side in (0, 1)}
+    there = {side: int((frame["y"] == side).sum()) for side in (0, 1)}
+    wanted = there if split.per_class == "all" else {side: min(split.per_class, n) for side, n in there.items()}
     if split.balanced:
         wanted = dict.fromkeys((0, 1), min(wanted.values()))
     notes = []
@@ -98,98 +85,75 @@ def _classes(
             f"per_class asks for {split.per_class} images a class; {wanted[1]} positive and {wanted[0]} negative taken"
             f" ({there[1]} and {there[0]} were there)"
         )
-    order = _patient_order(rows, keys, "draw", client)
-    kept = np.zeros(len(rows), dtype=bool)
-    for side, n in wanted.items():
-        kept[order[y[order] == side][:n]] = True
-    return rows[kept], y[kept], notes
+    ordered = _by_patient(frame, keys, "draw", client)
+    return pd.concat([ordered[ordered["y"] == side].head(n) for side, n in wanted.items()]).sort_index(), notes
 
 
-def _patient_order(rows: Ints, keys: Keys, *names: str) -> Ints:
-    """Positions in `rows`, patient after patient by hash, each patient's images by path."""
-    paths = pd.Series(keys.images[rows], dtype="str")
-    by_path = np.asarray(paths.argsort(), dtype="int64")
-    position = keys.uniform(*names)[keys.codes[rows]]
-    return by_path[np.lexsort((keys.codes[rows][by_path], position[by_path]))]
+def _by_patient(frame: pd.DataFrame, keys: Keys, *names: str) -> pd.DataFrame:
+    """The rows patient after patient by hash, each patient's images by path."""
+    place, path = keys.uniform(*names)[frame["patient"]], pd.Series(keys.images[frame.index], dtype="str").rank()
+    return frame.iloc[np.lexsort((path, frame["patient"], place))]
 
 
-def _adapt(
-    rows: Ints, y: np.ndarray[Any, Any], part: np.ndarray[Any, Any], keys: Keys, split: Split, client: str
-) -> tuple[Ints, np.ndarray[Any, Any], np.ndarray[Any, Any], list[str]]:
+def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
     """Move whole training patients to `adapt` until it has `labeled` images, half of each class if it can."""
-    pool = np.flatnonzero(part == "train")
-    wanted = split.labeled
+    pool, wanted, notes = frame[frame["split"] == "train"], split.labeled, []
     if client in split.targets and len(pool) <= wanted:
         raise FdamedError(
             f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels",
             "split.labeled",
             "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where).",
         )
-    notes = []
     if len(pool) < 2 * wanted and client not in split.targets:
         wanted = len(pool) // 2
         notes.append(f"labeled asks for {split.labeled} images; as it is a source only, {wanted} are put into adapt")
-    chosen, left_out = _whole_patients(pool[_patient_order(rows[pool], keys, "adapt", client)], rows, y, keys, wanted)
-    part[chosen] = "adapt"
-    kept = np.ones(len(rows), dtype=bool)
-    kept[left_out] = False
-    if len(left_out):
+    chosen, left_out = whole_patients(_by_patient(pool, keys, "adapt", client), wanted)
+    frame.loc[chosen, "split"] = "adapt"
+    if left_out:
         notes.append(f"{len(left_out)} images of one patient are left out, to get exactly {wanted} labeled images")
-    return rows[kept], y[kept], part[kept], notes
+    return frame.drop(left_out), notes
 
 
-def _whole_patients(
-    order: Ints, rows: Ints, y: np.ndarray[Any, Any], keys: Keys, wanted: int
-) -> tuple[list[int], list[int]]:
-    """(positions for adapt, positions to leave out): patients within the class quotas, whole patients first."""
-    positives = int((y[order] == 1).sum())
-    negatives = len(order) - positives
+def whole_patients(pool: pd.DataFrame, wanted: int) -> tuple[list[int], list[int]]:
+    """(rows for adapt, rows to leave out): patients within the class quotas, whole patients first."""
+    positives = int((pool["y"] == 1).sum())
     quota = min(wanted - wanted // 2, positives)
-    left = {0: min(wanted - quota, negatives)}
-    left[1] = min(wanted - left[0], positives)
-    groups: dict[int, list[int]] = {}
-    for position in order:
-        groups.setdefault(int(keys.codes[rows[position]]), []).append(int(position))
+    negatives = min(wanted - quota, len(pool) - positives)
+    left = {0: negatives, 1: min(wanted - negatives, positives)}
     chosen: list[int] = []
-    waiting: list[list[int]] = []
-    for group in groups.values():
-        counts = {side: int((y[group] == side).sum()) for side in (0, 1)}
-        if all(counts[side] <= left[side] for side in (0, 1)):
-            chosen += group
-            left = {side: left[side] - counts[side] for side in (0, 1)}
+    waiting: list[dict[int, list[int]]] = []
+    groups: dict[int, dict[int, list[int]]] = {}
+    for row, patient, y in zip(pool.index.tolist(), pool["patient"].tolist(), pool["y"].tolist(), strict=True):
+        groups.setdefault(patient, {0: [], 1: []})[y].append(row)
+    for rows in groups.values():
+        if all(len(rows[side]) <= left[side] for side in (0, 1)):
+            chosen += rows[0] + rows[1]
+            left = {side: left[side] - len(rows[side]) for side in (0, 1)}
         else:
-            waiting.append(group)
+            waiting.append(rows)
     # The last places go to some of a patient's images; the rest is dropped, since a patient cannot be in two parts.
     left_out: list[int] = []
-    for group in waiting:
-        taken = [p for side in (0, 1) for p in [q for q in group if y[q] == side][: left[side]]]
-        if taken:
-            chosen += taken
-            left_out += [p for p in group if p not in taken]
-            left = {side: left[side] - int((y[taken] == side).sum()) for side in (0, 1)}
+    for rows in waiting:
+        taken = {side: rows[side][: left[side]] for side in (0, 1)}
+        if taken[0] or taken[1]:
+            chosen += taken[0] + taken[1]
+            left_out += rows[0][len(taken[0]) :] + rows[1][len(taken[1]) :]
+            left = {side: left[side] - len(taken[side]) for side in (0, 1)}
     return chosen, left_out
 
 
-def draw_reference(yes: Ints, no: Ints, keys: Keys, split: Split, client: str) -> Drawn:
+def draw_reference(yes: NDArray[Any], no: NDArray[Any], keys: Keys, split: Split, client: str) -> pd.DataFrame:
     """The published rule: shuffle all images, the first 80 % train, regardless of patients; limits as in its runs."""
-    rows = np.concatenate([yes, no])
-    y = np.repeat(np.array([1, 0], dtype="int8"), [len(yes), len(no)])
-    position = _uniform(_hashed(keys.images[rows]), stream(keys.seed, "cohort", "reference", client).key)
-    order = np.argsort(position, kind="stable")
-    trained = len(rows) * 4 // 5
-    train, test = order[:trained], order[trained:]
+    frame = pd.DataFrame({"y": np.repeat([1, 0], [len(yes), len(no)])}, index=np.concatenate([yes, no]))
+    position = uniform_of(keys.images[frame.index], "cohort", "reference", client, seed=keys.seed)
+    frame = frame.iloc[np.argsort(position, kind="stable")]
+    train, test = frame[: len(frame) * 4 // 5], frame[len(frame) * 4 // 5 :]
     if split.per_class != "all":
         train, test = train[: 2 * split.per_class * 4 // 5], test[: 2 * split.per_class // 5]
-    kept = np.concatenate([train, test])
-    part = np.full(len(kept), "test", dtype=object)
-    part[: len(train)] = "train"
     labeled = min(split.labeled, len(train) // 2)
     if client in split.targets and labeled < split.labeled:
-        raise FdamedError(
-            f"{client} has {len(train)} training images, too few for {split.labeled} labeled ones",
-            "split.labeled",
-            "Ask for fewer labeled images.",
-        )
-    part[:labeled] = "adapt"
-    part[labeled : labeled + min(int(split.val * len(kept)), len(train) - labeled)] = "val"
-    return Drawn(rows[kept], y[kept], part)
+        what = f"{client} has {len(train)} training images, too few for {split.labeled} labeled ones"
+        raise FdamedError(what, "split.labeled", "Ask for fewer labeled images.")
+    val = min(int(split.val * (len(train) + len(test))), len(train) - labeled)
+    parts = {"adapt": labeled, "val": val, "train": len(train) - labeled - val, "test": len(test)}
+    return pd.concat([train, test]).assign(split=np.repeat(list(parts), list(parts.values())))

@@ -6,22 +6,23 @@ of the seed and of the patient's first image path.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fdamed.config.split import Split
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, nearest
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
-from fdamed.data.splitting.assignment import Drawn, Keys, draw, draw_reference
+from fdamed.data.splitting.assignment import Keys, draw, draw_reference
 from fdamed.data.splitting.expression import HIDDEN, holds
 
 NO_FINDING = "No Finding"
-NOT_A_FINDING = (NO_FINDING, "Support Devices")
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+NOT_A_FINDING = (LABEL + NO_FINDING, LABEL + "Support Devices")
+NAN = np.float32(np.nan)
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 
 ASSIGNMENT = (
     "A patient who fits several hospitals is assigned to one by a hash of seed and patient with the probabilities "
@@ -51,71 +52,70 @@ def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
     keys = Keys.of(index, split.seed)
     if split.rule == "reference":
         drawn, notes = _reference(index, split, keys), [LEAKING]
-        eligible = {client: _eligible(index, chosen) for client, chosen in drawn.items()}
+        eligible = {
+            client: frame["y"].reindex(range(len(index))).to_numpy("float32") for client, frame in drawn.items()
+        }
     else:
-        eligible = truths(index, split, smallest_cell)
+        eligible, drawn, notes = truths(index, split, smallest_cell), {}, [ASSIGNMENT]
         placed = one_place(eligible, keys, split)
-        drawn, notes = {client: draw(y, keys, split, client) for client, y in placed.items()}, [ASSIGNMENT]
+        for client in split.clients:
+            drawn[client], more = draw(placed[client], keys, split, client)
+            notes += [f"{client}: {note}" for note in more]
     manifests = {}
-    for client in split.clients:
-        chosen = drawn[client]
-        notes += [f"{client}: {note}" for note in chosen.notes]
-        manifests[client] = _manifest(index, chosen)
+    for client, frame in drawn.items():
+        rows = index.loc[frame.index, list(COLUMNS)].assign(y=frame["y"].astype("int8"), split=frame["split"])
+        manifests[client] = rows.astype({"split": "str"}).sort_values("image", kind="stable").reset_index(drop=True)
         check_client(manifests[client], client, split)
-    return Cohort(manifests, notes, fits(truths_per_patient(eligible, keys)))
+    counts = np.bincount(truths_per_patient(eligible, keys).sum(axis=1))
+    return Cohort(manifests, notes, {str(k): int(n) for k, n in enumerate(counts) if k and n})
 
 
 def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, Floats]:
     """Client -> for each row of the index 1, 0, or NaN where the row is not eligible."""
-    kept = np.ones(len(index), dtype=bool)
-    if split.where:
-        kept = holds(split.where, index, "split.where")
-        if not kept.any():
-            raise FdamedError(f"no row matches `{split.where}`", "split.where", "Loosen the condition.")
+    labels = [c.removeprefix(LABEL) for c in label_columns(index)]
+    strange = sorted(set(split.uncertain_by_label) - set(labels))
+    if strange:
+        fix = f"The labels: {', '.join(labels)}."
+        raise FdamedError(f"unknown label {', '.join(strange)}", "split.uncertain_by_label", fix)
+    kept = holds(split.where or "True", index, "split.where")
+    if not kept.any():
+        raise FdamedError(f"no row matches `{split.where}`", "split.where", "Loosen the condition.")
     out: dict[str, Floats] = {}
     for client, value in split.clients.items():
-        if split.by == "condition":
-            mask, label = kept, value
-        else:
-            mask, label = kept & _belongs(index, split, client, value, smallest_cell), str(split.label)
-        y = np.where(mask, truth_of(index, label, split, client), np.float32(np.nan)).astype("float32")
-        if np.isnan(y).all():
-            raise FdamedError(
-                f"{client} is empty: no row is {value!r} and positive or negative for {label}",
-                f"split.clients.{client}",
-                f"Check the value, split.where and split.negatives (now {split.negatives}).",
+        by_condition = split.by == "condition"
+        mask = kept if by_condition else kept & _belongs(index, split, client, value, smallest_cell)
+        label = value if by_condition else str(split.label)
+        out[client] = np.where(mask, truth_of(index, label, split, client), NAN)
+        absent = [word for side, word in ((1, "positive"), (0, "negative")) if not (out[client] == side).any()]
+        if len(absent) == 2:
+            what = f"{client} is empty: no row is {value!r} and positive or negative for {label}"
+            fix = f"Check the value, split.where and split.negatives (now {split.negatives})."
+            raise FdamedError(what, f"split.clients.{client}", fix)
+        if absent:
+            fix = (
+                f"Another split.negatives (zero, blank, no_finding; now {split.negatives}) or split.uncertain may help."
             )
-        for side, word in ((1, "positive"), (0, "negative")):
-            if not (y == side).any():
-                raise FdamedError(
-                    f"{client} has no {word} row for {label}", f"split.clients.{client}", _advice(label, split)
-                )
-        out[client] = y
+            if label == NO_FINDING and split.positive_is == 1:
+                fix = "To predict findings by No Finding, set split.positive_is: 0."
+            raise FdamedError(f"{client} has no {absent[0]} row for {label}", f"split.clients.{client}", fix)
     return out
-
-
-def _advice(label: str, split: Split) -> str:
-    if label == NO_FINDING and split.positive_is == 1:
-        return "To predict findings by No Finding, set split.positive_is: 0."
-    return f"Another split.negatives (zero, blank, no_finding; now {split.negatives}) or split.uncertain may give it."
 
 
 def truth_of(index: pd.DataFrame, label: str, split: Split, client: str) -> Floats:
     """1, 0 or NaN for each row, by the rules for uncertain labels and for negatives; `A|B` means either."""
     raw = _raw(index, label, client, split)
-    if split.negatives == "zero" and label == NO_FINDING:
-        raw = np.where(np.isnan(raw) & _some_finding(index), np.float32(0), raw)
     positive = raw == 1
     if split.negatives == "zero":
         negative = raw == 0
+        if label == NO_FINDING:  # labelers leave it blank, not 0, where they found something
+            findings = index[[c for c in label_columns(index) if c not in NOT_A_FINDING]]
+            negative |= np.isnan(raw) & (findings == 1).any(axis=1).to_numpy(dtype=bool)
     elif split.negatives == "blank":
         negative = np.isnan(_raw(index, label, client))
     else:
-        negative = (_raw(index, NO_FINDING, client) == 1) & ~positive
-    y = np.full(len(index), np.nan, dtype="float32")
-    y[positive] = split.positive_is
-    y[negative & ~positive] = 1 - split.positive_is
-    return y
+        negative = _raw(index, NO_FINDING, client) == 1
+    y = np.where(positive, split.positive_is, np.where(negative, 1 - split.positive_is, np.nan))
+    return y.astype("float32")
 
 
 def _raw(index: pd.DataFrame, label: str, client: str, split: Split | None = None) -> Floats:
@@ -124,115 +124,75 @@ def _raw(index: pd.DataFrame, label: str, client: str, split: Split | None = Non
     With a split, its rules for uncertain labels are applied to each of them first.
     """
     known = [c.removeprefix(LABEL) for c in label_columns(index)]
-    strange = sorted(set(split.uncertain_by_label) - set(known)) if split else []
-    if strange:
-        what = f"unknown label {', '.join(strange)}"
-        raise FdamedError(what, "split.uncertain_by_label", f"The labels: {', '.join(known)}.")
     names = [label] if label in known else [name.strip() for name in label.split("|")]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f" (nearest: {near[0]})" if near else ""
-            where = f"split.clients.{client}"
-            raise FdamedError(f"unknown label `{name}`{hint} for {client}", where, f"The labels: {', '.join(known)}.")
-    columns = [index[LABEL + name].to_numpy(dtype="float32") for name in names]
+            what = f"unknown label `{name}`{nearest(name, known, 0.4)} for {client}"
+            raise FdamedError(what, f"split.clients.{client}", f"The labels: {', '.join(known)}.")
+    values = index[[LABEL + name for name in names]].to_numpy(dtype="float32")
     if split:
-        columns = [_uncertainty(column, name, split) for column, name in zip(columns, names, strict=True)]
-    values = np.stack(columns, axis=1)
-    blank = np.where(np.isnan(values).any(axis=1), np.float32(np.nan), np.float32(0))
+        # NaN would make an ignored row blank, and blank may mean negative.
+        counts_as = {"ones": 1, "zeros": 0, "ignore": -1}
+        rules = [counts_as[split.uncertain_by_label.get(name, split.uncertain)] for name in names]
+        values = np.where(values == -1, np.array(rules, dtype="float32"), values)
+    blank = np.where(np.isnan(values).any(axis=1), NAN, np.float32(0))
     doubtful = np.where((values == -1).any(axis=1), np.float32(-1), blank)
     return np.where((values == 1).any(axis=1), np.float32(1), doubtful)
 
 
-def _uncertainty(raw: Floats, label: str, split: Split) -> Floats:
-    policy = split.uncertain_by_label.get(label, split.uncertain)
-    # NaN would make an ignored row blank, and blank may mean negative.
-    counts_as = {"ones": 1.0, "zeros": 0.0, "ignore": -1.0}[policy]
-    return np.where(raw == -1, np.float32(counts_as), raw)
-
-
-def _some_finding(index: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Labelers leave No Finding blank, not 0, where they found something."""
-    columns = [c for c in label_columns(index) if c.removeprefix(LABEL) not in NOT_A_FINDING]
-    found: np.ndarray[Any, np.dtype[np.bool_]] = (index[columns].to_numpy(dtype="float32") == 1).any(axis=1)
-    return found
-
-
-def _belongs(
-    index: pd.DataFrame, split: Split, client: str, value: str, smallest_cell: int
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _belongs(index: pd.DataFrame, split: Split, client: str, value: str, smallest_cell: int) -> Mask:
+    """Which rows have the client's value, or fulfill its expression."""
     if split.by == "expression":
         return holds(value, index, f"split.clients.{client}")
-    choices = [c for c in TEXT if c not in HIDDEN]
+    choices = ["condition", "expression", *(c for c in TEXT if c not in HIDDEN)]
     if split.by not in choices:
-        near = difflib.get_close_matches(split.by, ["condition", "expression", *choices], n=1)
-        hint = f" (nearest: {near[0]})" if near else ""
-        advice = "Use `by: expression` for numbers." if split.by in COLUMNS else ""
-        raise FdamedError(
-            f"cannot split by `{split.by}`{hint}",
-            "split.by",
-            f"Known: condition, expression, {', '.join(choices)}. {advice}",
-        )
+        advice = " Use `by: expression` for numbers." if split.by in COLUMNS else ""
+        what = f"cannot split by `{split.by}`{nearest(split.by, choices)}"
+        raise FdamedError(what, "split.by", f"Known: {', '.join(choices)}.{advice}")
     found = (index[split.by] == value).fillna(False).to_numpy(dtype=bool)
     if not found.any():
         counts = index[split.by].value_counts()
         shown = [f"{v} ({n if n >= smallest_cell else f'under {smallest_cell}'})" for v, n in counts.head(20).items()]
-        near = difflib.get_close_matches(value, [str(v) for v in counts.index], n=1)
-        hint = f" (nearest: {near[0]})" if near else ""
         raise FdamedError(
-            f"no row has {split.by} = {value!r}{hint}, which {client} asks for",
+            f"no row has {split.by} = {value!r}{nearest(value, map(str, counts.index))}, which {client} asks for",
             f"split.clients.{client}",
             f"The index has: {', '.join(shown) or 'no value at all in this column'}.",
         )
     return found
 
 
-def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> Mask:
     """(patients, clients in alphabetical order): whether the patient has a usable row there."""
-    out = np.zeros((len(keys.patients), len(truth)), dtype=bool)
-    for j, client in enumerate(sorted(truth)):
-        out[keys.codes[~np.isnan(truth[client])], j] = True
+    return np.stack([_with_rows(~np.isnan(truth[client]), keys) for client in sorted(truth)], axis=1)
+
+
+def _with_rows(rows: Mask, keys: Keys) -> Mask:
+    """(patients,): whether the patient has one of these rows."""
+    out = np.zeros(len(keys.patients), dtype=bool)
+    out[keys.codes[rows]] = True
     return out
-
-
-def fits(eligible: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, int]:
-    counts = np.bincount(eligible.sum(axis=1), minlength=1)
-    return {str(k): int(n) for k, n in enumerate(counts) if k and n}
 
 
 def one_place(truth: dict[str, Floats], keys: Keys, split: Split) -> dict[str, Floats]:
     """Every patient at one of the clients that the patient fits, by a hash with the probabilities `shares`."""
     clients = sorted(truth)
-    shares = np.array([split.shares.get(p, 1.0) for p in clients], dtype="float64")
-    if not (np.isfinite(shares).all() and (shares > 0).all()):
-        raise FdamedError(
-            "a share is not above 0", "split.shares", "Give every hospital a positive share, or none at all."
-        )
-    weight = truths_per_patient(truth, keys) * shares
+    weight = truths_per_patient(truth, keys) * np.array([split.shares.get(p, 1.0) for p in clients], dtype="float64")
     if split.balanced:
         for j, client in enumerate(clients):
-            weight[_needed_patients(truth[client], keys), j] *= SCARCE
+            y = truth[client]
+            smaller = 0 if (y == 0).sum() < (y == 1).sum() else 1
+            weight[_with_rows(y == smaller, keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
     reach = np.cumsum(weight, axis=1)
     place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
-    return {
-        client: np.where(place[keys.codes] == j, truth[client], np.float32(np.nan)) for j, client in enumerate(clients)
-    }
+    return {client: np.where(place[keys.codes] == j, truth[client], NAN) for j, client in enumerate(clients)}
 
 
-def _needed_patients(y: Floats, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(patients,): whether the patient has images of the client's smaller class."""
-    smaller = 0 if (y == 0).sum() < (y == 1).sum() else 1
-    out = np.zeros(len(keys.patients), dtype=bool)
-    out[keys.codes[y == smaller]] = True
-    return out
-
-
-def _reference(index: pd.DataFrame, split: Split, keys: Keys) -> dict[str, Drawn]:
+def _reference(index: pd.DataFrame, split: Split, keys: Keys) -> dict[str, pd.DataFrame]:
     """The published rule: Yes = 1, No = the first len(Yes) blank rows of the training table, 80/20 by image."""
     if split.by != "condition":
         raise FdamedError("rule: reference is defined for a split by condition", "split.rule", "Use rule: disjoint.")
-    kept = holds(split.where, index, "split.where") if split.where else np.ones(len(index), dtype=bool)
+    kept = holds(split.where or "True", index, "split.where")
     shipped = (index["release_split"] == "train").fillna(False).to_numpy(dtype=bool)
     rows = np.flatnonzero(kept & shipped if shipped.any() else kept)
     out = {}
@@ -243,25 +203,11 @@ def _reference(index: pd.DataFrame, split: Split, keys: Keys) -> dict[str, Drawn
     return out
 
 
-def _eligible(index: pd.DataFrame, chosen: Drawn) -> Floats:
-    out = np.full(len(index), np.nan, dtype="float32")
-    out[chosen.rows] = chosen.y
-    return out
-
-
-def _manifest(index: pd.DataFrame, chosen: Drawn) -> pd.DataFrame:
-    frame = index.iloc[chosen.rows][list(COLUMNS)].reset_index(drop=True)
-    frame["y"] = chosen.y.astype("int8")
-    frame["split"] = pd.Series(chosen.part, dtype="str")
-    return frame.sort_values("image", kind="stable").reset_index(drop=True)
-
-
 def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
     """Raise if a class is missing where it is needed: to train anywhere, to test and to adapt at a target."""
+    where = f"split.clients.{client}"
     if not len(frame):
-        raise FdamedError(
-            f"{client} is empty", f"split.clients.{client}", "Check split.where, split.shares and the tables."
-        )
+        raise FdamedError(f"{client} is empty", where, "Check split.where, split.shares and the tables.")
     needed: dict[str, tuple[str, ...]] = {"train": ("train", "adapt")}
     if client in split.targets:
         needed |= {"test": ("test",), "adapt": ("adapt",)}
@@ -269,10 +215,7 @@ def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
             fix = "Ask for fewer labeled images, or give the hospital more."
             raise FdamedError(f"{client} has no image left beside its labeled ones", "split.labeled", fix)
     for word, splits in needed.items():
-        for side in (0, 1):
+        for side, name in ((0, "negative"), (1, "positive")):
             if not ((frame["y"] == side) & frame["split"].isin(splits)).any():
-                raise FdamedError(
-                    f"{client} has no {'positive' if side else 'negative'} image in its {word} split",
-                    f"split.clients.{client}",
-                    "Give the hospital more patients (split.per_class, split.shares, split.where) or leave it out.",
-                )
+                fix = "Give the hospital more patients (split.per_class, split.shares, split.where) or leave it out."
+                raise FdamedError(f"{client} has no {name} image in its {word} split", where, fix)

@@ -27,24 +27,21 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
     for client, frame in manifests.items():
         _check_columns(client, frame)
     columns = ["image", "patient", "split"]
-    everything = pd.concat([f[columns].assign(client=p) for p, f in manifests.items()], ignore_index=True)
+    rows = pd.concat([f[columns].assign(client=p) for p, f in manifests.items()], ignore_index=True)
+    in_two_splits = _in_several(rows, "patient", "split")
     leakage = Leakage(
-        patients_in_two_splits=_several(everything, "patient", "split"),
-        patients_in_two_clients=_several(everything, "patient", "client"),
-        images_in_two_splits=_several(everything, "image", "split"),
+        len(in_two_splits), len(_in_several(rows, "patient", "client")), len(_in_several(rows, "image", "split"))
     )
-    if rule == "reference":
+    if rule == "reference" or leakage == Leakage(0, 0, 0):
         return leakage
-    where = "manifests of " + ", ".join(manifests)
     if leakage.patients_in_two_splits:
-        n, leaking_at = leakage.patients_in_two_splits, _leaking_at(everything)
-        raise FdamedError(f"{n} patients are in more than one split (at {leaking_at})", where, FIX)
-    if leakage.patients_in_two_clients:
-        raise FdamedError(f"{leakage.patients_in_two_clients} patients are at more than one hospital", where, FIX)
-    if leakage.images_in_two_splits:
-        n = leakage.images_in_two_splits
-        raise FdamedError(f"{n} images are in more than one split, under different patients", where, FIX)
-    return leakage
+        clients = ", ".join(sorted(rows.loc[rows["patient"].isin(in_two_splits), "client"].unique()))
+        what = f"{leakage.patients_in_two_splits} patients are in more than one split (at {clients})"
+    elif leakage.patients_in_two_clients:
+        what = f"{leakage.patients_in_two_clients} patients are at more than one hospital"
+    else:
+        what = f"{leakage.images_in_two_splits} images are in more than one split, under different patients"
+    raise FdamedError(what, f"manifests of {', '.join(manifests)}", FIX)
 
 
 def _check_columns(client: str, frame: pd.DataFrame) -> None:
@@ -52,24 +49,19 @@ def _check_columns(client: str, frame: pd.DataFrame) -> None:
     absent = [c for c in ("image", "patient", "split", "y") if c not in frame]
     if absent:
         raise FdamedError(f"missing column {', '.join(absent)}", where, FIX)
-    for column in ("image", "patient", "split"):
-        if frame[column].isna().any() or (frame[column] == "").any():
-            raise FdamedError(f"rows without {column}: leakage cannot be checked", where, FIX)
-    if not frame["split"].isin(SPLITS).all():
-        raise FdamedError(f"split holds values outside {', '.join(SPLITS)}", where, FIX)
-    if not frame["y"].isin((0, 1)).all():
-        raise FdamedError("y holds values outside 0 and 1", where, FIX)
-    if frame["image"].duplicated().any():
-        raise FdamedError(f"{int(frame['image'].duplicated().sum())} images are listed twice", where, FIX)
+    blank = [c for c in ("image", "patient", "split") if (frame[c].fillna("") == "").any()]
+    faults = {
+        f"rows without {', '.join(blank)}: leakage cannot be checked": bool(blank),
+        f"split holds values outside {', '.join(SPLITS)}": not frame["split"].isin(SPLITS).all(),
+        "y holds values outside 0 and 1": not frame["y"].isin((0, 1)).all(),
+        f"{frame['image'].duplicated().sum()} images are listed twice": frame["image"].duplicated().any(),
+    }
+    for what, wrong in faults.items():
+        if wrong:
+            raise FdamedError(what, where, FIX)
 
 
-def _several(frame: pd.DataFrame, key: str, other: str) -> int:
-    """Number of values of `key` that occur with more than one value of `other`."""
-    pairs = frame[[key, other]].drop_duplicates()
-    return int(pairs.loc[pairs[key].duplicated(), key].nunique())
-
-
-def _leaking_at(frame: pd.DataFrame) -> str:
-    pairs = frame[["patient", "split"]].drop_duplicates()
-    leaking = pairs.loc[pairs["patient"].duplicated(), "patient"]
-    return ", ".join(sorted(frame.loc[frame["patient"].isin(leaking), "client"].unique()))
+def _in_several(rows: pd.DataFrame, key: str, other: str) -> pd.Series:
+    """The values of `key` that occur with more than one value of `other`."""
+    pairs = rows[[key, other]].drop_duplicates()
+    return pairs.loc[pairs[key].duplicated(), key].drop_duplicates()
