@@ -16,8 +16,7 @@ from fdamed.config.datasets import Benchmark
 from fdamed.config.split import Partition
 from fdamed.config.study import Config
 from fdamed.data.benchmark.partition import partition
-from fdamed.data.benchmark.samples import Samples
-from fdamed.data.benchmark.sources import numbered_alike
+from fdamed.data.benchmark.samples import Samples, numbered_alike
 from fdamed.pipeline.paths import Places
 from tests.support.idx_files import write_idx
 

@@ -150,5 +150,5 @@ def test_mnist_m_is_read_with_its_released_test_part(tmp_path: Path) -> None:
     assert found.x.shape == (5, 32, 32, 3) and found.y.tolist() == [5, 0, 4, 7, 2]
     assert found.x[:, 0, 0, 0].tolist() == found.y.tolist() and found.test.tolist() == [False] * 3 + [True] * 2
     (tmp_path / "mnist_m_test_labels.txt").write_text("nothing\n")
-    with pytest.raises(FdamedError, match="list of labels"):
+    with pytest.raises(FdamedError, match="no set of kind `mnist_m`"):
         read(Domain(kind="mnist_m", root=str(tmp_path)), "x")

@@ -36,7 +36,8 @@ def write(config: Config, places: Places) -> None:
     import numpy as np
 
     from fdamed.data.benchmark.partition import partition, repeated, shared
-    from fdamed.data.benchmark.sources import fitted, numbered_alike, read
+    from fdamed.data.benchmark.samples import fitted, numbered_alike
+    from fdamed.data.benchmark.sources import read
 
     if not isinstance(config.data, Benchmark) or not isinstance(config.split, Partition):
         fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `leakage`."

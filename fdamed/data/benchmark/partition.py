@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from fdamed.config.split import Partition
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream, stream
-from fdamed.data.benchmark.samples import Samples
-from fdamed.data.benchmark.sources import numbered_alike
+from fdamed.data.benchmark.samples import Samples, numbered_alike
+from fdamed.data.manifest import TYPES
 
 Ints = NDArray[np.int64]
 
@@ -28,16 +29,14 @@ class Part:
 
 def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
     """Every client of the partition."""
-    out, targets = {}, frozenset(split.targets)
-    sets = numbered_alike(sets)
+    out, sets = {}, numbered_alike(sets)
     for client, name, chosen, test in _chosen(sets, split):
-        samples = sets[name]
-        rng = stream(split.seed, "partition", client)
-        is_target = client in targets
+        samples, rng = sets[name], stream(split.seed, "partition", client)
+        is_target = client in split.targets
         pool = rng.child("pool").numpy.permutation(chosen)
         if split.per_source is not None:
             pool = pool[: split.per_source + (_labeled(split, len(pool)) if is_target else 0)]
-        splits = _splits(pool, samples.y, test, split, rng, client) if is_target else {"train": pool}
+        splits = _splits(pool, samples.y, test, split, client) if is_target else {"train": pool}
         # A sample that was shifted is the sample it was made from.
         known_as = split.sources if split.sources and _same_files(sets, split) else name
         out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
@@ -46,54 +45,37 @@ def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
 
 def _same_files(sets: dict[str, Samples], split: Partition) -> bool:
     """Whether sources and target are split from the same samples, shifted or not."""
-    return bool(split.sources) and sets[str(split.sources)].origin == sets[split.target].origin
+    return sets[str(split.sources)].origin == sets[split.target].origin
 
 
 def _chosen(sets: dict[str, Samples], split: Partition) -> list[tuple[str, str, Ints, Ints]]:
     """(client, its set, its rows outside the released test, the rows of the released test)."""
     if split.by == "domain":
         return [(d, d, np.flatnonzero(~sets[d].test), np.flatnonzero(sets[d].test)) for d in split.domains]
-    if split.sources:
-        return _two_sets(sets, split.sources, split)
-    if len(sets) != 1 or len(split.targets) != 1:
-        raise FdamedError(
-            f"`by: {split.by}` cuts one set for one target",
-            "data.domains",
-            "Name one set and one target, or use domain.",
-        )
-    name, samples = next(iter(sets.items()))
-    test = np.flatnonzero(samples.test)
+    if not split.sources and (len(sets) != 1 or len(split.targets) != 1):
+        fix = "Name one set and one target, or use domain."
+        raise FdamedError(f"`by: {split.by}` splits one set for one target", "data.domains", fix)
+    name, target = split.sources or next(iter(sets)), split.targets[0]
+    samples, own = sets[name], sets[target if split.sources else name]
+    clients = [p for p in split.clients if p != target]
     rng = stream(split.seed, "partition")
     rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
-    target = split.targets[0]
-    sources = [p for p in split.clients if p != target]
     if split.by == "label_shift":
-        for_sources, for_target = _shifted(rows, samples.y, split, rng)
-    else:
+        rows, for_target = _shifted(rows, samples.y, split, rng)
+    elif not split.sources:
         size = len(rows) // split.n_clients
-        for_target, for_sources = rows[-size:], rows[: size * len(sources)]
-    shares = _shares(for_sources, samples.y, len(sources), split, rng)
-    parts = dict(zip(sources, shares, strict=True)) | {target: for_target}
-    return [(p, name, parts[p], test) for p in split.clients]
-
-
-def _two_sets(sets: dict[str, Samples], sources: str, split: Partition) -> list[tuple[str, str, Ints, Ints]]:
-    """The sources' set in `n_clients` shares, and the target's own; of the same files, no sample goes to both.
-
-    Then the target gets `target_share` of the training part, the same whatever the number of clients, and is tested on
-    the released test part, which no source sees.
-    """
-    samples, target = sets[sources], sets[split.target]
-    rng = stream(split.seed, "partition")
-    rows = rng.child("all").numpy.permutation(np.flatnonzero(~samples.test))
-    for_target = np.flatnonzero(~target.test)
-    if _same_files(sets, split):
+        rows, for_target = rows[: size * len(clients)], rows[-size:]
+    elif _same_files(sets, split):
+        # The same samples for the target whatever the number of clients; the released test part, which no source sees.
         size = round(split.target_share * len(rows))
         rows, for_target = rows[:-size], rows[-size:]
-    clients = [p for p in split.clients if p != split.target]
-    shares = _shares(rows, samples.y, len(clients), split, rng)
-    parts = [(p, sources, share, np.empty(0, np.int64)) for p, share in zip(clients, shares, strict=True)]
-    return [*parts, (split.target, split.target, for_target, np.flatnonzero(target.test))]
+    else:
+        for_target = np.flatnonzero(~own.test)
+    shares = dict(zip(clients, _shares(rows, samples.y, len(clients), split, rng), strict=True))
+    test, none = np.flatnonzero(own.test), np.empty(0, np.int64)
+    sources = {p: (p, name, share, none) for p, share in shares.items()}
+    places = sources | {target: (target, target if split.sources else name, for_target, test)}
+    return [places[p] for p in split.clients]
 
 
 def _shares(rows: Ints, y: Ints, clients: int, split: Partition, rng: Stream) -> list[Ints]:
@@ -156,7 +138,7 @@ def _labeled(split: Partition, n: int) -> int:
     return round(split.labeled * n) if isinstance(split.labeled, float) else split.labeled
 
 
-def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, rng: Stream, client: str) -> dict[str, Ints]:
+def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, client: str) -> dict[str, Ints]:
     """Labeled, validation, test and the rest of a target's samples."""
     n = len(pool)
     if split.test != "release":
@@ -165,37 +147,24 @@ def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, rng: Stream, clie
     val, pool = pool[: round(split.val * n)], pool[round(split.val * n) :]
     wanted = _labeled(split, len(pool) if split.labeled == "all" else n)
     if wanted > len(pool) or not len(test):
-        raise FdamedError(
-            f"{client} has {len(pool)} samples to label and {len(test)} to test on; labeled asks for {wanted}",
-            "split.labeled, split.test",
-            "Ask for fewer labeled samples, or for a share as the test.",
-        )
+        what = f"{client} has {len(pool)} samples to label and {len(test)} to test on; labeled asks for {wanted}"
+        fix = "Ask for fewer labeled samples, or for a share as the test."
+        raise FdamedError(what, "split.labeled, split.test", fix)
     if split.balanced:
-        order = np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")
-        pool = pool[order]
+        pool = pool[np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")]
     return {"train": pool[wanted:], "adapt": pool[:wanted], "val": val, "test": test}
 
 
 def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
-    import zlib
-
     rows = np.concatenate(list(splits.values()))
     x = samples.x[rows]
     identity = pd.Series([f"{name}/{r}" for r in rows], dtype="str")
-    blank = pd.Series(np.nan, index=identity.index)
-    order = pd.DataFrame(
-        {
-            "image": identity,
-            "patient": identity,
-            "sex": blank.astype("str"),
-            "age": blank.astype("float32"),
-            "race": blank.astype("str"),
-            "view": blank.astype("str"),
-            "y": samples.y[rows].astype("int16"),
-            "split": np.repeat(list(splits), [len(r) for r in splits.values()]),
-            "crc32": np.array([zlib.crc32(np.ascontiguousarray(i).data) for i in x], dtype=np.int64),
-        }
-    )
+    unknown = pd.Series(np.nan, index=identity.index)
+    order = pd.DataFrame({"image": identity, "patient": identity})
+    order = order.assign(**{c: unknown.astype(TYPES[c]) for c in ("sex", "age", "race", "view")})
+    order["y"] = samples.y[rows].astype("int16")
+    order["split"] = np.repeat(list(splits), [len(r) for r in splits.values()])
+    order["crc32"] = np.array([crc32(np.ascontiguousarray(i).data) for i in x], dtype=np.int64)
     return Part(x, order)
 
 
@@ -208,13 +177,10 @@ def shared(parts: dict[str, Part]) -> dict[str, int]:
 
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
     """Number of test samples that are also, bit for bit, among the training samples, by client."""
-    tests = {p: set(part.order.loc[part.order["split"] == "test", "crc32"]) for p, part in parts.items()}
-    learned = {
-        p: set(part.order.loc[part.order["split"].isin(("train", "adapt")), "crc32"]) for p, part in parts.items()
-    }
-    found = {
-        f"test of {client} and training of {other}": len(tested & trained)
-        for client, tested in tests.items()
-        for other, trained in (learned.items() if tested else ())
-    }
+    found = {}
+    for client, part in parts.items():
+        tested = set(part.order.loc[part.order["split"] == "test", "crc32"])
+        for other, learned in parts.items() if tested else ():
+            trained = learned.order.loc[learned.order["split"].isin(("train", "adapt")), "crc32"]
+            found[f"test of {client} and training of {other}"] = len(tested.intersection(trained))
     return {where: n for where, n in found.items() if n}

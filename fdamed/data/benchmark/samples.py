@@ -1,12 +1,15 @@
-"""The samples of a public set, wherever they were read from."""
+"""The samples of a public set, wherever they were read from, and what fits them to a study."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,3 +26,46 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+def fitted(samples: Samples, side: int, channels: int) -> Samples:
+    """The images at `side` pixels with `channels` channels; feature vectors stay as they are."""
+    x = samples.x
+    if x.ndim == 2:
+        return samples
+    if x.ndim == 4 and channels == 1:
+        luma = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+        chunks = range(0, len(x), CHUNK)
+        x = np.concatenate([np.round(x[i : i + CHUNK] @ luma).astype(np.uint8) for i in chunks])
+    if x.ndim == 3 and channels == 3:
+        x = np.repeat(x[..., None], 3, axis=-1)
+    if x.shape[1] != side:
+        from torch.nn.functional import interpolate
+
+        options = {"size": (side, side), "mode": "bilinear", "antialias": True, "align_corners": False}
+        x = by_planes(x, lambda planes: interpolate(planes, **options))
+    return replace(samples, x=np.ascontiguousarray(x))
+
+
+def numbered_alike(sets: dict[str, Samples]) -> dict[str, Samples]:
+    """The sets with one numbering of their class names: a set that lacks a class does not shift the others."""
+    names = tuple(sorted({name for s in sets.values() for name in s.names}))
+    return {
+        key: replace(s, y=np.array([names.index(n) for n in s.names], dtype=np.int64)[s.y], names=names)
+        if s.names
+        else s
+        for key, s in sets.items()
+    }
+
+
+def by_planes(x: NDArray[Any], change: Callable[[Any], Any]) -> NDArray[np.uint8]:
+    """Images after `change`, a function of float tensors (n, C, S, S)."""
+    import torch
+
+    out = []
+    for start in range(0, len(x), CHUNK):
+        part = torch.from_numpy(np.ascontiguousarray(x[start : start + CHUNK])).float()
+        planes = part.unsqueeze(1) if x.ndim == 3 else part.permute(0, 3, 1, 2)
+        new = change(planes).round_().clamp_(0, 255).to(torch.uint8)
+        out.append((new.squeeze(1) if x.ndim == 3 else new.permute(0, 2, 3, 1)).numpy())
+    return np.concatenate(out)

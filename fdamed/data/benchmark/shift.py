@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fdamed.config.datasets import Moved
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-
-CHUNK = 4096
+from fdamed.data.benchmark.samples import CHUNK, by_planes
 
 
 def shifted(x: NDArray[Any], by: Moved, where: str) -> NDArray[np.uint8]:
@@ -23,30 +22,22 @@ def shifted(x: NDArray[Any], by: Moved, where: str) -> NDArray[np.uint8]:
     """
     if x.ndim == 2 or x.dtype != np.uint8:
         raise FdamedError("only images can be shifted, these are feature vectors", where, "Leave `shift` out.")
-    out = np.empty_like(x)
-    for start in range(0, len(x), CHUNK):
-        part = x[start : start + CHUNK]
-        if by.rotate:
-            part = _turned(part, by.rotate)
-        if by.invert:
-            part = 255 - part
-        if by.noise:
-            drawn = stream(by.seed, "shift", start).numpy.standard_normal(part.shape, dtype=np.float32)
-            part = np.clip(np.round(part + 255 * by.noise * drawn), 0, 255)
-        out[start : start + CHUNK] = part
+    out = by_planes(x, lambda planes: _turned(planes, by.rotate)) if by.rotate else x.copy()
+    if by.invert:
+        out = 255 - out
+    for start in range(0, len(x), CHUNK) if by.noise else ():
+        part = out[start : start + CHUNK]
+        drawn = stream(by.seed, "shift", start).numpy.standard_normal(part.shape, dtype=np.float32)
+        part[:] = np.clip(np.round(part + 255 * by.noise * drawn), 0, 255)
     return out
 
 
-def _turned(x: NDArray[Any], degrees: float) -> NDArray[np.uint8]:
+def _turned(planes: Any, degrees: float) -> Any:
     """Counter-clockwise about the middle, bilinear; what comes in from outside is black."""
     import torch
     from torch.nn.functional import affine_grid, grid_sample
 
-    planes = torch.from_numpy(np.ascontiguousarray(x)).float()
-    planes = planes.unsqueeze(1) if x.ndim == 3 else planes.permute(0, 3, 1, 2)
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     turn = torch.tensor([[c, -s, 0.0], [s, c, 0.0]]).expand(len(planes), 2, 3)
     grid = affine_grid(turn, list(planes.shape), align_corners=False)
-    new = grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    new = new.round_().clamp_(0, 255).to(torch.uint8)
-    return (new.squeeze(1) if x.ndim == 3 else new.permute(0, 2, 3, 1)).numpy()
+    return grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)

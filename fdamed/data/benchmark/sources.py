@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,130 +17,114 @@ from numpy.typing import NDArray
 from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.benchmark.image_folders import in_folders, mnist_m
 from fdamed.data.benchmark.samples import Samples
 from fdamed.data.benchmark.shift import shifted
+from fdamed.data.gray_image import MAX_PIXELS, Unreadable
+from fdamed.data.safe_paths import Roots
 
-FASHION = "Debian and Ubuntu have it as the package dataset-fashion-mnist (/usr/share/datasets/fashion-mnist)."
-IDX: dict[int, np.dtype[Any]] = {
-    0x08: np.dtype("u1"),
-    0x09: np.dtype("i1"),
-    0x0B: np.dtype(">i2"),
-    0x0C: np.dtype(">i4"),
+IMAGES = (".jpg", ".jpeg", ".png")
+MNIST_M_SIDE = 32
+FILES = {
+    "idx": "the four idx files of MNIST or Fashion-MNIST, plain or gzipped; Debian and Ubuntu have the latter as the "
+    "package dataset-fashion-mnist (/usr/share/datasets/fashion-mnist)",
+    "colored": "the four idx files of MNIST or Fashion-MNIST",
+    "npz": "an .npz file with x, y, x_test and y_test: images as uint8, or feature vectors",
+    "digits": "scikit-learn",
+    "mat": "*train*.mat and *test*.mat with X and y, such as train_32x32.mat and test_32x32.mat of SVHN",
+    "usps": "an HDF5 file with train/data, train/target, test/data and test/target",
+    "cifar10": "the binary version of CIFAR-10 (cifar-10-batches-bin)",
+    "mnist_m": "mnist_m.tar.gz, unpacked: mnist_m_train/, mnist_m_test/ and their lists of lines such as `00000000.png 5`",
+    "folder": "one folder of JPEG or PNG files per class",
 }
+"""Kind of a set -> what its root must be or hold."""
+BROKEN = (
+    OSError, EOFError, ValueError, KeyError, SyntaxError, AttributeError, NotImplementedError, struct.error,
+    zlib.error, zipfile.BadZipFile, Unreadable,
+)  # fmt: skip
 
 
 def read(domain: Domain, where: str, side: int = 224) -> Samples:
     """The samples of a set, image folders at `side` pixels; raises FdamedError if it cannot be read."""
-    samples = in_folders(domain, side) if domain.kind == "folder" else READERS[domain.kind](domain)
+    try:
+        samples = READERS[domain.kind](domain, side)
+    except BROKEN as error:
+        what = f"no set of kind `{domain.kind}` can be read ({error})"
+        raise FdamedError(what, domain.root, f"Needed: {FILES[domain.kind]}. Nothing is downloaded.") from None
     if len(samples.x) != len(samples.y) or len(samples.y) != len(samples.test) or not len(samples.y):
-        raise FdamedError(
-            f"{len(samples.x)} samples and {len(samples.y)} labels", where, "The files do not belong together."
-        )
+        what = f"{len(samples.x)} samples and {len(samples.y)} labels"
+        raise FdamedError(what, where, "The files do not belong together.")
     if samples.y.min() < 0:
         raise FdamedError("a label lies below 0", where, "Number the classes from 0 on.")
     x = shifted(samples.x, domain.shift, where) if domain.shift else samples.x
-    return replace(samples, x=x, origin=_origin(domain))
+    # A set that is colored or shifted is made of the same files.
+    origin = f"{'idx' if domain.kind == 'colored' else domain.kind}:{Path(domain.root).resolve()}"
+    return replace(samples, x=x, origin=origin)
 
 
-def _origin(domain: Domain) -> str:
-    """The files of a set: one that is colored or shifted is made of the same."""
-    return f"{'idx' if domain.kind == 'colored' else domain.kind}:{Path(domain.root).resolve()}"
+def _released(parts: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Samples:
+    """The samples of a training and a test part, each x and y."""
+    xs, ys = zip(*parts, strict=True)
+    test = np.repeat([False, True], [len(y) for y in ys])
+    return Samples(np.concatenate(xs), np.concatenate(ys).astype(np.int64), test)
 
 
-def _idx(domain: Domain) -> Samples:
-    """MNIST's format (LeCun), plain or gzipped: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..."""
+def _idx(domain: Domain, side: int) -> Samples:
+    """MNIST's format (LeCun): train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..."""
     root = Path(domain.root)
-    parts = [(_array(root, f"{p}-images"), _array(root, f"{p}-labels")) for p in ("train", "t10k")]
-    return Samples(
-        np.concatenate([x for x, _ in parts]),
-        np.concatenate([y for _, y in parts]).astype(np.int64),
-        np.repeat([False, True], [len(y) for _, y in parts]),
-    )
+    return _released((_array(root, f"{p}-images"), _array(root, f"{p}-labels")) for p in ("train", "t10k"))
 
 
-def _array(root: Path, stem: str) -> NDArray[Any]:
-    found = sorted(p for p in root.glob(f"{stem}*") if p.is_file()) if root.is_dir() else []
-    if not found:
-        fix = f"Put the four idx files of MNIST or Fashion-MNIST there. {FASHION} Nothing is downloaded."
-        raise FdamedError(f"there is no file {stem}-idx*-ubyte[.gz]", str(root), fix)
-    path = found[0]
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        _, code, rank = struct.unpack(">HBB", content[:4])
-        shape = struct.unpack(f">{rank}I", content[4 : 4 + 4 * rank])
-        values: NDArray[Any] = np.frombuffer(content, IDX[code], offset=4 + 4 * rank)
-        return values.reshape(shape)
-    except (OSError, EOFError, struct.error, KeyError, ValueError):
-        raise FdamedError("not an idx file, or cut short", str(path), "Copy it again.") from None
+def _array(root: Path, stem: str) -> NDArray[np.uint8]:
+    path = _first(root, f"{stem}*")
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    _, code, rank = struct.unpack(">HBB", content[:4])
+    if code != 8:
+        raise ValueError(f"{path.name} holds no bytes")
+    shape = struct.unpack(f">{rank}I", content[4 : 4 + 4 * rank])
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def _npz(domain: Domain) -> Samples:
+def _first(root: Path, pattern: str) -> Path:
+    found = min((p for p in root.glob(pattern) if p.is_file()), default=None)
+    if found is None:
+        raise FileNotFoundError(f"there is no file {pattern}")
+    return found
+
+
+def _npz(domain: Domain, side: int) -> Samples:
     """x, y, x_test, y_test in one .npz: images uint8 or feature vectors."""
-    path = Path(domain.root)
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {k: content[k] for k in ("x", "y", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError):
-        raise FdamedError(
-            "not an .npz file with x, y, x_test and y_test", str(path), "Save them with numpy.savez."
-        ) from None
-    x = np.concatenate([arrays["x"], arrays["x_test"]])
-    if x.ndim > 2 and x.dtype != np.uint8:
-        raise FdamedError("images are not whole numbers from 0 to 255", str(path), "Save x and x_test as uint8.")
-    return Samples(
-        x if x.ndim > 2 else x.astype(np.float32),
-        np.concatenate([arrays["y"], arrays["y_test"]]).astype(np.int64),
-        np.repeat([False, True], [len(arrays["y"]), len(arrays["y_test"])]),
-    )
+    with np.load(domain.root, allow_pickle=False) as content:
+        found = _released([(content["x"], content["y"]), (content["x_test"], content["y_test"])])
+    if found.x.ndim > 2 and found.x.dtype != np.uint8:
+        raise ValueError("images are not whole numbers from 0 to 255")
+    return found if found.x.ndim > 2 else replace(found, x=found.x.astype(np.float32))
 
 
-def _digits(domain: Domain) -> Samples:
+def _digits(domain: Domain, side: int) -> Samples:
     """scikit-learn's 1,797 digits of 8 x 8 pixels with 17 gray levels; the last fifth is the test."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
     n = len(found.target)
-    return Samples(
-        np.round(found.images * (255 / 16)).astype(np.uint8),
-        found.target.astype(np.int64),
-        np.arange(n) >= n - n // 5,
-    )
+    x = np.round(found.images * (255 / 16)).astype(np.uint8)
+    return Samples(x, found.target.astype(np.int64), np.arange(n) >= n - n // 5)
 
 
-def _mat(domain: Domain) -> Samples:
-    """SVHN and the synthetic digits: *train*.mat and *test*.mat with X (S, S, 3, n) and y, 10 meaning 0."""
+def _mat(domain: Domain, side: int) -> Samples:
+    """SVHN and the synthetic digits: X (S, S, 3, n) and y, 10 meaning 0."""
     from scipy.io import loadmat
 
-    xs, ys = [], []
-    for part in ("train", "test"):
-        found = sorted(Path(domain.root).glob(f"*{part}*.mat"))
-        if not found:
-            fix = "Put the cropped digits of SVHN (train_32x32.mat, test_32x32.mat) there. Nothing is downloaded."
-            raise FdamedError(f"there is no *{part}*.mat", domain.root, fix)
-        try:
-            content = loadmat(found[0])
-            xs.append(np.moveaxis(content["X"], -1, 0).astype(np.uint8))
-            ys.append(content["y"].ravel().astype(np.int64) % 10)
-        except (NotImplementedError, ValueError, KeyError, OSError):
-            raise FdamedError("not a .mat file with X and y", str(found[0]), "Copy it again.") from None
-    return Samples(np.concatenate(xs), np.concatenate(ys), np.repeat([False, True], [len(y) for y in ys]))
+    parts = [loadmat(_first(Path(domain.root), f"*{part}*.mat")) for part in ("train", "test")]
+    return _released((np.moveaxis(p["X"], -1, 0).astype(np.uint8), p["y"].ravel().astype(int) % 10) for p in parts)
 
 
-def _usps(domain: Domain) -> Samples:
-    """USPS as one HDF5 file with train/data, train/target, test/data, test/target: 256 gray values in 0..1 a digit."""
+def _usps(domain: Domain, side: int) -> Samples:
+    """USPS as one HDF5 file: 256 gray values in 0..1 a digit."""
     import h5py
 
-    xs, ys = [], []
-    try:
-        with h5py.File(domain.root, "r") as file:
-            for part in ("train", "test"):
-                xs.append(np.round(_own(file, f"{part}/data") * 255).astype(np.uint8).reshape(-1, 16, 16))
-                ys.append(_own(file, f"{part}/target").astype(np.int64))
-    except (OSError, KeyError, ValueError, AttributeError):
-        fix = "Give the HDF5 file with train/data, train/target, test/data and test/target. Nothing is downloaded."
-        raise FdamedError("there is no USPS file, or it is another one", domain.root, fix) from None
-    return Samples(np.concatenate(xs), np.concatenate(ys), np.repeat([False, True], [len(y) for y in ys]))
+    with h5py.File(domain.root, "r") as file:
+        parts = [(_own(file, f"{part}/data"), _own(file, f"{part}/target")) for part in ("train", "test")]
+    return _released((np.round(x * 255).astype(np.uint8).reshape(-1, 16, 16), y) for x, y in parts)
 
 
 def _own(file: Any, path: str) -> NDArray[Any]:
@@ -155,29 +141,21 @@ def _own(file: Any, path: str) -> NDArray[Any]:
     return np.asarray(place)
 
 
-def _cifar10(domain: Domain) -> Samples:
-    """CIFAR-10, the binary version: data_batch_1.bin ... test_batch.bin, a label and 3 x 32 x 32 bytes a sample."""
-    root, parts = Path(domain.root), []
-    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
-        if not (root / name).is_file():
-            fix = "Put the binary version of CIFAR-10 (cifar-10-batches-bin) there. Nothing is downloaded."
-            raise FdamedError(f"there is no {name}", str(root), fix)
-        content = np.fromfile(root / name, dtype=np.uint8)
-        if len(content) % 3073:
-            raise FdamedError("not CIFAR-10's binary format, or cut short", str(root / name), "Copy it again.")
-        parts.append(content.reshape(-1, 3073))
-    rows = np.concatenate(parts)
+def _cifar10(domain: Domain, side: int) -> Samples:
+    """CIFAR-10, the binary version: a label and 3 x 32 x 32 bytes a sample."""
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    rows = np.concatenate([np.fromfile(Path(domain.root) / n, dtype=np.uint8).reshape(-1, 3073) for n in names])
     x = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return Samples(np.ascontiguousarray(x), rows[:, 0].astype(np.int64), np.arange(len(rows)) >= 50_000)
 
 
-def _colored(domain: Domain) -> Samples:
+def _colored(domain: Domain, side: int) -> Samples:
     """ColoredMNIST (Arjovsky et al.): two classes, a quarter of the labels turned round, red or green by the label.
 
     Classes 0 to 4 against 5 to 9; the color goes with the label in (1 + correlation) / 2 of the samples. It is made
     from any idx set, Fashion-MNIST too, at 14 x 14 like the original.
     """
-    plain = _idx(domain)
+    plain = _idx(domain, side)
     rng = stream(0, "coloured", f"{domain.correlation:g}").numpy
     y = (plain.y >= 5) ^ (rng.random(len(plain)) < 0.25)
     red = y ^ (rng.random(len(plain)) >= (1 + domain.correlation) / 2)
@@ -188,58 +166,55 @@ def _colored(domain: Domain) -> Samples:
     return Samples(x, y.astype(np.int64), plain.test)
 
 
-READERS: dict[str, Callable[[Domain], Samples]] = {
-    "idx": _idx,
-    "npz": _npz,
-    "digits": _digits,
-    "mat": _mat,
-    "usps": _usps,
-    "cifar10": _cifar10,
-    "mnist_m": mnist_m,
-    "colored": _colored,
-}
+def _folder(domain: Domain, side: int) -> Samples:
+    """VLCS, TerraIncognita and the like: every fifth image by hash is the test."""
+    from fdamed.data.splitting.assignment import uniform_of
+
+    root = Path(domain.root)
+    classes = sorted(p.name for p in root.iterdir() if p.is_dir())
+    files = [(f, c) for c, name in enumerate(classes) for f in sorted((root / name).rglob("*"))]
+    files = [(f, c) for f, c in files if f.suffix.lower() in IMAGES]
+    if not files:
+        raise FileNotFoundError("there are no image files in class folders")
+    x = _read_images([f for f, _ in files], side)
+    names = np.array([str(f.relative_to(root)) for f, _ in files], dtype=object)
+    return Samples(x, np.array([c for _, c in files]), uniform_of(names, "folder") < 0.2, tuple(classes))
 
 
-def fitted(samples: Samples, side: int, channels: int) -> Samples:
-    """The images at `side` pixels with `channels` channels; feature vectors stay as they are."""
-    x = samples.x
-    if x.ndim == 2:
-        return samples
-    if x.ndim == 4 and channels == 1:
-        x = np.concatenate([_gray(x[i : i + 4096]) for i in range(0, len(x), 4096)])
-    if x.ndim == 3 and channels == 3:
-        x = np.repeat(x[..., None], 3, axis=-1)
-    if x.shape[1] != side:
-        x = _resized(x, side)
-    return replace(samples, x=np.ascontiguousarray(x))
+def _mnist_m(domain: Domain, side: int) -> Samples:
+    """MNIST-M as released.
+
+    Its test part is made from MNIST's, its training part from MNIST's training part: do not split MNIST again
+    for training, or the target is tested on digits that the sources have seen.
+    """
+    parts = []
+    for part in ("train", "test"):
+        table = Path(domain.root) / f"mnist_m_{part}_labels.txt"
+        rows = [line.split() for line in table.read_text(encoding="ascii").splitlines() if line.strip()]
+        roots = Roots.of(Path(domain.root) / f"mnist_m_{part}")
+        files = [roots.locate(name) for name, _ in rows]
+        parts.append((_read_images(files, MNIST_M_SIDE), np.array([int(label) for _, label in rows])))
+    return _released(parts)
 
 
-def numbered_alike(sets: dict[str, Samples]) -> dict[str, Samples]:
-    """The sets with one numbering of their class names: a set that lacks a class does not shift the others."""
-    everybody = sorted({name for s in sets.values() for name in s.names})
-    place = {name: i for i, name in enumerate(everybody)}
-    return {
-        key: replace(s, y=np.array([place[n] for n in s.names], dtype=np.int64)[s.y], names=tuple(everybody))
-        if s.names
-        else s
-        for key, s in sets.items()
-    }
+def _read_images(files: list[Path], side: int) -> NDArray[np.uint8]:
+    from PIL import Image as Images
+
+    x = np.empty((len(files), side, side, 3), dtype=np.uint8)
+    for row, file in enumerate(files):
+        try:
+            if not file.is_file():  # a pipe would be waited for
+                raise FileNotFoundError
+            with Images.open(file, formats=("JPEG", "PNG")) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError
+                x[row] = np.asarray(image.convert("RGB").resize((side, side), Images.Resampling.BILINEAR))
+        except (OSError, SyntaxError, ValueError, Images.DecompressionBombError):
+            raise ValueError(f"not a readable image: {file.name}") from None
+    return x
 
 
-def _gray(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Luma of (n, S, S, 3)."""
-    return np.round(x @ np.array([0.299, 0.587, 0.114], dtype=np.float32)).astype(np.uint8)
-
-
-def _resized(x: NDArray[Any], side: int) -> NDArray[np.uint8]:
-    import torch
-    from torch.nn.functional import interpolate
-
-    out = np.empty((len(x), side, side, *x.shape[3:]), dtype=np.uint8)
-    for start in range(0, len(x), 4096):
-        part = torch.from_numpy(x[start : start + 4096]).float()
-        planes = part.unsqueeze(1) if part.ndim == 3 else part.permute(0, 3, 1, 2)
-        new = interpolate(planes, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
-        new = new.round_().clamp_(0, 255).to(torch.uint8)
-        out[start : start + 4096] = (new.squeeze(1) if x.ndim == 3 else new.permute(0, 2, 3, 1)).numpy()
-    return out
+READERS: dict[str, Callable[[Domain, int], Samples]] = {
+    "idx": _idx, "npz": _npz, "digits": _digits, "mat": _mat, "usps": _usps, "cifar10": _cifar10,
+    "mnist_m": _mnist_m, "colored": _colored, "folder": _folder,
+}  # fmt: skip
