@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.loader import Unlabeled, balanced_part, classes_of, load
+from fdamed.data.loader import Unlabeled, balanced_part, load
 
 
 @pytest.fixture
@@ -68,8 +68,6 @@ def test_auxiliary_classes_are_the_designs_and_missing_ones_are_minus_one(folder
     assert data.auxiliary["age"][:5].tolist() == [0, 0, 1, 9, -1]
     assert data.auxiliary["view"][:2].tolist() == [0, 1]
     assert data.auxiliary["race"][:4].tolist() == [1, 0, -1, -1]
-    with pytest.raises(FdamedError, match="no auxiliary head"):
-        classes_of(pd.DataFrame(), "height")
 
 
 def test_a_part_is_balanced_seeded_and_contained_in_every_larger_one() -> None:

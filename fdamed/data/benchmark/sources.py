@@ -33,7 +33,7 @@ FILES = {
     "mat": "*train*.mat and *test*.mat with X and y, such as train_32x32.mat and test_32x32.mat of SVHN",
     "usps": "an HDF5 file with train/data, train/target, test/data and test/target",
     "cifar10": "the binary version of CIFAR-10 (cifar-10-batches-bin)",
-    "mnist_m": "mnist_m.tar.gz, unpacked: mnist_m_train/, mnist_m_test/ and their lists of lines such as `00000000.png 5`",
+    "mnist_m": "mnist_m.tar.gz, unpacked: two folders and their lists of labels, lines such as `00000000.png 5`",
     "folder": "one folder of JPEG or PNG files per class",
 }
 """Kind of a set -> what its root must be or hold."""
