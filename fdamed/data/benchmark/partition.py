@@ -159,9 +159,9 @@ def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
     rows = np.concatenate(list(splits.values()))
     x = samples.x[rows]
     identity = pd.Series([f"{name}/{r}" for r in rows], dtype="str")
-    unknown = pd.Series(np.nan, index=identity.index)
     order = pd.DataFrame({"image": identity, "patient": identity})
-    order = order.assign(**{c: unknown.astype(TYPES[c]) for c in ("sex", "age", "race", "view")})
+    order[["sex", "age", "race", "view"]] = np.nan
+    order = order.astype({c: TYPES[c] for c in ("sex", "age", "race", "view")})
     order["y"] = samples.y[rows].astype("int16")
     order["split"] = np.repeat(list(splits), [len(r) for r in splits.values()])
     order["crc32"] = np.array([crc32(np.ascontiguousarray(i).data) for i in x], dtype=np.int64)

@@ -42,7 +42,7 @@ def fitted(samples: Samples, side: int, channels: int) -> Samples:
     if x.shape[1] != side:
         from torch.nn.functional import interpolate
 
-        options = {"size": (side, side), "mode": "bilinear", "antialias": True, "align_corners": False}
+        options: dict[str, Any] = {"size": (side, side), "mode": "bilinear", "antialias": True, "align_corners": False}
         x = by_planes(x, lambda planes: interpolate(planes, **options))
     return replace(samples, x=np.ascontiguousarray(x))
 

@@ -7,6 +7,7 @@ stored by bytes, and let inputs above 255 wrap around in an 8-bit table (pydicom
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,70 +17,26 @@ from numpy.typing import NDArray
 from fdamed.data.dicom.header import read_decimal, read_integer, read_text
 from fdamed.data.gray_image import FAINTEST, Gray, Unreadable, robust_range, windowed
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Lut:
-    """A lookup table: input `first` gives values[0]; inputs outside take the nearest end. Output is 0..top."""
-
-    values: NDArray[np.uint16]
-    first: int
-    top: int
-
-    def __call__(self, x: Floats) -> Floats:
-        index = np.clip(np.rint(x) - self.first, 0, len(self.values) - 1).astype(np.intp)
-        return np.asarray(self.values[index], dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class Window:
-    """The first window of the header, checked."""
-
-    center: float
-    width: float
-    function: str
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.center) and np.isfinite(self.width)):
-            raise Unreadable("NONFINITE")
-        narrowest = 1.0 if self.function == "LINEAR" else np.finfo(float).tiny
-        if self.function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID") or self.width < narrowest:
-            raise Unreadable("BAD_WINDOW")
-
-    def line(self) -> tuple[float, float] | None:
-        """Scale and offset; a LINEAR window of width 1 is a step and SIGMOID a curve."""
-        if self.function == "LINEAR_EXACT":
-            return 1 / self.width, 0.5 - self.center / self.width
-        if self.function == "LINEAR" and self.width > 1:
-            return 1 / (self.width - 1), 0.5 - (self.center - 0.5) / (self.width - 1)
-        return None
-
-    def curve(self, x: Floats) -> Floats:
-        """The gray value of each x in [0, 1]."""
-        line = self.line()
-        if line:
-            return np.clip(x * line[0] + line[1], 0, 1)
-        if self.function == "LINEAR":
-            return (x > self.center - 0.5).astype(np.float64)
-        with np.errstate(over="ignore"):
-            return np.asarray(1 / (1 + np.exp(-4 * (x - self.center) / self.width)))
+Curve = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+Line = tuple[float, float]
+"""Scale and offset."""
 
 
 @dataclass(frozen=True)
 class Display:
     """How stored values become gray: everything that the header says about it."""
 
-    slope: float
-    intercept: float
-    modality: Lut | None
-    voi: Lut | Window | None
+    rescale: Curve
+    """Modality LUT, or slope and intercept."""
+    slope: float | None
+    """None: the modality LUT is a table."""
+    window: Curve | None
+    """VOI LUT or window of rescaled values, to [0, 1]."""
+    line: Line | None
+    """Rescaling and window as one line on stored values, where they are straight."""
     padding: tuple[int, int] | None
     """Stored values that mean `no image here`, first and last."""
     invert: bool
-
-    def rescaled(self, values: Floats) -> Floats:
-        return self.modality(values) if self.modality else values * self.slope + self.intercept
 
 
 def read_display(dataset: Any, signed: bool, big_endian: bool) -> Display:
@@ -92,24 +49,45 @@ def read_display(dataset: Any, signed: bool, big_endian: bool) -> Display:
         raise Unreadable("CONSTANT", "the rescale slope is zero")
     if not 1e-9 <= abs(slope) <= 1e6 or abs(intercept) > 1e7:
         raise Unreadable("BAD_RESCALE")
-    voi: Lut | Window | None = _lut(dataset, "VOILUTSequence", signed or intercept < 0, big_endian)
+    window, line = _lut(dataset, "VOILUTSequence", signed or intercept < 0, big_endian, unit=True), None
     center, width = read_decimal(dataset, "WindowCenter"), read_decimal(dataset, "WindowWidth")
-    if voi is None and center is not None and width is not None:
-        voi = Window(center, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
+    if window is None and center is not None and width is not None:
+        window, line = _window(center, width, (read_text(dataset, "VOILUTFunction") or "LINEAR").upper())
+    modality = _lut(dataset, "ModalityLUTSequence", signed, big_endian)
     ends = [read_integer(dataset, tag) for tag in ("PixelPaddingValue", "PixelPaddingRangeLimit")]
     padding = [v - 65536 if signed and v > 32767 else v for v in ends if v is not None]
     return Display(
-        slope,
-        intercept,
-        _lut(dataset, "ModalityLUTSequence", signed, big_endian),
-        voi,
+        modality or (lambda x: x * slope + intercept),
+        None if modality else slope,
+        window,
+        None if modality or not line else (line[0] * slope, line[0] * intercept + line[1]),
         (min(padding), max(padding)) if ends[0] is not None else None,
         read_text(dataset, "PhotometricInterpretation") == "MONOCHROME1",
     )
 
 
-def _lut(dataset: Any, name: str, signed: bool, big_endian: bool) -> Lut | None:
-    """First item of a LUT sequence. 8-bit tables store one entry per byte or per word; the length shows which."""
+def _window(center: float, width: float, function: str) -> tuple[Curve, Line | None]:
+    """A window as a curve to [0, 1], and its straight part; LINEAR of width 1 and SIGMOID have none."""
+    if not (np.isfinite(center) and np.isfinite(width)):
+        raise Unreadable("NONFINITE")
+    narrowest = 1.0 if function == "LINEAR" else np.finfo(float).tiny
+    if function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID") or width < narrowest:
+        raise Unreadable("BAD_WINDOW")
+    if function == "SIGMOID":
+        return lambda x: 1 / (1 + np.exp(-4 * (x - center) / width)), None
+    if function == "LINEAR":
+        center, width = center - 0.5, width - 1
+    if width == 0:
+        return lambda x: (x > center).astype(np.float64), None
+    scale, offset = 1 / width, 0.5 - center / width
+    return lambda x: np.clip(x * scale + offset, 0, 1), (scale, offset)
+
+
+def _lut(dataset: Any, name: str, signed: bool, big_endian: bool, unit: bool = False) -> Curve | None:
+    """First item of a LUT sequence, with `unit` scaled to [0, 1]; inputs outside take the nearest end.
+
+    8-bit tables store one entry per byte or per word; the length shows which.
+    """
     if not dataset.get(name):
         return None
     item = dataset[name].value[0]
@@ -119,12 +97,13 @@ def _lut(dataset: Any, name: str, signed: bool, big_endian: bool) -> Lut | None:
     data, order = item["LUTData"].value, ">" if big_endian else "<"
     if not isinstance(data, bytes):
         data, order = (np.atleast_1d(np.asarray(data, dtype=np.int64)) & 0xFFFF).astype("<u2").tobytes(), "<"
-    by_bytes = bits <= 8 and len(data) == count + count % 2
-    if not 1 <= bits <= 16 or count < 2 or not (by_bytes or len(data) == 2 * count):
+    by_words = len(data) == 2 * count
+    if not 1 <= bits <= 16 or count < 2 or not (by_words or (bits <= 8 and len(data) == count + count % 2)):
         raise Unreadable("BAD_LUT")
-    values = np.frombuffer(data, dtype=f"{order}u2").astype("<u2")
-    values = values if len(data) == 2 * count else values.view(np.uint8)[:count].astype(np.uint16)
-    return Lut(values, first, max((1 << bits) - 1, int(values.max())))
+    words = np.frombuffer(data, dtype=f"{order}u2").astype("<u2")
+    values = (words if by_words else words.view(np.uint8)[:count]).astype(np.float64)
+    top = max((1 << bits) - 1, values.max()) if unit else 1.0
+    return lambda x: values[np.clip(np.rint(x) - first, 0, count - 1).astype(np.intp)] / top
 
 
 def to_gray(pixels: NDArray[Any], display: Display) -> Gray:
@@ -132,39 +111,26 @@ def to_gray(pixels: NDArray[Any], display: Display) -> Gray:
     lowest, highest = int(pixels.min()), int(pixels.max())
     if lowest == highest:
         raise Unreadable("CONSTANT")
-    line = _line(pixels, display)
+    window, line = (display.window, display.line) if display.window else _robust_window(pixels, display)
     if line:
         scale, offset = line
         return windowed(pixels, *((-scale, 1 - offset) if display.invert else (scale, offset)))
     # Through a table over all stored values: cheaper than computing every pixel.
-    table = _curve(np.arange(lowest, highest + 1, dtype=np.float64), pixels, display).astype(np.float32)
+    gray = window(display.rescale(np.arange(lowest, highest + 1, dtype=np.float64)))
+    table = (1 - gray if display.invert else gray).astype(np.float32)
     values = np.take(table, pixels if lowest == 0 else pixels.astype(np.int32) - lowest)
     if values.max() - values.min() < FAINTEST:
         raise Unreadable("CONSTANT")
     return Gray(values)
 
 
-def _line(pixels: NDArray[Any], display: Display) -> tuple[float, float] | None:
-    """Rescaling and window (or robust range) as one scale and offset on stored values, where they are straight."""
-    if display.modality or isinstance(display.voi, Lut):
-        return None
-    if display.voi:
-        line = display.voi.line()
-        return line and (line[0] * display.slope, line[0] * display.intercept + line[1])
+def _robust_window(pixels: NDArray[Any], display: Display) -> tuple[Curve, Line | None]:
+    """A window from the pixels, where the header has none."""
     low, high = robust_range(pixels, display.padding)
-    return (-1 / (high - low), high / (high - low)) if display.slope < 0 else (1 / (high - low), -low / (high - low))
-
-
-def _curve(stored: Floats, pixels: NDArray[Any], display: Display) -> Floats:
-    """The gray value in [0, 1] of each stored value; `pixels` sets the scale where no window is given."""
-    x = display.rescaled(stored)
-    if isinstance(display.voi, Lut):
-        y = display.voi(x) / display.voi.top
-    elif display.voi:
-        y = display.voi.curve(x)
-    else:
-        black, white = sorted(display.rescaled(np.array(robust_range(pixels, display.padding))))
-        if black == white:
-            raise Unreadable("CONSTANT")
-        y = np.clip((x - black) / (white - black), 0, 1)
-    return 1 - y if display.invert else y
+    black, white = sorted(display.rescale(np.array([low, high])))
+    if black == white:
+        raise Unreadable("CONSTANT")
+    line = None if display.slope is None else (1 / (high - low), -low / (high - low))
+    if display.slope is not None and display.slope < 0:
+        line = -1 / (high - low), high / (high - low)
+    return lambda x: np.clip((x - black) / (white - black), 0, 1), line

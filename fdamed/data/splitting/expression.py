@@ -89,7 +89,7 @@ def _compared(
         kind = "numbers" if _numeric(columns[0]) else "text"
         raise FdamedError(f"`{columns[0].name}` holds {kind} and is compared with something else", where, FIX)
     found = pd.Series(COMPARISONS[type(comparison)](a, b)).astype("boolean").fillna(False).to_numpy(dtype=bool)
-    return np.logical_and.reduce([found, *(c.notna() for c in columns)])
+    return found & np.all([c.notna() for c in columns], axis=0)
 
 
 def _numeric(operand: Any) -> bool:
@@ -103,11 +103,11 @@ def _operand(node: ast.expr, frame: pd.DataFrame, where: str) -> pd.Series | str
             if name in KNOWN:
                 return frame[name]
             raise FdamedError(f"unknown column `{name}`{nearest(name, KNOWN)}", where, FIX)
-        case ast.Subscript(ast.Name("label"), ast.Constant(name)):
+        case ast.Subscript(ast.Name("label"), ast.Constant(value)):
             labels = [c.removeprefix(LABEL) for c in label_columns(frame)]
-            if name in labels:
-                return frame[f"{LABEL}{name}"]
-            what = f"unknown label `{name}`{nearest(str(name), labels)}"
+            if value in labels:
+                return frame[LABEL + str(value)]
+            what = f"unknown label `{value!r}`{nearest(str(value), labels)}"
             raise FdamedError(what, where, f"The labels are: {', '.join(labels)}.")
         case ast.UnaryOp(ast.USub(), ast.Constant(int(value) | float(value))):
             return -value
