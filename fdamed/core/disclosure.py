@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 LOCAL = "(kept local)"
@@ -23,12 +23,6 @@ def hides(n: int, positives: int | None, smallest: int) -> bool:
     if positives is None:
         return small(n, smallest)
     return small(n, smallest) or small(positives, smallest) or small(n - positives, smallest)
-
-
-def counts(cells: Sequence[int], smallest: int) -> list[int | None]:
-    """The cells and their total, None if suppressed; the total as well if it would reveal a suppressed cell."""
-    shown: list[int | None] = [None if small(c, smallest) else c for c in cells]
-    return [*shown, None if None in shown else sum(cells)]
 
 
 def vague(count: int, smallest: int) -> str:

@@ -6,8 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,24 +39,22 @@ def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
     path = Path(path)
     with room_for(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        draft = Path(name)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             yield draft
-            with open(draft, "rb+") as f:
-                os.fsync(f.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            draft.chmod(0o666 & ~umask)
+            _sync(draft, os.O_RDWR)
             draft.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _sync(path.parent, os.O_RDONLY)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sweep(folder: Path, name: str = "*") -> None:

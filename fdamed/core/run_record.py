@@ -16,6 +16,7 @@ from fdamed.core.errors import FdamedError
 Row = dict[str, Any]
 """One line of a .jsonl file."""
 SERVER = "server"
+AGAIN = "Delete the run's folder and start again; the run is trained anew."
 CONTENT = ("run.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "done")
 
 
@@ -82,27 +83,24 @@ def read(folder: Path) -> Record | None:
     """The run of a folder `.../{run}/{target}/{seed}`; None while it is not finished."""
     if not (folder / "done").is_file():
         return None
-    facts = _object(folder / "run.json")
-    named = (str(facts.get("run")), str(facts.get("target")), str(facts.get("seed")))
-    if named != folder.parts[-3:] or not {"study", "method", "rounds"} <= facts.keys():
+    facts = _json(folder / "run.json")
+    run, target, seed = (str(facts.get(key)) for key in ("run", "target", "seed"))
+    if (run, target, seed) != folder.parts[-3:] or not {"study", "method", "rounds"} <= facts.keys():
         raise FdamedError(
-            "run.json does not belong to this folder, or lacks its study, method or rounds",
-            _short(folder),
-            "Delete the folder and start again; the run is trained anew.",
+            "run.json does not belong to this folder, or lacks its study, method or rounds", _short(folder), AGAIN
         )
     sent, traffic = _ledger(folder / "ledger.jsonl")
-    scores = {p.stem: _object(p) for p in sorted((folder / "scores").glob("*.json"))}
     return Record(
-        run=named[0],
-        target=named[1],
-        seed=int(named[2]),
+        run=run,
+        target=target,
+        seed=int(seed),
         method=str(facts["method"]),
         facts=facts,
-        rounds=tuple(_lines(folder / "metrics.jsonl")),
-        timing=tuple(_lines(folder / "timing.jsonl")),
+        rounds=tuple(_json(folder / "metrics.jsonl")),
+        timing=tuple(_json(folder / "timing.jsonl")),
         sent=sent,
         traffic=traffic,
-        scores=scores,
+        scores={p.stem: _json(p) for p in sorted((folder / "scores").glob("*.json"))},
         weights=(folder / "done").read_text(encoding="utf-8").strip(),
         digest=_digest(folder),
     )
@@ -126,7 +124,7 @@ def study(runs: Path, keys: Iterable[Key]) -> tuple[list[Record], list[Key]]:
 
 def layers(folder: Path) -> list[Row]:
     """Lines `round, source, layer, cos` of a run that compares layers; read on demand, because there are many."""
-    return _lines(folder / "layers.jsonl") if (folder / "layers.jsonl").is_file() else []
+    return list(_json(folder / "layers.jsonl")) if (folder / "layers.jsonl").is_file() else []
 
 
 def millis(row: Row, end: bool = False) -> int:
@@ -138,7 +136,7 @@ def millis(row: Row, end: bool = False) -> int:
 def _ledger(path: Path) -> tuple[tuple[Sent, ...], dict[int, tuple[int, int]]]:
     sums: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     rounds: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for row in _lines(path):
+    for row in _json(path):
         size = int(row["bytes"])
         cell = sums[row["from"], row["to"], row["step"], row["kind"]]
         cell[0] += size
@@ -148,38 +146,15 @@ def _ledger(path: Path) -> tuple[tuple[Sent, ...], dict[int, tuple[int, int]]]:
     return sent, {r: (out, into) for r, (out, into) in sorted(rounds.items())}
 
 
-def _lines(path: Path) -> list[Row]:
-    text = _text(path)
+def _json(path: Path) -> Any:
+    """The content of a .json file, or the lines of a .jsonl file as a list."""
     try:
-        # One call for the whole file is four times faster than one a line.
-        rows = json.loads("[" + ",".join(line for line in text.splitlines() if line) + "]")
-    except json.JSONDecodeError:
-        raise _broken(path) from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise _broken(path)
-    return list(rows)
-
-
-def _object(path: Path) -> Row:
-    try:
-        content = json.loads(_text(path))
-    except json.JSONDecodeError:
-        raise _broken(path) from None
-    if not isinstance(content, dict):
-        raise _broken(path)
-    return content
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise _broken(path) from None
-
-
-def _broken(path: Path) -> FdamedError:
-    fix = "Delete the run's folder and start again; the run is trained anew."
-    return FdamedError("a file of a finished run is missing or cannot be read", _short(path), fix)
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":  # one call for the whole file is four times faster than one per line
+            text = "[" + ",".join(line for line in text.splitlines() if line) + "]"
+        return json.loads(text)
+    except (OSError, ValueError):
+        raise FdamedError("a file of a finished run is missing or cannot be read", _short(path), AGAIN) from None
 
 
 def _short(path: Path) -> str:

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from fdamed.core.disclosure import counts
 from fdamed.data.loader import classes_of
 from fdamed.evaluation.audit import by_group
 from fdamed.evaluation.protocol import SPLITS, sizes
@@ -31,22 +30,6 @@ def recoverable(equations: list[tuple[NDArray[np.float64], float]], unknowns: in
     rows = np.array([row for row, _ in equations])
     onto = np.linalg.pinv(rows) @ rows
     return [i for i in range(unknowns) if onto[i, i] > 1.0 - 1e-9]
-
-
-def test_no_small_count_is_shown_in_a_row_with_its_total_nor_follows_from_it() -> None:
-    rng = np.random.default_rng(0)
-    hidden = 0
-    for _ in range(TABLES):
-        cells = drawn(rng, int(rng.integers(2, 7)))
-        *shown, total = counts(cells.tolist(), SMALLEST)
-        units = np.eye(len(cells))
-        equations = [(units[i], float(c)) for i, c in enumerate(shown) if c is not None]
-        if total is not None:
-            equations.append((np.ones(len(cells)), float(total)))
-        assert not any(c is not None and 0 < c < SMALLEST for c in shown)
-        assert all(not 0 < cells[i] < SMALLEST for i in recoverable(equations, len(cells)))
-        hidden += sum(c is None for c in shown)
-    assert hidden > TABLES
 
 
 def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_sums_and_rates() -> None:
