@@ -21,8 +21,7 @@ from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.local_training import Trained, finite
 from fdamed.models.backbone import initialize_head
-from fdamed.models.flat import FlatModel
-from fdamed.ops.slices import head_place
+from fdamed.models.flat import FlatModel, head_place
 from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 

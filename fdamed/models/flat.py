@@ -1,14 +1,16 @@
 """A module as one contiguous float32 vector: the form in which models are sent, averaged and projected.
 
 Parameters come first, in the module's order, then float buffers (BatchNorm's running mean and variance). Integer
-buffers (`num_batches_tracked`) are not included: they change nothing while BatchNorm has a momentum (decision 0003).
+buffers (`num_batches_tracked`) change nothing and are not included (decision 0003).
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -67,35 +69,28 @@ class Layout:
 
 def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's parameters and float buffers."""
-    named: list[tuple[str, Tensor, str]] = [(n, p, "parameter") for n, p in module.named_parameters()]
-    named += [(n, b, "buffer") for n, b in module.named_buffers() if b.is_floating_point()]
-    segments, start = [], 0
-    for name, tensor, kind in named:
-        stop = start + tensor.numel()
-        segments.append(
-            Segment(name, tuple(tensor.shape), start, stop, "parameter" if kind == "parameter" else "buffer")
-        )
-        start = stop
+    parameters = dict(module.named_parameters())
+    buffers = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
+    segments: list[Segment] = []
+    for name, tensor in (parameters | buffers).items():
+        start = segments[-1].stop if segments else 0
+        kind: Literal["parameter", "buffer"] = "parameter" if name in parameters else "buffer"
+        segments.append(Segment(name, tuple(tensor.shape), start, start + tensor.numel(), kind))
     return Layout(tuple(segments))
 
 
 def view_of(vector: Tensor, segment: Segment) -> Tensor:
     """The segment with its own shape, as a view.
 
-    Convolution kernels stand in the vector as (out, height, width, in), which is PyTorch's channels_last: the vector
-    stays contiguous and the convolutions get the memory format that is fastest here. Small kernels (fewer than eight
-    outputs, or fewer than eight inputs that are not an image) stand as they are: decision 0005.
+    Convolution kernels are stored as (out, height, width, in), PyTorch's channels_last, which is fastest here. Small
+    ones (fewer than eight outputs, or fewer than eight inputs that are not an image) are stored as they are (0005).
     """
     piece = vector[segment.start : segment.stop]
-    if len(segment.shape) == 4 and not _small(segment.shape):
+    if len(segment.shape) == 4:
         out, into, height, width = segment.shape
-        return piece.view(out, height, width, into).permute(0, 3, 1, 2)
+        if out >= CHANNELS_LAST_FROM and not IMAGE_CHANNELS < into < CHANNELS_LAST_FROM:
+            return piece.view(out, height, width, into).permute(0, 3, 1, 2)
     return piece.view(segment.shape)
-
-
-def _small(kernel: tuple[int, ...]) -> bool:
-    """Whether a kernel (out, in, height, width) must stay as it is; one to three inputs are an image, which is safe."""
-    return kernel[0] < CHANNELS_LAST_FROM or IMAGE_CHANNELS < kernel[1] < CHANNELS_LAST_FROM
 
 
 def named_tensors(vector: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -112,6 +107,38 @@ def vector_from(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
             raise ValueError(f"{s.name} has shape {tuple(tensor.shape)}, not {s.shape}")
         view_of(vector, s).copy_(tensor)
     return vector
+
+
+def checksum(vector: Tensor) -> int:
+    """CRC-32 of a tensor's bytes, below 10^9: a number by which two hospitals see whether they hold the same."""
+    return zlib.crc32(vector.contiguous().numpy().data) % 10**9
+
+
+def head_place(layout: Layout) -> slice:
+    """Where the last layer, the module `head`, stands in the vector."""
+    parts = [s for s in layout if s.name.partition(".")[0] == "head"]
+    if not parts or any(a.stop != b.start for a, b in pairwise(parts)):
+        raise ValueError("this network has no part called `head` in one piece")
+    return slice(parts[0].start, parts[-1].stop)
+
+
+def head_of(x: Tensor, layout: Layout) -> Tensor:
+    """A copy of the last layer's numbers."""
+    return x[head_place(layout)].clone()
+
+
+def with_head(x: Tensor, head: Tensor, layout: Layout) -> Tensor:
+    """A copy of x with these numbers in its last layer."""
+    out = x.clone()
+    out[head_place(layout)] = head
+    return out
+
+
+def norm_pairs(layout: Layout) -> list[tuple[slice, slice]]:
+    """Where the running (mean, variance) of each BatchNorm stand among the buffers."""
+    at = {s.name: slice(s.start - layout.trainable, s.stop - layout.trainable) for s in layout}
+    means = [name for name in at if name.endswith("running_mean")]
+    return [(at[name], at[name.removesuffix("mean") + "var"]) for name in means]
 
 
 class FlatModel:

@@ -1,22 +1,20 @@
 """Random Fourier features of the Gaussian kernel, and the distance of two mean embeddings seen through an aligner.
 
 k(x, y) = exp(-|x - y|^2 / (2 sigma^2)) is the mean over w ~ N(0, I / sigma^2) of cos(w.(x - y)) (paper, Definition 1).
-N counts frequencies: the feature of a sample has 2 N numbers, cosines first, and its length is exactly 1.
+N counts frequencies: the feature of a sample has 2 N numbers, cosines first, and its norm is exactly 1.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 
 import torch
 from torch import Tensor
 
 from fdamed.core.rng import Stream
 
-GUARD = 1e-5
-"""Added to a length before it divides: a zero vector stays zero."""
-LARGEST_CHECKSUM = 10**9
+EPSILON = 1e-5
+"""Added to a norm before it divides: a zero vector stays zero."""
 
 
 def frequencies(rng: Stream, count: int, width: int, sigma: float) -> Tensor:
@@ -24,14 +22,9 @@ def frequencies(rng: Stream, count: int, width: int, sigma: float) -> Tensor:
     return torch.randn(count, width, generator=rng.torch).div_(sigma)
 
 
-def checksum(omega: Tensor) -> int:
-    """A number below 10^9 by which clients see whether they drew the same Omega."""
-    return zlib.crc32(omega.contiguous().numpy().data) % LARGEST_CHECKSUM
-
-
 def unit(x: Tensor) -> Tensor:
-    """Each row of (B, p) over its length."""
-    scaled: Tensor = x / (torch.linalg.vector_norm(x, dim=1, keepdim=True) + GUARD)
+    """Each row of (B, p) divided by its norm."""
+    scaled: Tensor = x / (torch.linalg.vector_norm(x, dim=1, keepdim=True) + EPSILON)
     return scaled
 
 
@@ -48,4 +41,4 @@ def aligned_distance(w: Tensor, gaps: Tensor, normalize: bool) -> Tensor:
     orthonormal columns, the identity among them, is the same in both.
     """
     seen = (gaps @ w.t()).square().sum(1).mean()
-    return seen * (len(w) / (w.square().sum() + GUARD**2)) if normalize else seen
+    return seen * (len(w) / (w.square().sum() + EPSILON**2)) if normalize else seen

@@ -29,8 +29,8 @@ from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, begin, learn, t
 from fdamed.methods.fedrf_tca.method import FedRfTca
 from fdamed.methods.fedrf_tca.model import Alignment, Parts, hard_vote
 from fdamed.methods.fedrf_tca.participation import averaging, due, subset, voting
-from fdamed.models.flat import FlatModel
-from fdamed.ops.random_features import aligned_distance, checksum, fourier_features, frequencies, unit
+from fdamed.models.flat import FlatModel, checksum
+from fdamed.ops.random_features import aligned_distance, fourier_features, frequencies, unit
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.personalized_models import kept_model, own_path
 from fdamed.pipeline.selection import StudyRun

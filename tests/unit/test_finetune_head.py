@@ -12,7 +12,7 @@ from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.finetune_phase import FinetuneHead, FinetuneWhole, Handover, finetune_head, finetune_whole
 from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
-from fdamed.ops.slices import head_of, head_place
+from fdamed.models.flat import head_of, head_place
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of

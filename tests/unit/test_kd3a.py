@@ -23,9 +23,8 @@ from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.kd3a.client import SourceTask, Teachers, distill, receive_model, train_source
 from fdamed.methods.kd3a.method import KD3A, State
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import FlatModel, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, mixed, outputs
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of

@@ -34,8 +34,8 @@ from fdamed.methods._shared.local_training import move_locally
 from fdamed.methods.fada.attention import Candidate, Uncalibrated, attention, feature_spread, recalibrate
 from fdamed.methods.fada.client import Adapt, adapt, discriminator_width
 from fdamed.models.adversarial import Discriminator, count, half
+from fdamed.models.flat import with_head
 from fdamed.ops.aggregation import mean
-from fdamed.ops.slices import with_head
 
 
 @message

@@ -22,8 +22,8 @@ from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, 
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fedrf_tca.model import Alignment, Parts, still
 from fdamed.models.adversarial import count, flat_part, shape_of
-from fdamed.models.flat import FlatModel, Layout
-from fdamed.ops.random_features import checksum, fourier_features, frequencies, unit
+from fdamed.models.flat import FlatModel, Layout, checksum
+from fdamed.ops.random_features import fourier_features, frequencies, unit
 
 
 @message

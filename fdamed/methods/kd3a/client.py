@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from typing import cast
 
 import torch
@@ -17,8 +16,8 @@ from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import Trained, finite, train_locally
 from fdamed.methods.kd3a import consensus
 from fdamed.models.backbone import initialize
+from fdamed.models.flat import checksum, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.ops.slices import head_of, norm_pairs, with_head
 from fdamed.training.distillation import Distillation, distil, outputs
 from fdamed.training.local import held
 
@@ -39,9 +38,9 @@ class SourceTask:
 
 @message
 class Checksum:
-    """CRC-32 of the model that the target should remember."""
+    """Of the model that the target should remember."""
 
-    crc32: Count
+    checksum: Count
 
 
 @message
@@ -96,7 +95,7 @@ def _first_head(client: Client) -> Tensor:
 @step("kd3a.report_state")
 def report_state(client: Client, ask: Checksum) -> Confirmation:
     """Whether the target remembers the model of this checksum."""
-    return Confirmation(yes=int("kd3a.h" in client.memory and checksum(client.memory["kd3a.h"]) == ask.crc32))
+    return Confirmation(yes=int("kd3a.h" in client.memory and checksum(client.memory["kd3a.h"]) == ask.checksum))
 
 
 @step("kd3a.receive_model")
@@ -144,8 +143,3 @@ def distill(client: Client, ask: Teachers) -> Average:
         h = with_head(h, head_of(student, layout), layout)
     client.memory["kd3a.h"] = h.clone()
     return Average(x=h, alpha=alpha, passed=passed, loss=finite(client, d.loss), steps=d.steps, skipped=d.skipped)
-
-
-def checksum(x: Tensor) -> int:
-    """CRC-32 of a model's bytes."""
-    return zlib.crc32(x.contiguous().numpy().data)

@@ -35,14 +35,13 @@ from fdamed.methods.kd3a.client import (
     Checksum,
     SourceTask,
     Teachers,
-    checksum,
     distill,
     receive_model,
     report_state,
     train_source,
 )
+from fdamed.models.flat import checksum, head_of, with_head
 from fdamed.ops.aggregation import stacked
-from fdamed.ops.slices import head_of, with_head
 
 NONE = -1.0
 """Weight of a source that has not had one yet."""
@@ -82,7 +81,7 @@ class KD3A(Method[State]):
         gate = self.gate_begin + (self.gate_end - self.gate_begin) * progress
         own_head = self.heads == "local" and self.variant == "official"
         # The target averaged h and remembers it, unless this is its first round or its answer was lost.
-        if not server.ask(server.target, report_state, Checksum(crc32=checksum(state.x))).yes:
+        if not server.ask(server.target, report_state, Checksum(checksum=checksum(state.x))).yes:
             server.ask(server.target, receive_model, Model(x=state.x))
         no_head = torch.zeros_like(head_of(state.x, server.layout))
         x = with_head(state.x, no_head, server.layout) if own_head else state.x
