@@ -36,7 +36,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "fedgtst": [{"watch": 1}, {"cap": 0.5}],
     "fediir": [{"watch": 1}, {"weight": 1.0}],
     "fedprox": [{"mu": 1.0}, {"stragglers": 0.5}],
-    "fedrf_tca": [{"T_C": 20}, {"noise": 0.1}, {"local_steps": 2}],
+    "fedrf_tca": [{"T_C": 20}, {"local_steps": 2}],
     "fedsr": [{"local_steps": 2}],
     "gp": [{"beta": 0.25}],
     "kd3a": [{"lr_end": 0.005}],

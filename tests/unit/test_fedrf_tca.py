@@ -25,10 +25,10 @@ from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import Batch, training_features
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedrf_tca.client import Begin, Call, Lesson, begin, learn, tell
+from fdamed.methods.fedrf_tca.client import Begin, MeanRequest, Train, begin, send_mean, train
 from fdamed.methods.fedrf_tca.method import FedRfTca
-from fdamed.methods.fedrf_tca.model import Alignment, Parts, hard_vote
-from fdamed.methods.fedrf_tca.participation import averaging, due, subset, voting
+from fdamed.methods.fedrf_tca.model import Losses, Parts, hard_vote
+from fdamed.methods.fedrf_tca.participation import classifiers_due, draw_senders, subset
 from fdamed.models.flat import FlatModel, checksum
 from fdamed.ops.random_features import aligned_distance, fourier_features, frequencies, unit
 from fdamed.pipeline.paths import Places
@@ -59,16 +59,16 @@ def rounds(method: FedRfTca, server, count: int, of: int = 9, theta=None):
     return state
 
 
-def begun(name: str, smallest: int = 0, **recipe):
+def begun(name: str, **recipe):
     """A hospital that has drawn Omega and its first extractor."""
     site = hospitals.hospital(name, labels=False)
     site.recipe = site.recipe.model_copy(update=recipe)
-    answer(site, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=smallest))
+    answer(site, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0))
     return site
 
 
 def call(**changes):
-    return Call(**({"frequencies": N, "smallest": 0, "frozen": 0, "noise": 0.0, "whole": 0} | changes))
+    return MeanRequest(**({"frequencies": N, "frozen": 0, "whole": 0} | changes))
 
 
 def lesson(others, **changes):
@@ -82,7 +82,7 @@ def lesson(others, **changes):
         "normalize": 1,
         "steps": 1,
     }
-    return Lesson(others=others, **(fields | {"send_w": 1, "send_c": 1} | changes))
+    return Train(others=others, **(fields | {"send_w": 1, "send_c": 1} | changes))
 
 
 # --- random features --------------------------------------------------------------------------------------------------
@@ -178,47 +178,41 @@ def few(images: int, batch: int, policy: int):
     return site
 
 
-def start(smallest: int) -> Begin:
-    return Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=smallest)
+START = Begin(x=hospitals.theta(), frequencies=N, sigma=1.0)
 
 
 @pytest.mark.parametrize(
-    "images, batch, policy, asked, refused",
-    [(15, 16, 16, 0, True), (40, 15, 16, 0, True), (16, 16, 16, 0, False), (15, 16, 8, 16, True), (8, 8, 8, 1, False)],
+    "images, batch, policy, refused",
+    [(15, 16, 16, True), (40, 15, 16, True), (16, 16, 16, False), (8, 8, 8, False)],
 )
-def test_a_hospital_refuses_means_over_few_images_and_a_server_can_only_ask_for_more(
-    images, batch, policy, asked, refused
-) -> None:
+def test_a_hospital_refuses_means_over_few_images(images, batch, policy, refused) -> None:
     site = few(images, batch, policy)
-    assert asked < policy or asked > images
     if not refused:
-        assert answer(site, begin, 1, 0, start(asked)).n == images
+        assert answer(site, begin, 1, 0, START).n == images
         return
-    whose = "the method's smallest_batch" if asked > policy else "its privacy.smallest_batch"
-    for step, ask in ((begin, start(asked)), (tell, call(smallest=asked))):
+    for step, ask in ((begin, START), (send_mean, call())):
         with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
             answer(site, step, 1, 0, ask)
-        assert "north" in error.value.where and whose in error.value.what
+        assert "north" in error.value.where and "its privacy.smallest_batch" in error.value.what
         assert "privacy.smallest_batch" in error.value.fix and not site.memory
 
 
 def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_no_message_where_not() -> None:
     """Ω has more rows than features: phases of one image give its unit feature exactly."""
     site = few(1, 2, 1)
-    answer(site, begin, 1, 0, replace(start(0), frequencies=200))
+    answer(site, begin, 1, 0, replace(START, frequencies=200))
     site.model.load(hospitals.theta())
     site.model.module.hidden.bias.data += 1.0  # awake
     site.memory["fedrf.g"] = site.model.read()
-    message = answer(site, tell, 1, 0, call()).x
+    message = answer(site, send_mean, 1, 0, call()).x
     site.model.load(site.memory["fedrf.g"])
     f = unit(training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0))[0]
     found = inverted(message.double(), site.memory["fedrf.omega"].double())
     assert float(f.norm()) == pytest.approx(1.0, abs=1e-3)
     assert torch.allclose(found.float(), f, atol=1e-4)
     site.smallest_batch = 16
-    for server in (0, 1, -1):
-        with pytest.raises(FdamedError, match="fewer than 16"):
-            answer(site, tell, 1, 0, call(smallest=max(0, server)))
+    with pytest.raises(FdamedError, match="fewer than 16"):
+        answer(site, send_mean, 1, 0, call())
 
 
 def test_a_run_with_too_few_images_stops_before_a_mean_leaves() -> None:
@@ -244,7 +238,7 @@ def test_the_size_of_a_random_subset_is_uniform_from_nobody_to_everybody() -> No
 
 def test_settings_lose_the_messages_that_their_tables_lose() -> None:
     drawn = {
-        s: [averaging(s, ALL, stream(1, i)) for i in range(300)]
+        s: [draw_senders(s, ALL, 1, stream(1, i)) for i in range(300)]
         for s in ("I", "II", "III", "msg-I", "msg-II", "msg-III")
     }
     assert all(r.means == r.w == r.c == ALL for r in drawn["I"])
@@ -258,7 +252,8 @@ def test_settings_lose_the_messages_that_their_tables_lose() -> None:
 
 def test_votes_take_messages_in_order_or_at_random_as_in_table_xv() -> None:
     drawn = {
-        s: [voting(s, ALL, i, stream(1, i)) for i in range(1, 200)] for s in ("IV", "V", "vote-B", "vote-C", "vote-D")
+        s: [draw_senders(s, ALL, i, stream(1, i)) for i in range(1, 200)]
+        for s in ("IV", "V", "vote-B", "vote-C", "vote-D")
     }
     assert all(r.means == r.w == ALL for r in drawn["IV"])
     assert [r.means for r in drawn["vote-B"][:4]] == [("a",), ("b",), ("c",), ("a",)]
@@ -270,10 +265,10 @@ def test_votes_take_messages_in_order_or_at_random_as_in_table_xv() -> None:
 
 
 def test_classifiers_are_averaged_every_t_c_batches() -> None:
-    assert [r for r in range(1, 16) if due("III", 0, 10, r)] == [5, 10, 15]
-    assert [r for r in range(1, 101) if due("msg-I", 0, 1, r)] == [50, 100]
-    assert all(due(s, 0, 10, r) for s in ("I", "II") for r in range(1, 9))
-    assert [r for r in range(1, 8) if due("I", 15, 10, r)] == [2, 3, 5, 6]
+    assert [r for r in range(1, 16) if classifiers_due("III", 0, 10, r)] == [5, 10, 15]
+    assert [r for r in range(1, 101) if classifiers_due("msg-I", 0, 1, r)] == [50, 100]
+    assert all(classifiers_due(s, 0, 10, r) for s in ("I", "II") for r in range(1, 9))
+    assert [r for r in range(1, 8) if classifiers_due("I", 15, 10, r)] == [2, 3, 5, 6]
 
 
 def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -> None:
@@ -297,7 +292,7 @@ def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -
 def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
     for name, sign in (("north", 1.0), ("target", -1.0)):
         site = begun(name, batch=64)
-        told = answer(site, tell, 1, 0, call()).x
+        told = answer(site, send_mean, 1, 0, call()).x
         site.model.load(hospitals.theta())
         f = training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
         by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), site.memory["fedrf.omega"]).mean(0)
@@ -307,13 +302,13 @@ def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negat
 
 def test_equal_batches_under_equal_extractors_are_no_distance_apart() -> None:
     target = begun("target")
-    m_t = answer(target, tell, 1, 0, call()).x
-    assert answer(target, learn, 1, 0, lesson(-m_t[None])).apart == pytest.approx(0.0, abs=1e-12)
+    m_t = answer(target, send_mean, 1, 0, call()).x
+    assert answer(target, train, 1, 0, lesson(-m_t[None])).distance == pytest.approx(0.0, abs=1e-12)
     target = begun("target")
     three = torch.stack([-m_t] * 3)  # the released code's sum of messages would not vanish
-    assert answer(target, learn, 1, 0, lesson(three)).apart == pytest.approx(0.0, abs=1e-12)
+    assert answer(target, train, 1, 0, lesson(three)).distance == pytest.approx(0.0, abs=1e-12)
     target = begun("target")
-    assert answer(target, learn, 1, 0, lesson(m_t[None])).apart > 0.1
+    assert answer(target, train, 1, 0, lesson(m_t[None])).distance > 0.1
 
 
 def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_others_held_constant() -> None:
@@ -324,7 +319,7 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
     labels = torch.arange(9) % 2
     for y in (labels, None):
         for normalize in (True, False):
-            losses = Alignment(
+            losses = Losses(
                 SimpleNamespace(auxiliary_losses=lambda f, b: 0.0),
                 SimpleNamespace(module=parts),
                 omega,
@@ -333,28 +328,20 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
                 normalize,
             )
             batch = Batch(x, y, {}, Stream(0))
-            assert torch.autograd.gradcheck(lambda g, a=losses, b=batch: a.aligned(x @ g, b), (g,))
-    both = Alignment(losses.local, losses.parts, omega, others, 0.7, True)
+            assert torch.autograd.gradcheck(lambda g, a=losses, b=batch: a(x @ g, b), (g,))
+    both, task = (Losses(losses.local, losses.parts, omega, others, 0.7, True, aligned=a) for a in (True, False))
     source = Batch(x, labels, {}, Stream(0))
-    value = float(both.aligned(x @ g, source).detach())
-    assert value == pytest.approx(float(both.task(x @ g, source).detach()) + 0.7 * both.apart)
-
-
-def test_noise_is_scaled_by_what_one_image_can_move() -> None:
-    site = begun("north", batch=8)
-    clean = answer(site, tell, 1, 0, call()).x
-    draws = torch.stack([answer(site, tell, 1, i, call(noise=3.0)).x for i in range(200)])
-    assert float((draws - clean).std()) == pytest.approx(3.0 * 2 / 8, rel=0.05)
-    assert torch.allclose(draws.mean(0), clean, atol=0.25)
+    value = float(both(x @ g, source).detach())
+    assert value == pytest.approx(float(task(x @ g, source).detach()) + 0.7 * both.distance)
 
 
 def test_a_source_goes_through_its_images_and_goes_on_with_its_optimizer() -> None:
     """Two questions of one batch are one question of two."""
     others = torch.zeros(1, 2 * N)
     once, twice = begun("north"), begun("north")
-    answer(once, learn, 1, 0, lesson(others, steps=2))
-    answer(twice, learn, 1, 0, lesson(others))
-    answer(twice, learn, 2, 0, lesson(others))
+    answer(once, train, 1, 0, lesson(others, steps=2))
+    answer(twice, train, 1, 0, lesson(others))
+    answer(twice, train, 2, 0, lesson(others))
     assert once.memory.keys() == twice.memory.keys()
     assert all(torch.equal(once.memory[k], twice.memory[k]) for k in once.memory)
     assert int(once.memory["fedrf.step"]) == 2
@@ -392,7 +379,7 @@ def test_a_layer_that_the_network_does_not_have_is_an_error() -> None:
 def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anything_is_told() -> None:
     first, second, third = begun("north"), begun("target"), hospitals.hospital("east")
     third.seed = 6
-    other = answer(third, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0, smallest=2))
+    other = answer(third, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0))
     assert torch.equal(first.memory["fedrf.omega"], second.memory["fedrf.omega"])
     assert other.omega != checksum(first.memory["fedrf.omega"])
     server = federation(east=6)
@@ -478,7 +465,7 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
     sites = {n: begun(n) for n in ("north", "east", "south")}
     for number in (1, 2):
         none = torch.empty(0, 2 * N)
-        replies = [answer(s, learn, number, 0, lesson(none, aligned=0, steps=2)) for s in sites.values()]
+        replies = [answer(s, train, number, 0, lesson(none, aligned=0, steps=2)) for s in sites.values()]
         w, c = (torch.stack([getattr(r, part) for r in replies]).mean(0) for part in ("x", "c"))
         for s in sites.values():
             s.memory |= {"fedrf.w": w, "fedrf.c": c}
@@ -504,7 +491,7 @@ def test_only_members_and_the_target_are_given_the_average(monkeypatch) -> None:
     assert torch.equal(memory["east"]["fedrf.c"], state.c) and torch.equal(memory["target"]["fedrf.c"], state.c)
     for name in ("north", "south"):
         alone = begun(name)
-        own = answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+        own = answer(alone, train, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
         assert torch.equal(memory[name]["fedrf.w"], own.x) and torch.equal(memory[name]["fedrf.c"], own.c)
 
 
@@ -516,7 +503,7 @@ def test_an_empty_subset_leaves_aligner_and_classifier_and_the_sources_learn_the
     assert "fedrf.w" not in clients_of(server)["target"].memory
     assert torch.equal(clients_of(server)["target"].memory["fedrf.g"], hospitals.theta())
     alone = begun("north")
-    answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+    answer(alone, train, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
     assert torch.equal(clients_of(server)["north"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
@@ -536,7 +523,7 @@ def test_a_source_whose_mean_is_lost_is_not_a_member_but_still_learns() -> None:
     server = lossy(federation(), lambda client, step: client == "east" and step == "send_mean")
     rounds(FedRfTca(**SMALL), server, 1)
     alone = begun("east")
-    answer(alone, learn, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
+    answer(alone, train, 1, 0, lesson(torch.zeros(1, 2 * N), aligned=0, steps=2))
     assert torch.equal(clients_of(server)["east"].memory["fedrf.g"], alone.memory["fedrf.g"])
 
 
@@ -550,7 +537,7 @@ def test_without_the_target_the_sources_average_among_themselves_and_it_keeps_wh
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
-        if step is learn:
+        if step is train:
             sent[client] = reply.x.clone()
         return reply
 
@@ -599,7 +586,7 @@ def test_one_source_averages_with_the_target_alone() -> None:
 
     def watched(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
-        if step is learn:
+        if step is train:
             sent[client] = reply.x.clone()
         return reply
 
@@ -615,7 +602,7 @@ def test_with_norm_checks_an_aligner_that_dwarfs_the_others_is_rejected() -> Non
 
     def swollen(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
-        if client == "east" and step is learn:
+        if client == "east" and step is train:
             reply.x.mul_(1e6)
         return reply
 
@@ -730,17 +717,14 @@ def test_no_weights_need_to_be_released() -> None:
     assert torch.isfinite(run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
 
 
-def test_a_mean_over_an_epoch_is_the_mean_over_its_batches_and_its_noise_is_smaller() -> None:
+def test_a_mean_over_an_epoch_is_the_mean_over_its_batches() -> None:
     site = begun("north")  # 14 images, batches of 4: three whole ones
-    whole = answer(site, tell, 1, 0, call(whole=1)).x
+    whole = answer(site, send_mean, 1, 0, call(whole=1)).x
     each = []
     for number in range(3):
         site.memory["fedrf.step"] = torch.tensor([number])
-        each.append(answer(site, tell, 1, 0, call()).x)
+        each.append(answer(site, send_mean, 1, 0, call()).x)
     assert torch.allclose(whole, torch.stack(each).mean(0), atol=1e-6)
-    site.memory["fedrf.step"] = torch.tensor([0])
-    draws = torch.stack([answer(site, tell, 1, i, call(noise=3.0, whole=1)).x for i in range(200)])
-    assert float((draws - whole).std()) == pytest.approx(3.0 * 2 / 12, rel=0.05)
 
 
 def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -> None:
@@ -748,7 +732,7 @@ def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -
     for pace in (0.0, 0.1, 1.0):
         site = begun("target")
         before = _first_aligner(site)
-        answer(site, learn, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
+        answer(site, train, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
         ways = (site.memory["fedrf.w"] - before, (site.memory["fedrf.g"] - hospitals.theta())[:100])
         moved[pace] = tuple(float(way.norm()) for way in ways)
     assert moved[0.0] == (0.0, 0.0)

@@ -53,6 +53,8 @@ class Ready:
 
 @message
 class BatchNumber:
+    """Which batch; at the end, how many pairs of batches there were."""
+
     number: Count
 
 
@@ -72,11 +74,6 @@ class Gradients:
 @message
 class Loss:
     loss: Scalar
-
-
-@message
-class End:
-    pass
 
 
 @message
@@ -132,7 +129,7 @@ def receive_gradients(client: Client, ask: Gradients) -> Loss:
 
 
 @step("feature_exchange.end")
-def end(client: Client, ask: End) -> Ended:
+def end(client: Client, ask: BatchNumber) -> Ended:
     """The model after the round."""
     x, d = client.memory[X], client.memory.get(D, NOTHING)
     _forget(client)
@@ -193,8 +190,9 @@ def exchange(server: Server, ask: Start, critic: Critic) -> tuple[dict[str, Chan
     def change(r: Ended) -> Change:
         return Change(g=r.x - ask.x, d=r.d, n=r.n, loss=loss)
 
-    ends = server.ask_all(ready, end, End())
-    return {i: change(r) for i, r in ends.items()}, change(server.ask(server.target, end, End()))
+    last = BatchNumber(number=number)
+    ends = server.ask_all(ready, end, last)
+    return {i: change(r) for i, r in ends.items()}, change(server.ask(server.target, end, last))
 
 
 def aligned_by_exchange(server: Server, x: Tensor, pace: float, critic: Critic) -> Tensor | None:

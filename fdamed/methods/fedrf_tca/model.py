@@ -1,4 +1,4 @@
-"""A hospital's own model in FedRF-TCA and its losses: features, random features, aligner, a classifier or several."""
+"""A hospital's own model in FedRF-TCA and its losses: features, random features, aligner, one classifier or several."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fdamed.models.adversarial import count, shape_of
 from fdamed.models.flat import FlatModel, layout_of
 from fdamed.ops.random_features import aligned_distance, fourier_features, unit
 
-KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
-"""Server, frequencies, aligner, classifier: a hospital's own model, in its memory."""
+G, OMEGA, W, C = KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
+"""Extractor, frequencies, aligner, classifier: a hospital's own model, in its memory."""
 
 
 class Parts(nn.Module):
@@ -42,26 +42,38 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         f = self.network.features(x).float()  # type: ignore[operator]  # every network here has features
-        seen = unit(self.aligner(fourier_features(unit(f), self.omega)))
-        logits = torch.stack([c(seen) for c in self.classifiers])
+        aligned = unit(self.aligner(fourier_features(unit(f), self.omega)))
+        logits = torch.stack([c(aligned) for c in self.classifiers])
         return logits[0] if len(logits) == 1 else hard_vote(logits)
 
 
 def predictor(network: nn.Module, kept: Mapping[str, Tensor], components: int, width: int) -> Predictor:
-    """The model of a hospital that keeps these; the network is filled with its weights."""
-    classes = shape_of(layout_of(network)).classes
-    FlatModel(network).load(kept["fedrf.g"])
-    sizes = (len(kept["fedrf.omega"]), components, width, classes)
+    """The model of a hospital with this memory; the network gets its weights."""
+    sizes = (len(kept[OMEGA]), components, width, shape_of(layout_of(network)).classes)
+    FlatModel(network).load(kept[G])
     parts = []
-    for c in kept["fedrf.c"].view(-1, count(Parts(*sizes).classifier)):
+    for c in kept[C].view(-1, count(Parts(*sizes).classifier)):
         parts.append(Parts(*sizes))
-        FlatModel(parts[-1]).load(torch.cat([kept["fedrf.w"], c]))
-    return Predictor(network, kept["fedrf.omega"], parts)
+        FlatModel(parts[-1]).load(torch.cat([kept[W], c]))
+    return Predictor(network, kept[OMEGA], parts)
+
+
+def hard_vote(logits: Tensor) -> Tensor:
+    """(K, B, C) -> log scores (B, C): most votes first, then the larger summed log-probability, then the first class.
+
+    A score is the number of votes and half the probability under the mean log-probability: less than any vote.
+    """
+    votes = F.one_hot(logits.argmax(2), logits.shape[2]).sum(0)
+    opinion = F.softmax(F.log_softmax(logits, dim=2).mean(0), dim=1)
+    return torch.log((votes + 0.5 * opinion) / (len(logits) + 0.5))
 
 
 @dataclass
-class Alignment:
-    """The losses of one question, on features (B, d)."""
+class Losses:
+    """L_C at a source, and if `aligned` the distance to the other side's means, on features (B, d).
+
+    Eq. 12 at a source; Eq. 11, the mean over the sources' means, at the target.
+    """
 
     local: Local
     parts: FlatModel
@@ -69,35 +81,30 @@ class Alignment:
     others: Tensor
     weight: float
     normalize: bool
-    apart: float = 0.0
+    aligned: bool = True
+    distance: float = 0.0
+    """The sum of the distances of all batches."""
 
-    def task(self, f: Tensor, batch: Batch) -> Tensor:
-        """L_C alone."""
-        return self._task(f, self._seen(f), batch)
-
-    def aligned(self, f: Tensor, batch: Batch) -> Tensor:
-        """Eq. 12 at a source; Eq. 11, the mean over the sources that told, at the target."""
-        seen = self._seen(f)
-        source = batch.y is not None
-        own = seen.mean(0) if source else -seen.mean(0)
+    def __call__(self, f: Tensor, batch: Batch) -> Tensor:
+        features = fourier_features(unit(f), self.omega)
+        if not self.aligned:
+            return self._task(f, features, batch)
+        mean, weight = (features.mean(0), self.weight) if batch.y is not None else (-features.mean(0), 1.0)
         w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
-        distance = aligned_distance(w, own + self.others, self.normalize)
-        self.apart = float(distance.detach())
-        return self._task(f, seen, batch) + (self.weight if source else 1.0) * distance
+        distance = aligned_distance(w, mean + self.others, self.normalize)
+        self.distance += float(distance.detach())
+        return self._task(f, features, batch) + weight * distance
 
-    def _seen(self, f: Tensor) -> Tensor:
-        return fourier_features(unit(f), self.omega)
-
-    def _task(self, f: Tensor, seen: Tensor, batch: Batch) -> Tensor:
+    def _task(self, f: Tensor, features: Tensor, batch: Batch) -> Tensor:
         if batch.y is None:
             return f.sum() * 0.0
         module = self.parts.module
-        logits = module.classifier(unit(module.aligner(seen)))  # type: ignore[operator]
+        logits = module.classifier(unit(module.aligner(features)))  # type: ignore[operator]
         return F.cross_entropy(logits, batch.y) + self.local.auxiliary_losses(f, batch)
 
 
 @contextmanager
-def still(model: FlatModel, frozen: int) -> Iterator[None]:
+def frozen_layers(model: FlatModel, frozen: int) -> Iterator[None]:
     """The layers whose parameters all lie among the first `frozen` get no gradient and stay in evaluation mode."""
     ends = {s.name: s.stop for s in model.layout.parameters}
     layers: list[nn.Module] = []
@@ -114,13 +121,3 @@ def still(model: FlatModel, frozen: int) -> Iterator[None]:
         for layer in layers:
             del layer.train
             layer.requires_grad_(True)
-
-
-def hard_vote(logits: Tensor) -> Tensor:
-    """(K, B, C) -> log scores (B, C): most votes first, then the larger summed log-probability, then the first class.
-
-    A score is the number of votes and half the probability under the mean log-probability: less than any vote.
-    """
-    votes = F.one_hot(logits.argmax(2), logits.shape[2]).sum(0)
-    opinion = F.softmax(F.log_softmax(logits, dim=2).mean(0), dim=1)
-    return torch.log((votes + 0.5 * opinion) / (len(logits) + 0.5))
