@@ -1,7 +1,7 @@
 """Options that several commands share, and what they select.
 
-A command declares its arguments as plain data, `OPTIONS = {"--config": {}, "--seed": {"help": "..."}}`, so that the
-parser needs no import of the command. Its settings are added to those of the shared option with the same name.
+A command declares its arguments as plain data, `OPTIONS = {"--config": "", "--out": {"type": "path", ...}}`, so that
+the parser need not import it: the settings of argparse, or only a help text, added to those of a shared option.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,12 @@ SHARED: dict[str, dict[str, Any]] = {
 TYPES = {"int": int, "float": float, "path": Path}
 
 
-def add_options(parser: argparse.ArgumentParser, options: dict[str, dict[str, Any]]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Mapping[str, str | dict[str, Any]]) -> None:
     """Add the arguments of a command; `--variant` comes with `--config`."""
     set_by_workflow = os.environ.get("FDAMED_CONFIG")
     for name, own in options.items():
-        settings = SHARED.get(name, {}) | own
+        more = own if isinstance(own, dict) else {"help": own} if own else {}
+        settings = SHARED.get(name, {}) | more
         if "type" in settings:
             settings["type"] = TYPES[settings["type"]]
         if name == "--config" and set_by_workflow:

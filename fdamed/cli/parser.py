@@ -45,8 +45,8 @@ class Command:
     examples: tuple[str, ...]
     group: str
     order: int
-    options: dict[str, dict[str, Any]]
-    """Argument -> settings of argparse; the rest as in options.py."""
+    options: dict[str, str | dict[str, Any]]
+    """Argument -> its settings; see options.py."""
     private: bool
     """It reads tables and headers of patients: the text of an unexpected error may quote them."""
 
@@ -68,12 +68,14 @@ def _command(file: Path) -> Command:
     values = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     text, _, examples = (ast.get_docstring(tree) or "").partition("\n\nExamples:\n")
     summary, _, details = text.partition("\n\n")
+    group, order = ast.literal_eval(values["GROUP"])
     return Command(
         file.stem.replace("_", "-"),
         summary.rstrip("."),
         details,
         tuple(line.strip() for line in examples.splitlines()),
-        *ast.literal_eval(values["GROUP"]),
+        group,
+        order,
         ast.literal_eval(values["OPTIONS"]),
         "PRIVATE" in values,
     )

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
 OPTIONS = {
-    "--config": {},
+    "--config": "",
     "--target": {"required": False, "help": "default: every target of the study"},
     "--seed": {"required": False, "help": "starting weights and labeled images (default: the first seed)"},
-    "--threads": {},
-    "--json": {},
+    "--threads": "",
+    "--json": "",
 }
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 3
 PRIVATE = True
-OPTIONS = {"--config": {}, "--target": {"help": "the client whose images are embedded"}, "--threads": {}}
+OPTIONS = {"--config": "", "--target": "the client whose images are embedded", "--threads": ""}
 SPLITS = ("train", "adapt", "val", "test")
 Predictions = dict[str, dict[int, list["NDArray[Any]"]]]
 """Run -> seed -> predictions, one array for each attribute."""

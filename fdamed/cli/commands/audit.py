@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 2
 PRIVATE = True
-OPTIONS = {"--config": {}, "--target": {"help": "the hospital whose predictions are compared"}, "--json": {}}
+OPTIONS = {"--config": "", "--target": "the hospital whose predictions are compared", "--json": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from fdamed.pipeline.selection import check_known
 
 GROUP = "prepare", 7
 PRIVATE = True
-OPTIONS = {"--config": {}, "--client": {"help": "the client whose images are decoded"}, "--workers": {}}
+OPTIONS = {"--config": "", "--client": "the client whose images are decoded", "--workers": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

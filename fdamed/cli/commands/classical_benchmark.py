@@ -28,7 +28,7 @@ OPTIONS = {
         "default": "1nn",
         "help": "on the aligned features; mlp is that of paper 002",
     },
-    "--json": {},
+    "--json": "",
 }
 
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 GROUP = "prepare", 3
 PRIVATE = True
 OPTIONS = {
-    "--config": {},
+    "--config": "",
     "--cluster": {"action": "store_true", "help": "the study will run on SLURM: check sbatch, too"},
-    "--json": {},
+    "--json": "",
 }
 SAMPLE = 200
 """Files to open."""

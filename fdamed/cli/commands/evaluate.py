@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 GROUP = "run", 5
 OPTIONS = {
-    "--config": {},
-    "--run": {},
-    "--target": {},
+    "--config": "",
+    "--run": "",
+    "--target": "",
     "--seeds": {"type": "int", "nargs": "+", "required": True, "metavar": "SEED"},
-    "--client": {"help": "the client whose test split is used"},
-    "--threads": {},
+    "--client": "the client whose test split is used",
+    "--threads": "",
 }
 
 

@@ -28,7 +28,7 @@ OPTIONS = {
     "--seed": {"required": False},
     "--out": {"required": True, "type": "path", "metavar": "FOLDER", "help": "new or empty folder to write"},
     "--without-onnx": {"action": "store_true", "help": "only safetensors, for use with fdamed and torch"},
-    "--json": {},
+    "--json": "",
 }
 
 

@@ -16,12 +16,12 @@ from fdamed.pipeline.selection import check_known
 
 GROUP = "run", 3
 OPTIONS = {
-    "--config": {},
-    "--client": {"help": "the client whose images are embedded"},
+    "--config": "",
+    "--client": "the client whose images are embedded",
     "--backbone": {"default": "init", "metavar": "RUN", "help": "weights: init (default) or a finished run"},
-    "--target": {"help": "the target of that run"},
-    "--seed": {},
-    "--threads": {},
+    "--target": "the target of that run",
+    "--seed": "",
+    "--threads": "",
 }
 
 

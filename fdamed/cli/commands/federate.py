@@ -31,12 +31,12 @@ from fdamed.pipeline.selection import StudyRun
 
 GROUP = "run", 2
 OPTIONS = {
-    "--config": {},
+    "--config": "",
     "--run": {"required": False},
     "--target": {"required": False},
     "--seed": {"required": False},
     "--runs": {"nargs": "+", "metavar": "RUN/TARGET/SEED", "help": "several runs in this one process"},
-    "--threads": {},
+    "--threads": "",
 }
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fdamed.models.flat import FlatModel
 
 GROUP = "run", 4
-OPTIONS = {"--config": {}, "--run": {}, "--target": {}, "--seed": {}, "--threads": {}}
+OPTIONS = {"--config": "", "--run": "", "--target": "", "--seed": "", "--threads": ""}
 JUDGED = ("val", "test")
 
 

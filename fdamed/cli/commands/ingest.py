@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 GROUP = "prepare", 5
 PRIVATE = True
 OPTIONS = {
-    "--config": {},
+    "--config": "",
     "--tables-only": {"action": "store_true", "help": "index the tables without opening images"},
 }
 

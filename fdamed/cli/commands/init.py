@@ -17,7 +17,7 @@ from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 10
-OPTIONS = {"--config": {}, "--seed": {}}
+OPTIONS = {"--config": "", "--seed": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from fdamed.pipeline.paths import Places, clinical, rows_in
 log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 """Split -> role; a near-duplicate in two roles is a leak."""
 

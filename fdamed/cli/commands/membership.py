@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "analyze", 4
 PRIVATE = True
-OPTIONS = {"--config": {}, "--client": {"help": "the client whose patients are attacked"}, "--threads": {}}
+OPTIONS = {"--config": "", "--client": "the client whose patients are attacked", "--threads": ""}
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
 TRAINED = frozenset({"weights", "update", "features"})
 """Kinds that a client sends only if its images have been used."""

@@ -13,7 +13,7 @@ import json
 from fdamed.config.loader import catalog
 
 GROUP = "prepare", 1
-OPTIONS = {"--json": {}}
+OPTIONS = {"--json": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

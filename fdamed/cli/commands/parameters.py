@@ -12,7 +12,7 @@ import json
 from fdamed.cli.options import read_config
 
 GROUP = "prepare", 2
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

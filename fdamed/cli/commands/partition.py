@@ -21,7 +21,7 @@ from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 9
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 MANY, FEW = 50, 5
 """With more clients than MANY, the log names only FEW."""
 

@@ -14,7 +14,7 @@ from fdamed.pipeline.paths import clinical
 
 GROUP = "prepare", 4
 OPTIONS = {
-    "--config": {},
+    "--config": "",
     "--out": {"metavar": "ROOT", "help": "folder to write; default: data.root of the configuration"},
 }
 

@@ -36,13 +36,13 @@ OPTIONS = {
         "help": "files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
     },
     "--out": {"type": "path", "metavar": "FILE", "help": "write here instead of to standard output"},
-    "--json": {},
+    "--json": "",
     "--runtime": {
         "choices": ("auto", "onnxruntime", "torch"),
         "default": "auto",
         "help": "default: onnxruntime where it is installed",
     },
-    "--workers": {},
+    "--workers": "",
 }
 BATCH = 64
 

@@ -15,7 +15,7 @@ from fdamed.core.locks import locked
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 6
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GROUP = "prepare", 6
 PRIVATE = True
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, analysis_files, batches
 
 GROUP = "analyze", 1
-OPTIONS = {"--config": {}, "--json": {}}
+OPTIONS = {"--config": "", "--json": ""}
 STATES = {"done": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "pending": ""}
 """State of a run -> its color."""
 BATCHED = re.compile(r"run \d+ of \d+: ")

@@ -24,7 +24,7 @@ from fdamed.tracking.store import Store, place
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 5
-OPTIONS = {"--config": {}}
+OPTIONS = {"--config": ""}
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
 """Files of the study as a whole, if they exist."""
 WAIT = 300.0
