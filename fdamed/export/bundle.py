@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FORMAT = "fdamed model 1"
 ABOUT, ONNX, WEIGHTS = "model.json", "model.onnx", "model.safetensors"
-RUNTIMES = ("auto", "onnxruntime", "torch")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from fdamed.config.datasets import Benchmark, DataSet
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
+from fdamed.core.files import atomic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,11 @@ def rows_in(path: Path, made_by: str) -> pd.DataFrame:
         return pd.read_parquet(needed(path, made_by))
     except (ArrowInvalid, OSError):
         raise FdamedError("the file is damaged", str(path), f"Remove it and run `fdamed {made_by}` again.") from None
+
+
+def write_rows(path: Path, frame: pd.DataFrame) -> None:
+    with atomic(path) as draft:
+        frame.to_parquet(draft, index=False)
 
 
 def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:

@@ -67,7 +67,7 @@ def test_the_methods_are_listed_with_what_crosses_the_wire(capsys) -> None:
     assert {"fedavg", "finetune", "finetune_offline", "target_only", "oracle", "gp", "fedda", "fedgp"} <= set(listed)
     assert listed["fedavg"]["target_labels"] is False
     kinds = {k for step in listed["gp"]["wire"] for k in step["from_hospital"].values()}
-    assert kinds == {"weights", "update", "count", "scalar"}
+    assert kinds == {"update", "count", "scalar"}
 
 
 def test_the_methods_table_prints(capsys) -> None:

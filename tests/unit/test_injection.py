@@ -158,7 +158,7 @@ def test_lists_of_refused_and_alike_images_hold_no_formula(tmp_path: Path) -> No
     for name in names:
         rejects.add(name, 3, "UNREADABLE", name)
     (tmp_path / "cache.csv").write_text(cache.list_rejects(rows, entries).as_csv(), newline="")
-    leakage._list(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
+    leakage.write_pairs(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
     (tmp_path / "ingest.csv").write_text(rejects.as_csv(), newline="")
     for table, width in (("cache.csv", 4), ("guard.csv", 3), ("ingest.csv", 4)):
         found = cells(tmp_path / table)

@@ -126,4 +126,4 @@ def test_a_run_that_is_asked_for_and_not_in_every_study_is_an_error(tmp_path: Pa
     write_json(tmp_path / "one/audit/U.json", audit({"a": 0.7, "b": 0.6}, 0.5))
     for name in ("only_here", "tpyo"):
         assert main(["rank", str(tmp_path / "one"), "--runs", "a", "b", name]) == 2
-        assert f"not every target tells the auc of {name}" in capsys.readouterr().err
+        assert f"not every target has the auc of {name}" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fdamed.cli.options import read_config, workers_of
 from fdamed.core.errors import FdamedError
+from fdamed.data.cache import build
 from fdamed.pipeline.paths import Places, clinical, rows_in
 from fdamed.pipeline.selection import check_known
 
@@ -20,19 +21,15 @@ OPTIONS = {"--config": "", "--client": "the client whose images are decoded", "-
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.data.cache import build
-
-    config = read_config(arguments)
+    config, client = read_config(arguments), arguments.client
     data, _ = clinical(config)
-    check_known("client", arguments.client, config.split.clients)
-    workers = workers_of(arguments)
-    folder = Places.of(config).client(arguments.client)
-    root = Path(data.root)
-    if not root.is_dir():
-        raise FdamedError("the data root is not a folder", str(root), "Set data.root to the folder of the images.")
+    check_known("client", client, config.split.clients)
+    workers, folder = workers_of(arguments), Places.of(config).client(client)
+    if not Path(data.root).is_dir():
+        raise FdamedError("the data root is not a folder", data.root, "Set data.root to the folder of the images.")
     report = build(
         rows_in(folder / "manifest.parquet", "split"),
-        root,
+        Path(data.root),
         config.image.size,
         config.image.equalize,
         folder / "images.npy",
@@ -40,8 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         folder / "rejects.csv",
         workers,
         data.reject_share,
-        what=f"cache {arguments.client}",
+        what=f"cache {client}",
         allowed=data.allowed_roots,
     )
     refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
-    print(f"{arguments.client}: {report.images} images, {report.decoded} decoded now, refused: {refused}")
+    print(f"{client}: {report.images} images, {report.decoded} decoded now, refused: {refused}")

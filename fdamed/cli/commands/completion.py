@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 
+import argcomplete
+
 GROUP = "maintain", 1
 OPTIONS = {"shell": {"choices": ("bash", "zsh", "fish"), "help": "the shell"}}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import argcomplete
-
     print(argcomplete.shellcode(["fdamed"], shell=arguments.shell), end="")

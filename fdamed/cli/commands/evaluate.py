@@ -9,16 +9,18 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+
+import torch
 
 from fdamed.cli.options import read_config
 from fdamed.core.files import read_json
+from fdamed.core.rng import stream
+from fdamed.data.loader import Labeled, load
+from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import resident
 from fdamed.pipeline.scoring import trained_model, write_scores
 from fdamed.pipeline.selection import StudyRun, check_known
-
-if TYPE_CHECKING:
-    from fdamed.data.loader import Labeled
-    from fdamed.models.flat import FlatModel
+from fdamed.training.local import predict
 
 GROUP = "run", 5
 OPTIONS = {
@@ -32,11 +34,6 @@ OPTIONS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import torch
-
-    from fdamed.data.loader import load
-    from fdamed.pipeline.clients import resident
-
     config, client = read_config(arguments), arguments.client
     check_known("client", client, config.split.clients)
     runs = [StudyRun.federated(config, arguments.run_name, arguments.target, seed) for seed in arguments.seeds]
@@ -49,8 +46,5 @@ def run(arguments: argparse.Namespace) -> None:
 
 def score(one: StudyRun, client: str, model: FlatModel, data: Labeled) -> None:
     """Predict the client's test images and write scores/{client}.json."""
-    from fdamed.core.rng import stream
-    from fdamed.training.local import predict
-
     p = predict(trained_model(one, client, model), data, rng=stream(one.seed, client, "test", "noise"))
     write_scores(one, client, read_json(one.folder / "run.json")["title"], data.y, p)

@@ -10,12 +10,14 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import print_json, read_config
 from fdamed.core.errors import FdamedError
+from fdamed.export.bundle import ABOUT
+from fdamed.export.onnx_file import LIMIT, can_write_onnx
+from fdamed.export.writer import write
 from fdamed.pipeline.finished_runs import Chosen, by_folder, of_study
 
 log = logging.getLogger(__name__)
@@ -33,10 +35,6 @@ OPTIONS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.export.bundle import ABOUT
-    from fdamed.export.onnx_file import LIMIT, can_write_onnx
-    from fdamed.export.writer import write
-
     chosen = find(arguments)
     if not arguments.without_onnx and not can_write_onnx():
         fix = "pip install 'fdamed[export]', or write only safetensors with --without-onnx."
@@ -47,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     if chosen.keeps:
         log.warning("this model stayed inside the client during the study; passing the folder on discloses it")
     if arguments.json:
-        print(json.dumps(about, indent=1, ensure_ascii=False))
+        print_json(about)
         return
     print(f"{chosen.record.key}: {', '.join(about['files'])}, {ABOUT}, model_card.md in {arguments.out}")
     for form, difference in about["parity"]["max_difference"].items():

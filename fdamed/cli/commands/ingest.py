@@ -11,15 +11,17 @@ import logging
 import os
 import secrets
 import time
-from pathlib import Path
 
 from fdamed.cli.options import read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, private, write_json, write_text
+from fdamed.core.files import private, write_json, write_text
 from fdamed.core.locks import locked
-from fdamed.pipeline.paths import Places, clinical
+from fdamed.data.ingestion import check_share, read_index
+from fdamed.data.manifest import content_hash
+from fdamed.data.row_reader import Rejects
+from fdamed.pipeline.paths import Places, clinical, write_rows
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 5
@@ -39,62 +41,42 @@ def run(arguments: argparse.Namespace) -> None:
 
 def ingest(config: Config, places: Places, tables_only: bool) -> None:
     """Read the data set; rejects.csv is always written, index.parquet only if enough rows are valid."""
-    from fdamed.data.ingestion import check_share, read_index
-    from fdamed.data.manifest import content_hash
-    from fdamed.data.row_reader import Rejects
-
     data, _ = clinical(config)
-    begin = time.monotonic()
-    rejects = Rejects()
-    listed = places.clients / "rejects.csv"
+    begin, rejects, listed = time.monotonic(), Rejects(), places.clients / "rejects.csv"
     try:
-        frame = read_index(data, salt_of(data, places), tables_only, rejects)
+        frame = read_index(data, _salt(data, places), tables_only, rejects)
     finally:
         write_text(listed, rejects.as_csv())
     check_share(data, len(frame), rejects, str(listed))
-    with atomic(places.clients / "index.parquet") as draft:
-        frame.to_parquet(draft, index=False)
-    write_json(
-        places.root / "ingest.json",
-        {
-            "layout": config.data.layout,
-            "tables_only": tables_only,
-            "rows": len(frame),
-            "patients": int(frame["patient"].nunique()),
-            "rejected": rejects.counts(),
-            "burned_in": int(frame["burned_in"].fillna(False).sum()),
-            "hash": content_hash(frame.drop(columns=["patient", "study"])),
-            "seconds": round(time.monotonic() - begin, 3),
-        },
-    )
+    write_rows(places.clients / "index.parquet", frame)
+    summary = {
+        "layout": config.data.layout,
+        "tables_only": tables_only,
+        "rows": len(frame),
+        "patients": int(frame["patient"].nunique()),
+        "rejected": rejects.counts(),
+        "burned_in": int(frame["burned_in"].fillna(False).sum()),
+        "hash": content_hash(frame.drop(columns=["patient", "study"])),
+        "seconds": round(time.monotonic() - begin, 3),
+    }
+    write_json(places.root / "ingest.json", summary)
     refused = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items()) or "nothing refused"
-    log.info(f"{len(frame)} images of {frame['patient'].nunique()} patients; {refused}")
+    log.info(f"{len(frame)} images of {summary['patients']} patients; {refused}")
 
 
-def salt_of(data: DataSet, places: Places) -> str:
+def _salt(data: DataSet, places: Places) -> str:
     """The configured salt, or one generated once for this study and readable only by its owner."""
     if data.salt:
         return data.salt
     path = places.clients / "salt"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".salt.{os.getpid()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as f:
-            f.write(secrets.token_hex(32) + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-        _publish(draft, path)
+        draft = path.with_name(".salt.part")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(secrets.token_hex(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
     salt = path.read_text(encoding="utf-8").strip()
     if len(salt) < 32:
         raise FdamedError("the salt is shorter than 32 characters", str(path), "Remove the file; a new one is made.")
     return salt
-
-
-def _publish(draft: Path, path: Path) -> None:
-    """The first process wins; a link, unlike a rename, never replaces the other's salt."""
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        log.info("another process generated the salt at the same moment; it is used")
-    finally:
-        draft.unlink()

@@ -10,9 +10,14 @@ import argparse
 import logging
 from pathlib import Path
 
+from safetensors.torch import save_file
+
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, write_json
+from fdamed.core.rng import stream
+from fdamed.models.backbone import Net, build, initialize, load_pretrained
+from fdamed.models.flat import layout_of
 from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
@@ -27,12 +32,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write(config: Config, seed: int, folder: Path) -> None:
     """Write theta.safetensors and layout.json: random by seed, or pretrained if the configuration names a file."""
-    from safetensors.torch import save_file
-
-    from fdamed.core.rng import stream
-    from fdamed.models.backbone import Net, build, initialize, load_pretrained
-    from fdamed.models.flat import layout_of
-
     net = build(config.model)
     initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 
+from rich.table import Table
+
 from fdamed.config.loader import catalog
+from fdamed.core.progress import console
 
 GROUP = "prepare", 1
 OPTIONS = {"--json": ""}
@@ -21,10 +24,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps([{"name": name, **entry} for name, entry in known.items()], indent=1))
         return
-    from rich.table import Table
-
-    from fdamed.core.progress import console
-
     table = Table("method", "paper", "target labels", "leaves a hospital", "options (default)")
     for name, entry in known.items():
         labels = "all" if entry["every_target_label"] else "few" if entry["target_labels"] else "none"

@@ -10,14 +10,13 @@ import argparse
 import json
 
 from fdamed.cli.options import read_config
+from fdamed.models import backbone, heads
 
 GROUP = "prepare", 2
 OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.models import backbone, heads
-
     config = read_config(arguments)
     model = sum(p.numel() for p in backbone.build(config.model).parameters())
     auxiliary = sum(p.numel() for p in heads.build(config.model).parameters())

@@ -11,19 +11,26 @@ import logging
 import time
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.split import Partition
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, private, write_json
-from fdamed.pipeline.paths import Places
+from fdamed.data.benchmark.partition import partition, repeated, shared
+from fdamed.data.benchmark.samples import fitted, numbered_alike
+from fdamed.data.benchmark.sources import read
+from fdamed.data.manifest import SPLITS, content_hash
+from fdamed.pipeline.paths import Places, write_rows
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 9
 OPTIONS = {"--config": ""}
-MANY, FEW = 50, 5
-"""With more clients than MANY, the log names only FEW."""
+LISTED = 50
+"""Up to this number, clients are logged one by one."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -33,98 +40,50 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write(config: Config, places: Places) -> None:
     """Write images.npy and order.parquet of every client; ingest.json, cohort.json and leakage.json."""
-    import numpy as np
-
-    from fdamed.data.benchmark.partition import partition, repeated, shared
-    from fdamed.data.benchmark.samples import fitted, numbered_alike
-    from fdamed.data.benchmark.sources import read
-
-    if not isinstance(config.data, Benchmark) or not isinstance(config.split, Partition):
+    data, split, image = config.data, config.split, config.image
+    if not isinstance(data, Benchmark) or not isinstance(split, Partition):
         fix = "Radiographs go through `fdamed ingest`, `split`, `cache` and `leakage`."
         raise FdamedError("this configuration has no benchmark sets", "data.layout", fix)
     begin = time.monotonic()
-    used = config.split.sets or tuple(config.data.domains)
-    sets = numbered_alike(
-        {
-            name: fitted(
-                read(config.data.domains[name], f"data.domains.{name}", config.image.size),
-                config.image.size,
-                config.model.channels,
-            )
-            for name in used
-        }
-    )
+    raw = {name: read(data.domains[name], f"data.domains.{name}", image.size) for name in split.sets or data.domains}
+    sets = numbered_alike({name: fitted(found, image.size, config.model.channels) for name, found in raw.items()})
     classes = max(int(s.y.max()) for s in sets.values()) + 1
     if classes > config.model.classes:
-        raise FdamedError(
-            f"the data has {classes} classes, the model {config.model.classes}",
-            "model.classes",
-            f"Set it to {classes}.",
-        )
-    parts = partition(sets, config.split)
+        what = f"the data has {classes} classes, the model {config.model.classes}"
+        raise FdamedError(what, "model.classes", f"Set it to {classes}.")
+    parts = partition(sets, split)
     private(places.clients)
     for client, part in parts.items():
-        folder = places.client(client)
-        with atomic(folder / "images.npy") as draft, draft.open("wb") as file:
+        with atomic(places.client(client) / "images.npy") as draft, draft.open("wb") as file:
             np.save(file, part.x)
-        with atomic(folder / "order.parquet") as draft:
-            part.order.to_parquet(draft, index=False)
-    for client in [*parts][:FEW] if len(parts) > MANY else parts:
-        log.info(f"{client}: {_told(parts[client].order)}")
-    if len(parts) > MANY:
-        log.info(f"... {len(parts)} clients in all")
-    same, twice = repeated(parts), shared(parts)
-    described = {client: _describe(part.order, config.model.classes) for client, part in parts.items()}
-    none = {
+        write_rows(places.client(client) / "order.parquet", part.order)
+        if len(parts) <= LISTED:
+            log.info(f"{client}: {', '.join(f'{n} {name}' for name, n in _counts(part.order).items() if n)}")
+    log.info(f"{len(parts)} clients")
+    same, twice, rows = repeated(parts), shared(parts), sum(map(len, sets.values()))
+    clients = {client: _describe(part.order, config.model.classes) for client, part in parts.items()}
+    known = digest({client: entry["content"] for client, entry in clients.items()})
+    leakage = {
         "patients_in_two_splits": twice["splits"],
         "patients_in_two_clients": twice["clients"],
         "images_in_two_splits": twice["splits"],
     }
-    rows = sum(map(len, sets.values()))
-    write_json(
-        places.root / "ingest.json",
-        {
-            "layout": "benchmark",
-            "rows": rows,
-            "patients": rows,
-            "rejected": {},
-            "burned_in": 0,
-            "hash": digest({k: v["content"] for k, v in described.items()}),
-            "seconds": round(time.monotonic() - begin, 3),
-        },
-    )
-    write_json(
-        places.root / "cohort.json",
-        {
-            "by": config.split.by,
-            "rule": "partition",
-            "seed": config.split.seed,
-            "clients": described,
-            "leakage": none,
-            "patients_by_hospitals_they_fit": {"1": rows},
-            "notes": [],
-            "hash": digest({k: v["content"] for k, v in described.items()}),
-        },
-    )
-    summary = none | {
-        "rule": "partition",
-        "near_duplicates": sum(same.values()),
-        "near_duplicates_between": same,
-        "images": rows,
-    }
-    write_json(places.root / "leakage.json", summary)
+    index = {"layout": "benchmark", "rows": rows, "patients": rows, "rejected": {}, "burned_in": 0, "hash": known}
+    write_json(places.root / "ingest.json", index | {"seconds": round(time.monotonic() - begin, 3)})
+    cohort = {"by": split.by, "rule": "partition", "seed": split.seed, "clients": clients, "leakage": leakage}
+    fits = {"patients_by_hospitals_they_fit": {"1": rows}, "notes": [], "hash": known}
+    write_json(places.root / "cohort.json", cohort | fits)
+    copies = {"near_duplicates": sum(same.values()), "near_duplicates_between": same, "images": rows}
+    write_json(places.root / "leakage.json", leakage | {"rule": "partition"} | copies)
 
 
-def _told(order: Any) -> str:
-    return ", ".join(f"{n} {split}" for split, n in order["split"].value_counts(sort=False).items())
+def _counts(order: pd.DataFrame) -> dict[str, int]:
+    return {name: int((order["split"] == name).sum()) for name in SPLITS}
 
 
-def _describe(order: Any, classes: int) -> dict[str, Any]:
-    from fdamed.data.manifest import SPLITS, content_hash
-
-    found = order["split"].value_counts()
-    counts = {name: int(found.get(name, 0)) for name in SPLITS}
-    known = content_hash(order[["image", "y", "split", "crc32"]])
-    ones = order.groupby("split")["y"].sum() if classes == 2 else None
-    positives = None if ones is None else {name: int(ones.get(name, 0)) for name in SPLITS}
+def _describe(order: pd.DataFrame, classes: int) -> dict[str, Any]:
+    """Sizes of one client, as `fdamed split` describes them; every sample is its own patient."""
+    counts, known = _counts(order), content_hash(order[["image", "y", "split", "crc32"]])
+    ones = {name: int(order["y"][order["split"] == name].sum()) for name in SPLITS}
+    positives = ones if classes == 2 else None
     return {"hash": known, "content": known, "images": counts, "patients": counts, "positives": positives}

@@ -16,14 +16,17 @@ import json
 import logging
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from fdamed.cli.options import workers_of
 from fdamed.core.disclosure import formula_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
+from fdamed.core.progress import track
 from fdamed.export.bundle import Exported, read_exported
+from fdamed.export.input import batched, listed, prepared
 
 log = logging.getLogger(__name__)
 GROUP = "use the model", 2
@@ -45,26 +48,16 @@ OPTIONS = {
     "--workers": "",
 }
 BATCH = 64
-
-
-@dataclass
-class Result:
-    """The probabilities of one file by class, or the reason why there are none."""
-
-    file: str
-    probabilities: list[float] = field(default_factory=list)
-    reason: str = ""
-    detail: str = ""
+Result = dict[str, Any]
+"""One file: its probability by class and its call, or the reason why there are none."""
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.export.input import listed
-
     workers = workers_of(arguments)
     exported = read_exported(arguments.model)
-    files = listed(arguments.images)
+    files, where = listed(arguments.images), ", ".join(arguments.images)
     if not files:
-        raise FdamedError("there is no file in what was given", ", ".join(arguments.images), "Name images or folders.")
+        raise FdamedError("there is no file in what was given", where, "Name images or folders.")
     runtime, results = scored(exported, files, arguments.runtime, workers)
     text = as_json(exported, runtime, results) if arguments.json else as_csv(exported, results)
     content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has
@@ -74,34 +67,35 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.flush()
-    refused = Counter(line.reason for line in results if line.reason)
+    refused = Counter(line["reason"] for line in results if "reason" in line)
     reasons = "".join(f", {reason} {n}" for reason, n in refused.most_common())
     done = len(results) - refused.total()
     log.info(f"{done} of {len(results)} files scored with {runtime}{reasons}")
     if not done:
         fix = "Give DICOM (CR, DX), JPEG or PNG files of single gray chest radiographs; each file's reason is listed."
-        raise FdamedError(f"none of the {len(results)} files could be scored", ", ".join(arguments.images), fix)
+        raise FdamedError(f"none of the {len(results)} files could be scored", where, fix)
 
 
 def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> tuple[str, list[Result]]:
-    """Every file with its probabilities or its refusal, in the order given, and what computed them."""
-    import numpy as np
-
-    from fdamed.core.progress import track
-    from fdamed.export.input import batched, prepared
-
+    """The runtime that computed the probabilities, and every file's result, in the order given."""
     preparation = exported.preparation()
     name, score = exported.scorer(runtime, workers)
-    results = [Result(file) for file in files]
+    results: list[Result] = [{"file": file} for file in files]
     images = track(prepared(files, preparation, workers), "images", len(files))
     for places, pixels, refused in batched(images, BATCH):
         for place, refusal in refused.items():
-            results[place].reason, results[place].detail = refusal.reason, refusal.detail
-        if places:
-            found = score(pixels[:, None].astype(np.float32) / np.float32(255))
-            for place, probabilities in zip(places, found.tolist(), strict=True):
-                results[place].probabilities = probabilities
+            results[place] |= {"reason": refusal.reason, "detail": refusal.detail}
+        found = score(pixels[:, None].astype(np.float32) / np.float32(255)).tolist() if places else []
+        for place, p in zip(places, found, strict=True):
+            results[place] |= {"probability": p, "call": call(exported, p)}
     return name, results
+
+
+def call(exported: Exported, p: list[float]) -> str:
+    """The predicted class: positive from the threshold on, or the most probable one."""
+    if exported.threshold is not None:
+        return exported.classes[int(p[1] >= exported.threshold)]
+    return exported.classes[int(np.argmax(p))]
 
 
 def as_csv(exported: Exported, results: list[Result]) -> str:
@@ -112,31 +106,12 @@ def as_csv(exported: Exported, results: list[Result]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["file", *scores, "call", "reason", "detail"])
     for line in results:
-        cells = [f"{p:.6f}" for p in (line.probabilities[1:] if two else line.probabilities)] or [""] * len(scores)
-        writer.writerow([formula_safe(line.file), *cells, call(exported, line), line.reason, line.detail])
+        p = line.get("probability", [])
+        cells = [f"{value:.6f}" for value in (p[1:] if two else p)] or [""] * len(scores)
+        writer.writerow([formula_safe(line["file"]), *cells, *(line.get(k, "") for k in ("call", "reason", "detail"))])
     return out.getvalue()
 
 
 def as_json(exported: Exported, runtime: str, results: list[Result]) -> str:
-    lines = [
-        {"file": t.file, "probability": t.probabilities, "call": call(exported, t)}
-        if t.probabilities
-        else {"file": t.file, "reason": t.reason, "detail": t.detail}
-        for t in results
-    ]
-    content: dict[str, Any] = {
-        "classes": exported.classes,
-        "threshold": exported.threshold,
-        "runtime": runtime,
-        "images": lines,
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def call(exported: Exported, line: Result) -> str:
-    """The predicted class: positive from the threshold on, or the most probable one."""
-    if not line.probabilities:
-        return ""
-    if exported.threshold is not None:
-        return exported.classes[int(line.probabilities[1] >= exported.threshold)]
-    return exported.classes[max(range(len(line.probabilities)), key=line.probabilities.__getitem__)]
+    about = {"classes": exported.classes, "threshold": exported.threshold, "runtime": runtime}
+    return json.dumps(about | {"images": results}, indent=1) + "\n"

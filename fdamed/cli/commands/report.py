@@ -12,6 +12,9 @@ import logging
 from fdamed.cli.options import read_config
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
+from fdamed.evaluation.run_tables import to_csv
+from fdamed.report import page
+from fdamed.report.study import read_study
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 6
@@ -19,10 +22,6 @@ OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.evaluation.run_tables import to_csv
-    from fdamed.report import page
-    from fdamed.report.study import read_study
-
     study = read_study(read_config(arguments))
     folder = study.folder / "report"
     with locked(folder):

@@ -10,8 +10,11 @@ import argparse
 import json
 from pathlib import Path
 
+import fdamed.methods  # noqa: F401  (registers the methods)
+from fdamed.classical import registry as rows
 from fdamed.config import loader as configfile
 from fdamed.core.files import write_text
+from fdamed.federation.method import describe
 
 GROUP = "maintain", 2
 OPTIONS = {"--out": {"default": "config/schema.json", "help": "where the schema goes"}}
@@ -24,10 +27,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def catalog_text() -> str:
-    import fdamed.methods  # noqa: F401  (registers the methods)
-    from fdamed.classical import registry as rows
-    from fdamed.federation.method import describe
-
     return json.dumps(dict(sorted((describe() | rows.describe()).items())), indent=1) + "\n"
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fdamed.cli.options import read_config
-from fdamed.config.study import Config
-from fdamed.core.files import atomic, digest, write_json
-from fdamed.pipeline.paths import Places, clinical, rows_in
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fdamed.core.files import digest, write_json
+from fdamed.data.manifest import SPLITS, content_hash
+from fdamed.data.splitting.cohort import build
+from fdamed.data.splitting.leakage import check_manifests
+from fdamed.pipeline.paths import Places, clinical, rows_in, write_rows
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 6
@@ -26,33 +27,25 @@ OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = read_config(arguments)
-    split(config, Places.of(config))
-
-
-def split(config: Config, places: Places) -> None:
     """Split the index; nothing is written unless every client is complete."""
-    from fdamed.data.splitting.cohort import build
-    from fdamed.data.splitting.leakage import check_manifests
-
-    _, cut = clinical(config)
-    index = rows_in(places.clients / "index.parquet", "ingest")
-    cohort = build(index, cut, config.privacy.smallest_cell)
-    leakage = check_manifests(cohort.manifests, cut.rule)
+    config = read_config(arguments)
+    places, (_, split) = Places.of(config), clinical(config)
+    cohort = build(rows_in(places.clients / "index.parquet", "ingest"), split, config.privacy.smallest_cell)
+    leakage = check_manifests(cohort.manifests, split.rule)
+    clients = {client: describe(frame) for client, frame in cohort.manifests.items()}
     summary = {
-        "by": cut.by,
-        "rule": cut.rule,
-        "seed": cut.seed,
-        "clients": {client: describe(frame) for client, frame in cohort.manifests.items()},
+        "by": split.by,
+        "rule": split.rule,
+        "seed": split.seed,
+        "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
         "notes": cohort.notes,
+        # Without the pseudonyms, which depend on the salt.
+        "hash": digest({client: entry["content"] for client, entry in clients.items()}),
     }
-    # Without the pseudonyms, which depend on the salt.
-    summary["hash"] = digest({client: entry["content"] for client, entry in summary["clients"].items()})  # type: ignore[attr-defined]
     for client, frame in cohort.manifests.items():
-        with atomic(places.client(client) / "manifest.parquet") as draft:
-            frame.to_parquet(draft, index=False)
+        write_rows(places.client(client) / "manifest.parquet", frame)
     write_json(places.root / "cohort.json", summary)
     for note in cohort.notes:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
@@ -62,8 +55,6 @@ def split(config: Config, places: Places) -> None:
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
     """Sizes and label rates of one manifest; `content` is its hash without the pseudonyms."""
-    from fdamed.data.manifest import SPLITS, content_hash
-
     by_split = {name: frame[frame["split"] == name] for name in SPLITS}
     return {
         "hash": content_hash(frame),

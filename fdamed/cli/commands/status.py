@@ -16,10 +16,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fdamed.cli.options import read_config
+from rich.table import Table
+from rich.text import Text
+
+from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.study import Config
 from fdamed.core.locks import is_locked
+from fdamed.core.progress import console
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, analysis_files, batches
 
@@ -58,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         "runs": {state: counts[state] for state in STATES},
         "each": [asdict(r) for r in runs],
     }
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print_json(content)
 
 
 def files_of(config: Config) -> dict[str, bool]:
@@ -131,11 +135,6 @@ def last_error(log: Path, name: str) -> str:
 
 
 def show(config: Config, files: dict[str, bool], runs: list[State]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from fdamed.core.progress import console
-
     table = Table("run", *STATES, "rounds of the unfinished", title=f"{config.study}: {len(runs)} runs")
     for name in config.expanded_runs():
         here = [r for r in runs if r.run == name]
