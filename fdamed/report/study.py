@@ -185,6 +185,10 @@ class Study:
     def summary(self) -> Summary:
         return run_tables.summary(self.scores)
 
+    def score(self, target: str, run: str, metric: str) -> Interval:
+        """Mean and interval over seeds; `NONE` if the run has no such score."""
+        return self.summary.get((target, run, metric), NONE)
+
     @cached_property
     def chosen(self) -> Summary:
         """The same at the round that validation chooses, with that round."""
@@ -208,7 +212,7 @@ class Study:
                     index=self.index[run],
                     run=run,
                     method=method,
-                    scores={m: self.summary.get((target, run, m), NONE) for m in METRICS},
+                    scores={m: self.score(target, run, m) for m in METRICS},
                     why={m: str(undefined.get((target, run, m), "not run")) for m in METRICS},
                     chosen=self.chosen.get((target, run, self.main), NONE),
                     chosen_round=self.chosen.get((target, run, "round"), NONE).mean,

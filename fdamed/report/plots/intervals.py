@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from fdamed.evaluation.intervals import Interval
-from fdamed.report.plots.figure import Axis, element, figure, linear, mark, room, rule, text
+from fdamed.report.plots.figure import Axis, color, element, figure, linear, mark, room, rule, text
 
 TOP, ROW = 34.0, 24.0
 
@@ -102,5 +102,5 @@ def _drawn(dot: Dot, x: float, y: float, ends: Sequence[float], tip: str) -> lis
         return [element("path", "cross muted", title=tip, d=path)]
     if dot.kind == "ring":
         return [element("circle", "ring muted", title=tip, cx=x, cy=y, r=4)]
-    span = [rule("span", ends[0], y, ends[1], y, dot.index)] if len(ends) == 2 else []
+    span = [rule(f"span {color(dot.index)}", ends[0], y, ends[1], y)] if len(ends) == 2 else []
     return [*span, mark(dot.index, x, y, 4.5, tip)]

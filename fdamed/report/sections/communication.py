@@ -18,36 +18,30 @@ MANY = 20
 KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
 
 
-def _targets(study: Study) -> pd.Series[int]:
-    """Run -> targets for which it has a finished run: what its bytes are a mean over."""
-    return study.traffic.groupby("run")["target"].nunique()
+def by_run(study: Study, value: str, columns: str) -> pd.DataFrame:
+    """(run, kind) x `columns`: the sum of `value`, mean over the targets for which the run is finished."""
+    targets = study.traffic.groupby("run")["target"].nunique()
+    table = study.sent.pivot_table(index=["run", "kind"], columns=columns, values=value, aggfunc="sum", fill_value=0.0)
+    return table.div(targets, axis=0, level="run").reindex(list(study.runs), level="run")
 
 
 def by_kind(study: Study) -> pd.DataFrame:
     """Runs x kinds: MB per round sent by the hospitals; runs of a sweep as one, their mean."""
-    sent, runs = study.sent[study.sent["hospital"] != SERVER], list(study.runs)
-    table = sent.pivot_table(index="run", columns="kind", values="mb_per_round", aggfunc="sum", fill_value=0.0)
-    table = table.reindex(runs, fill_value=0.0).astype("float64")
-    table = table.div(_targets(study).reindex(runs, fill_value=1), axis=0)
+    hospitals = by_run(study, "mb_per_round", "hospital").drop(columns=SERVER, errors="ignore").sum(axis=1)
+    table = hospitals.unstack(fill_value=0).reindex(list(study.runs), fill_value=0.0)
+    table = table[[kind for kind in table if table[kind].any()]]
     order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
     return table[order].groupby(lambda run: study.fold.get(run, run), sort=False).mean()
 
 
 def rows(study: Study, clients: Sequence[str]) -> list[dict[str, Any]]:
     """One row per run and kind: bytes of each hospital in a run, bytes that the server forwarded, MB per round."""
-    sent, targets, runs = study.sent, _targets(study), list(study.runs)
-    sums = sent.groupby(["run", "kind", "hospital"])["bytes"].sum()
-    per_round = sent.groupby(["run", "kind"])["mb_per_round"].sum()
-    order = sorted(per_round.index, key=lambda pair: (runs.index(pair[0]), pair[1]))
+    sums = by_run(study, "bytes", "hospital").reindex(columns=[*clients, SERVER], fill_value=0.0)
+    per_round = by_run(study, "mb_per_round", "hospital").sum(axis=1)
     return [
-        {
-            "run": run,
-            "kind": kind,
-            "bytes": [round(float(sums.get((run, kind, client), 0.0)) / int(targets[run])) for client in clients],
-            "forwarded": round(float(sums.get((run, kind, SERVER), 0.0)) / int(targets[run])),
-            "mb": float(per_round[run, kind]) / int(targets[run]),
-        }
-        for run, kind in order
+        {"run": run, "kind": kind, "bytes": [round(v) for v in cells[:-1]], "forwarded": round(cells[-1])}
+        | {"mb": float(per_round[run, kind])}
+        for (run, kind), cells in zip(sums.index, sums.to_numpy(), strict=True)
     ]
 
 

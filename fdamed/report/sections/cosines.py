@@ -20,17 +20,10 @@ ROUNDS, LAYERS = 20, 24
 
 def known(study: Study) -> list[tuple[str, str]]:
     """Run and target of the runs that recorded cosines by layer."""
-
-    def recorded(run: str, target: str, seed: int) -> bool:
-        path = study.folder / "runs" / run / target / str(seed) / "layers.jsonl"
-        return path.is_file() and path.stat().st_size > 0
-
-    return [
-        (run, target)
-        for run in study.runs
-        for target in study.config.split.targets
-        if any(recorded(run, target, seed) for seed in study.config.seeds)
-    ]
+    found = [p for p in study.folder.glob("runs/*/*/*/layers.jsonl") if p.stat().st_size > 0]
+    recorded = {tuple(p.parts[-4:-2]) for p in found if p.parts[-2] in map(str, study.config.seeds)}
+    pairs = [(run, target) for run in study.runs for target in study.config.split.targets]
+    return [pair for pair in pairs if pair in recorded]
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -39,40 +32,31 @@ def plots(study: Study) -> dict[str, Markup]:
         folder = study.folder / "runs" / run / target
         rows = [row for seed in study.config.seeds for row in layers(folder / str(seed))]
         frame = pd.DataFrame(rows, columns=["round", "source", "layer", "cos"]).astype({"cos": "float64"})
-        if not frame.empty:
-            out[f"cosines_{run}_{target}"] = plot_of(frame, f"{run}, target {target}")
+        out[f"cosines_{run}_{target}"] = plot_of(frame, f"{run}, target {target}")
     return out
 
 
 def plot_of(frame: pd.DataFrame, title: str) -> Markup:
-    """One panel for each source: layers downward, rounds to the right."""
-    sources, order = list(dict.fromkeys(frame["source"])), list(dict.fromkeys(frame["layer"]))
-    rounds = sorted(frame["round"].unique())
-    size, width = -(-len(order) // LAYERS), -(-len(rounds) // ROUNDS)
-    row = {layer: i // size for i, layer in enumerate(order)}
-    column = {r: i // width for i, r in enumerate(rounds)}
-    placed = frame.assign(row=frame["layer"].map(row), column=frame["round"].map(column))
-    means = placed.groupby(["source", "row", "column"])["cos"].mean().to_dict()
-    height, across = -(-len(order) // size), -(-len(rounds) // width)
-    panels = [
-        Panel(
-            str(source),
-            [[_cell(means.get((source, i, j))) for j in range(across)] for i in range(height)],
-            [str(rounds[0]), str(rounds[-1])] if across > 1 else [str(rounds[0])],
-        )
-        for source in sources
-    ]
-    names = [_name(order[i * size : (i + 1) * size]) for i in range(height)]
+    """One panel for each source: layers downward, rounds to the right, each cell a mean over its layers and rounds."""
+    order, rounds = list(dict.fromkeys(frame["layer"])), sorted(frame["round"].unique())
+    tall, wide = -(-len(order) // LAYERS), -(-len(rounds) // ROUNDS)
+    row = frame["layer"].map({layer: i // tall for i, layer in enumerate(order)})
+    column = frame["round"].map({r: i // wide for i, r in enumerate(rounds)})
+    names = [_name(order[i : i + tall]) for i in range(0, len(order), tall)]
+    across, ends = column.max() + 1, [str(r) for r in dict.fromkeys((rounds[0], rounds[-1]))]
+    panels = []
+    for source, part in frame.groupby("source", sort=False):
+        cells = part.groupby([row, column])["cos"].mean().unstack()
+        cells = cells.reindex(index=range(len(names)), columns=range(across))
+        panels.append(Panel(str(source), [[_cell(v) for v in line] for line in cells.to_numpy()], ends))
     overall = frame.groupby("source", sort=False)["cos"].mean()
-    told = "Mean cosine: " + "; ".join(f"{source} {value:.2f}" for source, value in overall.items()) + "."
-    wide = max(90.0, min(150.0, 560.0 / len(sources) - 14)) / across
-    return heat(panels, names, f"Cosine similarity by layer and round: {title}", (wide, 13), told, "round")
+    words = "Mean cosine: " + "; ".join(f"{source} {value:.2f}" for source, value in overall.items()) + "."
+    width = max(90.0, min(150.0, 560.0 / len(panels) - 14)) / across
+    return heat(panels, names, f"Cosine similarity by layer and round: {title}", (width, 13), words, "round")
 
 
-def _cell(value: float | None) -> Cell | None:
-    if value is None or value != value:
-        return None
-    return Cell(0 if value >= 0 else 1, min(1.0, abs(value)), f"{value:.2f}")
+def _cell(value: float) -> Cell | None:
+    return None if value != value else Cell(0 if value >= 0 else 1, min(1.0, abs(value)), f"{value:.2f}")
 
 
 def _name(members: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
-from fdamed.evaluation.ablations import Sweep, Value, is_number, sweep_table, sweeps
+from fdamed.evaluation.ablations import Sweep, is_number, sweep_table, sweeps
 from fdamed.evaluation.formatting import interval
+from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import clipped
 from fdamed.report.paper_tables import table4
 from fdamed.report.plots.figure import Axis, number
@@ -57,65 +58,53 @@ def axis(sweep: Sweep) -> Axis:
     return Axis(name, lambda x: (x - low) / wide if wide else 0.5, labels)
 
 
-def lines(study: Study, sweep: Sweep, target: str, metric: str) -> list[Line]:
-    """One line for each run of the sweep."""
-    place: dict[Value, float] = {v: x for v, (x, _) in zip(sweep.axis(), axis(sweep).ticks, strict=True)}
-    out = []
+def curves(study: Study, sweep: Sweep, metric: str, target: str) -> Markup:
+    """One option: one line for each run of the sweep, and runs that are not swept as levels."""
+    across = axis(sweep)
+    place = dict(zip(sweep.axis(), (x for x, _ in across.ticks), strict=True))
+    lines = []
     for i, (run, cells) in enumerate(sweep.runs.items()):
         values = [v for v in sweep.values if v in cells]
-        scores = [study.summary.get((target, cells[v], metric), NONE) for v in values]
+        scores = [study.score(target, cells[v], metric) for v in values]
         low, high = zip(*(clipped(s) for s in scores), strict=True)
-        out.append(Line(i, run, [place[v[0]] for v in values], [s.mean for s in scores], low, high))
-    return out
-
-
-def plot_of(study: Study, sweep: Sweep, target: str, metric: str) -> Markup:
-    levels = {r: study.summary.get((target, r, metric), NONE).mean for r in references(study, sweep)}
+        lines.append(Line(i, run, [place[v[0]] for v in values], [s.mean for s in scores], low, high))
+    levels = {run: study.score(target, run, metric).mean for run in references(study, sweep)}
     known = {run: level for run, level in levels.items() if level is not None}
-    title = f"{METRICS[metric]} at {target} by {sweep.options[0]}"
-    return over_values(lines(study, sweep, target, metric), known, title, axis(sweep), METRICS[metric])
+    return over_values(lines, known, f"{METRICS[metric]} at {target} by {sweep.options[0]}", across, METRICS[metric])
 
 
 def grid(study: Study, sweep: Sweep, run: str, target: str) -> Markup:
     """Two options: the first downward, the second across; darker is higher."""
-    down, across, cells = sweep.axis(0), sweep.axis(1), sweep.runs[run]
-    table = [[study.summary.get((target, cells.get((a, b), ""), study.main), NONE) for b in across] for a in down]
+    (first, second), down, across = sweep.options, sweep.axis(0), sweep.axis(1)
+    table = [[study.score(target, sweep.runs[run].get((a, b), ""), study.main) for b in across] for a in down]
     known = [s.mean for row in table for s in row if s.mean is not None]
     if not known:
         return Markup("")
     low, wide = min(known), (max(known) - min(known)) or 1.0
-    drawn = [
-        [
-            None if s.mean is None else Cell(0, 0.05 + 0.6 * (s.mean - low) / wide, interval(s), [f"{s.mean:.3f}"])
-            for s in row
-        ]
-        for row in table
-    ]
-    first, second = sweep.options
+
+    def cell(score: Interval) -> Cell | None:
+        mean = score.mean
+        return None if mean is None else Cell(0, 0.05 + 0.6 * (mean - low) / wide, interval(score), [f"{mean:.3f}"])
+
+    panel = Panel(run, [[cell(score) for score in row] for row in table], [str(b) for b in across])
     title = f"{study.name} of {run} at {target} by {first} and {second}"
-    panel = Panel(run, drawn, [str(b) for b in across])
-    told = f"From {low:.3f} to {max(known):.3f}."
-    return heat([panel], [f"{first} {a}" for a in down], title, (76, 34), told, second)
+    words = f"From {low:.3f} to {max(known):.3f}."
+    return heat([panel], [f"{first} {a}" for a in down], title, (76, 34), words, second)
 
 
-def names(study: Study, sweep: Sweep, view: View) -> list[str]:
-    """The files of a sweep's plots; the first view has the plain names."""
-    suffix = "" if view is study.views[0] else f"_{view.name}"
-    if len(sweep.options) == 1:
-        return [f"sweep_{sweep.options[0]}_{m}{suffix}" for m in study.metrics]
-    return [f"sweep_{'_'.join(sweep.options)}_{run}{suffix}" for run in sweep.runs] if len(sweep.options) == 2 else []
+def files(study: Study, sweep: Sweep, view: View) -> dict[str, str]:
+    """File of a plot -> its metric (one option) or its run (two options); more options are only in the table."""
+    parts = {1: study.metrics, 2: tuple(sweep.runs)}.get(len(sweep.options), ())
+    return {f"sweep_{'_'.join(sweep.options)}_{part}{view.suffix}": part for part in parts}
 
 
 def plots(study: Study) -> dict[str, Markup]:
-    out: dict[str, Markup] = {}
-    for sweep in sweeps(study.config.sweeps()):
-        for view in study.views:
-            if len(sweep.options) == 1:
-                drawn = [plot_of(study, sweep, view.name, m) for m in study.metrics]
-            else:
-                drawn = [grid(study, sweep, run, view.name) for run in sweep.runs] if len(sweep.options) == 2 else []
-            out |= dict(zip(names(study, sweep, view), drawn, strict=True))
-    return out
+    return {
+        file: (curves if len(sweep.options) == 1 else grid)(study, sweep, part, view.name)
+        for sweep in sweeps(study.config.sweeps())
+        for view in study.views
+        for file, part in files(study, sweep, view).items()
+    }
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -124,20 +113,20 @@ def context(study: Study) -> dict[str, Any]:
 
 
 def _shown(study: Study, sweep: Sweep, view: View) -> dict[str, Any]:
-    summary, target, main = study.summary, view.name, study.main
+    target, main = view.name, study.main
     heads = ["; ".join(str(v) for v in values) for values in sweep.values]
-    paper: list[tuple[str, Mapping[str, float]]] = table4(study.config, sweep.options)
-    printed = [(name, [numbers.get(h) for h in heads]) for name, numbers in paper]
-    levels = [(r, summary[target, r, main]) for r in references(study, sweep) if (target, r, main) in summary]
+    levels = [(run, study.score(target, run, main)) for run in references(study, sweep)]
+    paper = [(name, [printed.get(h) for h in heads]) for name, printed in table4(study.config, sweep.options)]
     return {
         "name": sweep.name,
-        "plots": names(study, sweep, view),
+        "plots": list(files(study, sweep, view)),
         "heads": heads,
         "rows": [
-            (run, [summary.get((target, c.get(v, ""), main)) for v in sweep.values]) for run, c in sweep.runs.items()
+            (run, [study.score(target, cells.get(v, ""), main) for v in sweep.values])
+            for run, cells in sweep.runs.items()
         ],
-        "levels": levels if len(sweep.options) == 1 else [],
-        "paper": [(name, cells) for name, cells in printed if any(c is not None for c in cells)],
+        "levels": [(run, score) for run, score in levels if score is not NONE] if len(sweep.options) == 1 else [],
+        "paper": [(name, cells) for name, cells in paper if any(c is not None for c in cells)],
     }
 
 
