@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -31,18 +31,18 @@ def shown(study: Study) -> dict[str, dict[str, Any]]:
     """Target -> what its part shows."""
     out = {}
     for target, (probe, names) in probed(study).items():
-        told = probe["attributes"]
-        cells = {name: [found["runs"].get(name) for found in told.values()] for name in names}
+        attributes = probe["attributes"]
+        cells = [(name, [found["runs"].get(name) for found in attributes.values()]) for name in names]
         heads = [
             pair | {"attribute": attribute, "significant": pair["low"] > 0 or pair["high"] < 0}
-            for attribute, found in told.items()
+            for attribute, found in attributes.items()
             for pair in found["heads"]
             if pair["run"] in names
         ]
         out[target] = {
             "images": probe["images"],
-            "attributes": {name: found["classes"] for name, found in told.items()},
-            "rows": [(name, row) for name, row in cells.items() if any(row)],
+            "attributes": {name: found["classes"] for name, found in attributes.items()},
+            "rows": [(name, row) for name, row in cells if any(row)],
             "heads": sorted(heads, key=lambda pair: -float(pair["value"])),
         }
     return out
@@ -52,44 +52,44 @@ def plots(study: Study) -> dict[str, Markup]:
     return {f"attributes_{t}": plot_of(probe, names, study.index) for t, (probe, names) in probed(study).items()}
 
 
-def plot_of(probe: Audit, names: Sequence[str], index: dict[str, int]) -> Markup:
+def plot_of(probe: Audit, names: Sequence[str], index: Mapping[str, int]) -> Markup:
     """One column for each attribute, one row for each model; crosses: permuted attributes."""
-    columns = []
-    every = [found for told in probe["attributes"].values() for name, found in told["runs"].items() if name in names]
-    ends = [found[k] for found in every for k in ("low", "high")]
+    models = {attribute: found["runs"] for attribute, found in probe["attributes"].items()}
+    ends = [found[name][k] for found in models.values() for name in names if name in found for k in ("low", "high")]
     low, high = max(0.0, min(0.4, *ends)), min(1.0, max(0.8, *ends))
-    for attribute, told in probe["attributes"].items():
-        rows = []
-        for name in names:
-            found = told["runs"].get(name)
-            control = [Dot(found["shuffled"], kind="cross")] if found and found.get("shuffled") is not None else []
-            rows.append([*control, estimate(found, index.get(name))] if found else [])
-        columns.append(Column(linear(low, high, attribute, 3), rows, 0.5))
+
+    def dots(found: Audit | None, name: str) -> list[Dot]:
+        if found is None:
+            return []
+        control = [] if found.get("shuffled") is None else [Dot(found["shuffled"], kind="cross")]
+        return [*control, estimate(found, index.get(name))]
+
+    columns = [
+        Column(linear(low, high, attribute, 3), [dots(found.get(name), name) for name in names], 0.5)
+        for attribute, found in models.items()
+    ]
     return intervals.rows(names, columns, "AUC of attribute inference from the features")
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
     known = [
-        (target, attribute, told)
+        (target, attribute, found)
         for target, audit in study.audits.items()
-        for attribute, told in ((audit.get("attributes") or {}).get("attributes") or {}).items()
+        for attribute, found in ((audit.get("attributes") or {}).get("attributes") or {}).items()
     ]
-    found = [
-        (target, attribute, run, *(f[k] for k in ENDS), f.get("shuffled"), f.get("r2"))
-        for target, attribute, told in known
-        for run, f in told["runs"].items()
+    models = [
+        {"target": target, "attribute": attribute, "run": run} | {k: scored.get(k) for k in (*ENDS, "shuffled", "r2")}
+        for target, attribute, found in known
+        for run, scored in found["runs"].items()
     ]
     heads = [
-        (target, attribute, pair["run"], pair["base"], " + ".join(pair["heads"]), *(pair[k] for k in ENDS))
-        for target, attribute, told in known
-        for pair in told["heads"]
+        {"target": target, "attribute": attribute, "run": pair["run"], "without_heads": pair["base"]}
+        | {"heads": " + ".join(pair["heads"])}
+        | {k: pair[k] for k in ENDS}
+        for target, attribute, found in known
+        for pair in found["heads"]
     ]
-    return {
-        "attributes": pd.DataFrame(found, columns=["target", "attribute", "run", *ENDS, "shuffled", "r2"]),
-        "attributes_heads": pd.DataFrame(
-            heads, columns=["target", "attribute", "run", "without_heads", "heads", *ENDS]
-        ),
-    }
+    return {"attributes": pd.DataFrame(models), "attributes_heads": pd.DataFrame(heads)}
 
 
 SECTION = Section(82, "Attribute inference", probed, plots, tables, lambda study: {"shown": shown(study)})

@@ -20,29 +20,28 @@ def diagrams(study: Study) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Target -> diagrams of its runs and, for the best run, of its subgroups."""
     out = {}
     for view, audit, runs in audited(study):
-        known = [(r, audit["calibration"][r]) for r in runs if audit["calibration"].get(r, {}).get("bins")][:SHOWN]
+        best, found = best_run(runs, study), audit["calibration"]
         of_runs = [
-            {"name": run, "file": f"calibration_{run}_{view.name}", "bins": found["bins"], "run": run}
-            | {"error": found["error"], "limit": found.get("limit")}
-            for run, found in known
+            {"name": run, "run": run, "title": run, "file": f"calibration_{run}_{view.name}"}
+            | {"bins": found[run]["bins"], "error": found[run]["error"], "limit": found[run].get("limit")}
+            for run in runs
+            if found.get(run, {}).get("bins")
         ]
-        best = best_run(runs, study)
         of_groups = [
-            {"name": group_name(g), "file": f"calibration_{best}_{view.name}_{i}", "bins": g["calibration"][best]}
+            {"name": group_name(g), "run": best, "title": f"{best}, {group_name(g)}"}
+            | {"file": f"calibration_{best}_{view.name}_{i}", "bins": g["calibration"][best]}
             | {"error": g["runs"][best]["calibration_error"], "limit": g["runs"][best].get("calibration_limit")}
-            | {"run": best}
             for i, g in enumerate(audit["groups"])
             if len(g["by"]) == 1 and (g.get("calibration") or {}).get(best)
         ]
         if of_runs or of_groups:
-            out[view.name] = {"runs": of_runs, "groups": of_groups}
+            out[view.name] = {"runs": of_runs[:SHOWN], "groups": of_groups}
     return out
 
 
 def plots(study: Study) -> dict[str, Markup]:
     every = [one for found in diagrams(study).values() for one in (*found["runs"], *found["groups"])]
-    titles = {one["file"]: one["run"] if one["run"] == one["name"] else f"{one['run']}, {one['name']}" for one in every}
-    return {one["file"]: reliability(titles[one["file"]], one["bins"], study.index[one["run"]]) for one in every}
+    return {one["file"]: reliability(one["title"], one["bins"], study.index[one["run"]]) for one in every}
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:

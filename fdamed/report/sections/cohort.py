@@ -26,23 +26,19 @@ def frame(study: Study) -> pd.DataFrame:
 def rows(study: Study) -> list[dict[str, Any]]:
     """One row per hospital: images and label rate by split, patients in all."""
     config, out = study.config, {}
-    for client, group in frame(study).groupby("hospital", sort=False):
-        cells = [
-            (i, f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "")
-            for i, r in zip(group["images"], group["rate"], strict=True)
-        ]
-        meaning = config.split.clients.get(str(client), "")
-        patients = list(group["patients"])[-1]
-        out[str(client)] = {"hospital": client, "meaning": meaning, "cells": cells, "patients": patients}
+    for client, part in frame(study).groupby("hospital", sort=False):
+        rates = [f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "" for r in part["rate"]]
+        out[str(client)] = {
+            "hospital": client,
+            "meaning": config.split.clients.get(str(client), ""),
+            "cells": list(zip(part["images"], rates, strict=True)),
+            "patients": part["patients"].iloc[-1],
+        }
     sources = [client for client in out if client not in config.split.targets]
     if len(sources) <= MANY:
         return list(out.values())
-
-    def images(client: str) -> float:
-        total = out[client]["cells"][-1][0]
-        return float(total) if isinstance(total, int | float) else 0.0
-
-    few = smallest_median_largest(sources, images)
+    totals = {client: row["cells"][-1][0] for client, row in out.items()}
+    few = smallest_median_largest(sources, lambda c: float(totals[c]) if isinstance(totals[c], int) else 0.0)
     return [out[c] for c in out if c not in sources] + [out[c] | {"meaning": what} for c, what in few.items()]
 
 
