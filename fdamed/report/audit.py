@@ -29,8 +29,8 @@ EFFECTS = {"separation": "d′", "cohens_h": "Cohen’s h", "cliffs_delta": "Cli
 
 def pairwise(audit: Audit | None, run: str, other: str, metric: str) -> dict[str, Any] | None:
     """How far `run` is above `other` in points, and whether that is significant; None if they were not compared."""
-    for pair in (audit or {}).get("pairs", []):
-        if pair["metric"] == metric and {pair["first"], pair["second"]} == {run, other} and run != other:
+    for pair in (audit or {}).get("pairs", ()):
+        if pair["metric"] == metric and (pair["first"], pair["second"]) in ((run, other), (other, run)):
             return oriented(pair, run)
     return None
 

@@ -16,7 +16,7 @@ from fdamed.evaluation.formatting import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv, to_markdown
 from fdamed.report import sections, summary
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet
-from fdamed.report.section import Section, always, found
+from fdamed.report.section import always, found
 from fdamed.report.study import METRICS, Study
 
 HERE = Path(__file__).parent
@@ -27,16 +27,17 @@ def write(study: Study, folder: Path) -> None:
     environment = _environment()
     shown: list[dict[str, Any]] = []
     for name, section in found().items():
-        needed = section.needs(study)
-        for file, table in section.tables(study).items() if needed else ():
-            if table.empty and section.needs is not always:
-                continue
-            write_text(folder / "tables" / f"{file}.csv", to_csv(table))
-            write_text(folder / "tables" / f"{file}.md", to_markdown(table))
-        if needed:
-            shown.append(
-                {"name": name, "title": section.title, "body": _body(environment, name, section, study, folder)}
-            )
+        if not section.needs(study):
+            continue
+        for file, table in section.tables(study).items():
+            if not table.empty or section.needs is always:
+                write_text(folder / "tables" / f"{file}.csv", to_csv(table))
+                write_text(folder / "tables" / f"{file}.md", to_markdown(table))
+        plots = {file: plot for file, plot in section.plots(study).items() if plot}
+        for file, plot in plots.items():
+            write_text(folder / "figures" / f"{file}.svg", standalone(plot))
+        html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
+        shown.append({"name": name, "title": section.title, "body": Markup(html)})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
     page = environment.get_template("page.html").render(
@@ -50,15 +51,6 @@ def write(study: Study, folder: Path) -> None:
         policy=Markup(policy(script, style)),  # noqa: S704 - hashes and our own words
     )
     write_text(folder / "index.html", page)
-
-
-def _body(environment: Environment, name: str, section: Section, study: Study, folder: Path) -> Markup:
-    """The section's part of the page; its plots become files, too."""
-    plots = {file: plot for file, plot in section.plots(study).items() if plot}
-    for file, plot in plots.items():
-        write_text(folder / "figures" / f"{file}.svg", standalone(plot))
-    html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
-    return Markup(html)  # noqa: S704 - rendered with autoescape
 
 
 def _environment() -> Environment:

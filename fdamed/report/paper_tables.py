@@ -89,53 +89,40 @@ def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[st
     return [(row["name"], row["auc"]) for row in entry["rows"]]
 
 
+VERDICTS = {
+    (True, False): "holds with intervals apart",
+    (True, True): "holds only within overlapping intervals",
+    (True, None): "holds as far as single runs can tell",
+    (False, False): "is reversed with intervals apart",
+    (False, True): "is reversed within overlapping intervals",
+    (False, None): "is reversed as far as single runs can tell",
+}
+"""Same order as in the paper, intervals overlap (None: there are none) -> what is said about a comparison."""
+
+
 def ordering(config: Config, runs: Mapping[str, Run], summary: Summary, target: str, metric: str) -> list[str]:
-    """Sentences: which of the paper's comparisons are found here, which only within intervals, which reversed."""
+    """A sentence: which of the paper's comparisons are found here, which only within intervals, which reversed."""
     if config.data.layout == "benchmark":
         return []
     cohort = paper_cohort(config) or LARGE
     names = {(e["method"], e["auxiliary"]): e for e in printed()["rows"]}
-    verdicts: dict[str, list[str]] = {}
-    for first, second in PAIRS:
-        a, b = names[first], names[second]
-        lower, upper = (a, b) if a[cohort][metric][0] < b[cohort][metric][0] else (b, a)
-        ours = [match(runs, e["method"], e["auxiliary"]) for e in (lower, upper)]
-        scores = [summary.get((target, run, metric)) if run else None for run in ours]
-        verdicts.setdefault(_verdict(*scores), []).append(f"{_short(lower)} < {_short(upper)}")
-    known = [v for v in verdicts if v != ABSENT]
+    clauses, known = [], False
+    for pair in PAIRS:
+        entries = sorted((names[side] for side in pair), key=lambda e: e[cohort][metric][0])
+        ours = [match(runs, e["method"], e["auxiliary"]) for e in entries]
+        lower, upper = (summary.get((target, run, metric)) if run else None for run in ours)
+        verdict = "cannot be judged because a side was not run"
+        if lower and upper and lower.mean is not None and upper.mean is not None:
+            verdict, known = VERDICTS[lower.mean < upper.mean, lower.overlaps(upper)], True
+        clauses.append(f"{' < '.join(_short(e) for e in entries)} {verdict}")
     if not known:
         return []
     where = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
     name = {"auc": "AUC", "acc": "accuracy"}[metric]
     other = "" if paper_cohort(config) else " (that on CheXpert, a large shift; this cohort is none of the paper’s)"
-    parts = [_clause(verdicts[verdict], verdict) for verdict in (*VERDICTS, ABSENT) if verdict in verdicts]
-    return [f"The paper’s order by {name}{other}, seen {where}: {'; '.join(parts)}."]
-
-
-HOLDS, TURNED = "holds with intervals apart", "is reversed with intervals apart"
-WITHIN, TURNED_WITHIN = "holds only within overlapping intervals", "is reversed within overlapping intervals"
-ALONE, TURNED_ALONE = "holds as far as single runs can tell", "is reversed as far as single runs can tell"
-ABSENT = "cannot be judged, for a side was not run"
-VERDICTS = (HOLDS, WITHIN, ALONE, TURNED, TURNED_WITHIN, TURNED_ALONE)
-
-
-def _verdict(lower: Interval | None, upper: Interval | None) -> str:
-    if lower is None or upper is None or lower.mean is None or upper.mean is None:
-        return ABSENT
-    overlap = lower.overlaps(upper)
-    if lower.mean < upper.mean:
-        return {None: ALONE, True: WITHIN, False: HOLDS}[overlap]
-    return {None: TURNED_ALONE, True: TURNED_WITHIN, False: TURNED}[overlap]
+    return [f"The paper’s order by {name}{other}, seen {where}: {'; '.join(clauses)}."]
 
 
 def _short(entry: Mapping[str, Any]) -> str:
     """The paper's name without what all of them share."""
     return str(entry["name"]).removeprefix("FedAvg_Finetune_").removeprefix("FedAvg_")
-
-
-def _clause(pairs: Sequence[str], verdict: str) -> str:
-    if len(pairs) == 1:
-        return f"{pairs[0]} {verdict}"
-    verb = {"holds": "hold", "is": "are", "cannot": "cannot"}
-    first, _, rest = verdict.partition(" ")
-    return f"{', '.join(pairs[:-1])} and {pairs[-1]} {verb[first]} {rest}"

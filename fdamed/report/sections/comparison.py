@@ -32,15 +32,14 @@ def context(study: Study) -> dict[str, Any]:
 
 def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any]]:
     """One row per run: its difference to each other run in points, and how many it beats, ties with and loses to."""
-    found = {(p["first"], p["second"]): p for p in audit["pairs"] if p["metric"] == metric}
+    found = {frozenset((p["first"], p["second"])): p for p in audit["pairs"] if p["metric"] == metric}
     rows = []
     for run in runs:
-        pairs = [found.get((run, other)) or found.get((other, run)) for other in runs]
-        cells = [None if pair is None else oriented(pair, run) for pair in pairs]
-        sure = [cell["points"] for cell in cells if cell and cell["significant"]]
-        won, lost = sum(p > 0 for p in sure), sum(p < 0 for p in sure)
-        tied = sum(cell is not None for cell in cells) - won - lost
-        rows.append({"run": run, "cells": cells, "won": won, "lost": lost, "tied": tied})
+        pairs = [found.get(frozenset((run, other))) for other in runs]
+        cells = [oriented(pair, run) if pair else None for pair in pairs]
+        known = [cell["points"] if cell["significant"] else 0.0 for cell in cells if cell]
+        won, lost = sum(p > 0 for p in known), sum(p < 0 for p in known)
+        rows.append({"run": run, "cells": cells, "won": won, "lost": lost, "tied": len(known) - won - lost})
     return rows
 
 

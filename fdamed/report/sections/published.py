@@ -14,7 +14,7 @@ from fdamed.evaluation.run_tables import hidden
 from fdamed.report.paper_tables import ordering, table2
 from fdamed.report.plots.figure import Scale, color, element, figure, linear, polyline, rule, text
 from fdamed.report.section import Section
-from fdamed.report.study import METRICS, Study
+from fdamed.report.study import Study
 
 WIDE, HIGH, ACROSS = 168.0, 112.0, 5
 """Size of a small plot, and how many stand side by side."""
@@ -87,30 +87,24 @@ def _small(label: str, cell: Cell, index: int, y: Scale) -> list[str]:
 
 
 def context(study: Study) -> dict[str, Any]:
-    found, published = cells(study), study.config.published
-    first = study.views[0].name
-    reached = {name: within(cell for _, cell in part) for name, part in rows(found, study)}
+    found, first = cells(study), study.views[0].name
     return {
         "table": table2(study.config, study.plain, study.summary, first),
         "ordering": ordering(study.config, study.plain, study.summary, first, study.main),
         "cells": found,
-        "reached": {
-            n: f"{close} of {ran} within {CLOSE:g}" if ran else "not run" for n, (close, ran) in reached.items()
-        },
+        "reached": {name: within(cell for _, cell in part) for name, part in rows(found, study)},
         "close": CLOSE,
         "total": within(found),
-        "source": published.source if published else "",
-        "metric": METRICS[published.metric] if published else "",
     }
+
+
+def needs(study: Study) -> bool:
+    found = context(study)
+    return bool(found["table"] or found["ordering"] or found["cells"])
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
     return {"reproduction": reproduction.table(cells(study))}
-
-
-def needs(study: Study) -> bool:
-    told = context(study)
-    return bool(told["table"] or told["ordering"] or told["cells"])
 
 
 SECTION = Section(48, "Published results", needs, plots, tables, context)
