@@ -16,35 +16,20 @@ NEGATIVES = {
     "blank": "the label is blank",
     "no_finding": "No Finding is 1",
 }
-UNCERTAIN = {"ones": "count as positive", "zeros": "count as negative", "ignore": "are left out"}
+UNCERTAIN = {"ones": "count as positive", "zeros": "count as negative", "ignore": "are excluded"}
 
 
-def label_of(config: Config, target: str) -> str | None:
-    """The label that the target predicts; None: a public set with numbered classes."""
-    if not isinstance(config.split, Split):
-        return None
-    return config.split.label or config.split.clients[target]
-
-
-def classes_of(config: Config, target: str) -> list[str]:
-    """The classes by name, in the order of the output."""
-    label = label_of(config, target)
-    if label is None or not isinstance(config.split, Split):
-        return [str(number) for number in range(config.model.classes)]
-    present, absent = label, f"no {label}"
-    return [absent, present] if config.split.positive_is == 1 else [present, absent]
-
-
-def meaning_of(config: Config, target: str) -> str:
-    """What counted as positive and as negative in training."""
-    label, cut = label_of(config, target), config.split
-    if label is None or not isinstance(cut, Split):
-        return "the numbered classes of a public benchmark set"
-    if cut.positive_is == 0:
-        return f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
-    uncertain = UNCERTAIN[cut.uncertain_by_label.get(label, cut.uncertain)]
-    text = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[cut.negatives]}"
-    return f"{text}; uncertain labels {uncertain}"
+def output_of(config: Config, target: str) -> tuple[list[str], str]:
+    """The classes by name, in the order of the output, and what counted as positive and as negative in training."""
+    split = config.split
+    if not isinstance(split, Split):
+        return [str(n) for n in range(config.model.classes)], "the numbered classes of a public benchmark set"
+    label = split.label or split.clients[target]
+    if split.positive_is == 0:
+        return [label, f"no {label}"], f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
+    meaning = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[split.negatives]}"
+    uncertain = UNCERTAIN[split.uncertain_by_label.get(label, split.uncertain)]
+    return [f"no {label}", label], f"{meaning}; uncertain labels {uncertain}"
 
 
 def preparation_of(config: Config, order: Path) -> Preparation | None:

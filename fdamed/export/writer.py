@@ -101,10 +101,10 @@ def describe(chosen: Chosen) -> dict[str, Any]:
     from fdamed.evaluation.metrics import THRESHOLD
     from fdamed.export.onnx_file import OPSET
     from fdamed.export.runtime import INPUT, OUTPUT
-    from fdamed.export.semantics import classes_of, meaning_of, preparation_of
+    from fdamed.export.semantics import output_of, preparation_of
 
     config, record, facts = chosen.config, chosen.record, chosen.record.facts
-    classes = classes_of(config, record.target)
+    classes, meaning = output_of(config, record.target)
     preparation = preparation_of(config, chosen.places.client(record.target) / "order.parquet")
     phase = record.phases[-1]
     packages = ("torch", "monai", "numpy", "onnx", "onnxruntime")
@@ -128,7 +128,7 @@ def describe(chosen: Chosen) -> dict[str, Any]:
             "name": OUTPUT,
             "shape": ["batch", config.model.classes],
             "classes": classes,
-            "meaning": meaning_of(config, record.target),
+            "meaning": meaning,
             "positive": classes[1] if len(classes) == 2 else None,
             "threshold": THRESHOLD if len(classes) == 2 else None,
         },

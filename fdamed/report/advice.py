@@ -101,16 +101,6 @@ def sources(advice: Advice) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["gain"])
 
 
-def cost(advice: Advice) -> str:
-    """What the survey cost, and a remark where that is a lot."""
-    spent = advice["cost"]
-    over = f" That is above {percent(SHARE)}, because the runs are short." if spent["share"] > SHARE else ""
-    return (
-        f"The survey passed {spent['images']:,} images through the network, each at its own hospital: "
-        f"{percent(spent['share'], 1)} of the {spent['images_of_one_run']:,} of one training run.{over}"
-    )
-
-
 def decision_map(advice: Advice) -> Markup:
     """The map for this target's tau, delta and m, with its sources on it."""
     own = _root(advice["target"]["sigma2"], advice)

@@ -143,9 +143,9 @@ def table(entries: Sequence[Evaluation], metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("lost", "low", "high", "kendall"), "float64"))
 
 
-def together(entries: Mapping[str, Evaluation | None], name: str) -> list[str]:
+def together(entries: Mapping[str, Evaluation], name: str) -> list[str]:
     """The recommendations of a study with several targets, in one sentence."""
-    known: list[Any] = [e for e in entries.values() if e is not None and len(e.rows) > 1]
+    known: list[Any] = [e for e in entries.values() if len(e.rows) > 1]
     if not known:
         return []
     right = sum(e.best == e.recommended for e in known)

@@ -1,4 +1,4 @@
-"""What an audit says about two runs or a group of patients; audits are the files that `fdamed audit` writes."""
+"""What an audit found about two runs or a group of patients; audits are the files that `fdamed audit` writes."""
 
 from __future__ import annotations
 

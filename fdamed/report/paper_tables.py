@@ -23,7 +23,7 @@ PAIRS = (
 )
 """The comparisons that the paper draws: method, with auxiliary tasks or not."""
 LARGE = "chexpert"
-"""The paper's cohort with a large shift, whose order is held against that of other data."""
+"""The paper's cohort with a large shift, whose order other data are compared with."""
 
 Summary = Mapping[tuple[str, str, str], Interval]
 
@@ -97,7 +97,7 @@ VERDICTS = {
     (False, True): "is reversed within overlapping intervals",
     (False, None): "is reversed as far as single runs can tell",
 }
-"""Same order as in the paper, intervals overlap (None: there are none) -> what is said about a comparison."""
+"""Same order as in the paper, intervals overlap (None: there are none) -> the verdict on a comparison."""
 
 
 def ordering(config: Config, runs: Mapping[str, Run], summary: Summary, target: str, metric: str) -> list[str]:

@@ -129,7 +129,7 @@
     if (count <= MANY) return () => {};
     const bar = make("p", { class: "search" });
     const box = make("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter the rows of this table" });
-    const told = make("span", { role: "status" });
+    const status = make("span", { role: "status" });
     const more = make("button", { type: "button", class: "plain" });
     let whole = false;
     const cut = () => {
@@ -141,13 +141,13 @@
         row.hidden = !fits || (!whole && found > FEW);
         shown += !row.hidden;
       }
-      told.textContent = shown === count ? `${count} rows` : `${shown} of ${wish ? `${found} that match` : `${count} rows`}`;
+      status.textContent = shown === count ? `${count} rows` : `${shown} of ${wish ? `${found} that match` : `${count} rows`}`;
       more.hidden = !whole && shown === found;
       more.textContent = whole ? "Show fewer" : "Show all";
     };
     box.addEventListener("input", cut);
     more.addEventListener("click", () => { whole = !whole; cut(); });
-    bar.append(box, told, more);
+    bar.append(box, status, more);
     table.parentElement.before(bar);
     cut();
     return cut;

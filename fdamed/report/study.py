@@ -204,7 +204,7 @@ class Study:
         undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
-        said = remarks(self.absences, self.records)
+        noted = remarks(self.absences, self.records)
         out: list[View] = []
         for target in self.targets:
             rows = [
@@ -217,7 +217,7 @@ class Study:
                     chosen=self.chosen.get((target, run, self.main), NONE),
                     chosen_round=self.chosen.get((target, run, "round"), NONE).mean,
                     mb=sent.get((target, run)),
-                    remark=said.get((target, run), ""),
+                    remark=noted.get((target, run), ""),
                 )
                 for run, method in self.methods.items()
             ]

@@ -1,4 +1,4 @@
-"""What every plot is made of: colors, marks, axes, and an SVG that stands on the page or in a file of its own.
+"""What every plot is made of: colors, marks, axes, and an SVG that is on the page or in a file of its own.
 
 A plot has no style attributes: its classes are colored by `plots.css`, which the page and each figure file include.
 """
@@ -144,7 +144,7 @@ def linear(
 
 
 def logarithmic(values: Sequence[float], name: str = "") -> Axis:
-    """A logarithmic axis with ticks at 1, 2 and 5, or at decades; zero stands before the smallest positive value."""
+    """A logarithmic axis with ticks at 1, 2 and 5, or at decades; zero is put before the smallest positive value."""
     positive = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(positive)), math.log10(max(positive))
     wide, start = high - low, ZERO_GAP if min(values) <= 0 else 0.0

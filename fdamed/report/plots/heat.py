@@ -1,4 +1,4 @@
-"""Heat maps: panels of cells whose color tells the sign and whose opacity tells the size of a value."""
+"""Heat maps: panels of cells whose color is the sign and whose opacity is the size of a value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Panel:
     cells: Sequence[Sequence[Cell | None]]
     """Rows of cells; None: no value."""
     columns: Sequence[str] = ()
-    """Labels below; two of them stand at the ends."""
+    """Labels below; two of them are put at the ends."""
 
 
 def heat(

@@ -97,7 +97,7 @@ def by_round(lines: Sequence[Line], title: str, name: str, share: bool = True) -
 
 
 def over_values(lines: Sequence[Line], levels: Mapping[str, float], title: str, axis: Axis, name: str) -> Markup:
-    """Means with bands over the values of an option; reference levels are dashed; names stand at the right."""
+    """Means with bands over the values of an option; reference levels are dashed; names are at the right."""
     lines = [line for line in lines if line.known]
     if not lines:
         return Markup("")

@@ -8,52 +8,43 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.report import advice, advice_evaluation
-from fdamed.report.advice import Advice
 from fdamed.report.advice_evaluation import Evaluation, evaluate
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
 
-def evaluations(study: Study) -> dict[str, Evaluation | None]:
-    return {
-        target: None if told is None else evaluate(told, study.scores, study.main, study.name, study.methods)
-        for target, told in study.advice.items()
-    }
+def given(study: Study) -> dict[str, advice.Advice]:
+    """Target -> its recommendation, without targets that have none."""
+    return {target: one for target, one in study.advice.items() if one}
 
 
-def block(told: Advice) -> dict[str, Any]:
-    """The recommendation for one target as the template shows it."""
-    alone = told["recommended"]["method"] == "target_only"
-    return {
-        "sentences": advice.sentences(told),
-        "weak": told["weak"],
-        "level": advice.percent(told["level"]),
-        "ranking": advice.ranking(told),
-        "sources": advice.sources(told),
-        "judged": "FedDA with β = 0.5" if alone else advice.named(told),
-        "cost": advice.cost(told),
-    }
+def evaluations(study: Study) -> dict[str, Evaluation]:
+    return {t: evaluate(one, study.scores, study.main, study.name, study.methods) for t, one in given(study).items()}
 
 
 def plots(study: Study) -> dict[str, Markup]:
-    return {f"decision_map_{target}": advice.decision_map(told) for target, told in study.advice.items() if told}
+    return {f"decision_map_{target}": advice.decision_map(one) for target, one in given(study).items()}
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
-    known = [found for found in evaluations(study).values() if found]
-    return {
-        "advice": advice.table({t: told for t, told in study.advice.items() if told}),
-        "advice_judged": advice_evaluation.table(known, study.main),
-    }
+    judged = advice_evaluation.table(list(evaluations(study).values()), study.main)
+    return {"advice": advice.table(given(study)), "advice_judged": judged}
 
 
 def context(study: Study) -> dict[str, Any]:
     after = evaluations(study)
-    return {
-        "advice": {target: told and block(told) for target, told in study.advice.items()},
-        "after": after,
-        "together": advice_evaluation.together(after, study.name),
+    shown = {
+        target: {
+            "advice": one,
+            "sentences": advice.sentences(one),
+            "named": advice.named(one),
+            "ranking": advice.ranking(one),
+            "sources": advice.sources(one),
+            "after": after[target],
+        }
+        for target, one in given(study).items()
     }
+    return {"shown": shown, "together": advice_evaluation.together(after, study.name), "much": advice.SHARE}
 
 
 SECTION = Section(52, "Recommendation before training", lambda study: study.advice, plots, tables, context)

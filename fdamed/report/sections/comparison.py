@@ -45,12 +45,12 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
 
 def ranked(audits: Mapping[str, Audit], runs: Sequence[str]) -> Ranking | None:
     """Mean ranks, over the targets, of the runs that all of them have."""
-    told = [a for a in audits.values() if a["scores"]]
-    metric = "auc" if all("auc" in a["scores"] for a in told) else "acc"
-    if not told or not all(metric in a["scores"] for a in told):
+    known = [a for a in audits.values() if a["scores"]]
+    metric = "auc" if all("auc" in a["scores"] for a in known) else "acc"
+    if not known or not all(metric in a["scores"] for a in known):
         return None
-    common = [r for r in runs if all(r in a["scores"][metric] for a in told)]
-    return ranking(common, [[a["scores"][metric][r]["value"] for r in common] for a in told])
+    common = [r for r in runs if all(r in a["scores"][metric] for a in known)]
+    return ranking(common, [[a["scores"][metric][r]["value"] for r in common] for a in known])
 
 
 def plots(study: Study) -> dict[str, Markup]:

@@ -28,7 +28,7 @@ def models(attacked: Attacked) -> list[tuple[Mapping[str, Any], str, str, Mappin
 
 
 def frame(attacked: Attacked) -> pd.DataFrame:
-    """One row per hospital, target, run and attack; a rate that stands for few patients has only an upper bound."""
+    """One row per hospital, target, run and attack; a rate of few patients has only an upper bound."""
     rows = [
         (one["client"], target, run, name, *(end for s in SCORES for end in _ends(attacks[name][s] or {})))
         for one, target, run, attacks in models(attacked)

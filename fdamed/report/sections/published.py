@@ -17,9 +17,9 @@ from fdamed.report.section import Section
 from fdamed.report.study import Study
 
 WIDE, HIGH, ACROSS = 168.0, 112.0, 5
-"""Size of a small plot, and how many stand side by side."""
+"""Size of a small plot, and how many are side by side."""
 Row = tuple[str, list[tuple[str, Cell]]]
-"""A method with its cells, each with what tells it from its neighbors (a value, a target)."""
+"""A method with its cells, each with what distinguishes it from its neighbors (a value, a target)."""
 
 
 def cells(study: Study) -> list[Cell]:

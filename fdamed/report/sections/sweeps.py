@@ -47,7 +47,7 @@ def _alike(run: Run, other: Run, swept: Sequence[str]) -> bool:
 
 
 def axis(sweep: Sweep) -> Axis:
-    """The values of a sweep over one option; words stand side by side."""
+    """The values of a sweep over one option; words are placed side by side."""
     values = sweep.axis()
     at = [float(i) for i in range(len(values))]
     if sweep.numeric:
