@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from fdamed.evaluation.formatting import minus
 from fdamed.report.plots.decision_map import TITLE, Spot, landscape
+from fdamed.theory.bounds import four_errors, winner
 
 Advice = Mapping[str, Any]
 """What `fdamed advise` wrote for one target."""
@@ -112,8 +113,6 @@ def decision_map(advice: Advice) -> Markup:
 
 def _winner(advice: Advice) -> Callable[[float, float], str]:
     """sigma, d -> the rule with the smallest error there, all else as this target and its mean source have it."""
-    from fdamed.theory.bounds import four_errors, winner  # needs torch, which a report without advice does without
-
     tau2, delta, own = _mean(advice, "tau2"), _mean(advice, "delta"), advice["target"]
     norm2 = own["norm2"]["value"]
 

@@ -14,6 +14,7 @@ from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.advice import Advice, named, percent, reach
 from fdamed.report.study import NONE, is_ceiling
+from fdamed.theory.advice import score
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,6 @@ class Evaluation:
 
 def evaluate(advice: Advice, scores: pd.DataFrame, metric: str, name: str, methods: Mapping[str, str]) -> Evaluation:
     """Evaluate the recommendation by `metric`, called `name`, at its target; `methods`: run -> method, of all runs."""
-    from fdamed.theory.advice import score  # needs torch, which a report without advice does without
-
     target, predicted = advice["target_name"], {run: row["error"] for run, row in advice["runs"].items()}
     here = at_target(scores)
     here = here[(here["metric"] == metric) & (here["target"] == target)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fdamed.theory.delta_error import Moments, Rule, error
-from fdamed.theory.survey import Findings
+
+if TYPE_CHECKING:
+    from fdamed.theory.survey import Findings
 
 BETAS = tuple(round(0.05 * i, 2) for i in range(1, 21))
 """The grid for the best beta."""
@@ -24,25 +26,22 @@ class Sample:
     points: tuple[Moments, ...]
     samples: tuple[int, ...]
 
+    def mean(self, value: Callable[[Moments], float]) -> float:
+        """The mean of a value over the points: the L^pi norm."""
+        return float(np.mean([value(m) for m in self.points]))
+
     def error(self, rule: Rule) -> float:
-        """Delta^2, averaged over the points: the L^pi norm."""
-        return float(np.mean([error(rule, m, self.samples) for m in self.points]))
+        """Delta^2 of a rule."""
+        return self.mean(lambda m: error(rule, m, self.samples))
 
     def without(self, source: int) -> Sample:
         rest = tuple(n for i, n in enumerate(self.samples) if i != source)
         return Sample(tuple(m.without(source) for m in self.points), rest)
 
 
-def samples_of(findings: Findings) -> list[Sample]:
-    """The estimate, then every resample, each with all points."""
-    columns = [[p.found for p in findings.points]]
-    columns += [list(again) for again in zip(*(p.again for p in findings.points), strict=True)]
-    return [Sample(tuple(column), findings.samples) for column in columns]
-
-
 def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
     """The advice as it is written to a file; `runs`: the study's runs that the theory covers."""
-    drawn = samples_of(findings)
+    drawn = [Sample(points, findings.samples) for points in zip(*findings.points, strict=True)]
     best = {m: min(BETAS, key=lambda b, m=m: drawn[0].error(Rule(m, b, W[m]))) for m in ("fedda", "fedgp")}  # type: ignore[misc]
     candidates = {
         "target_only": Rule("target_only"),
@@ -55,9 +54,7 @@ def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
             candidates[f"{method}({beta:g})"] = Rule(method, beta, W[method])
     ranking = ranked(drawn, candidates)
     chosen = candidates[ranking[0]["name"]]
-    at = [s.points for s in drawn]
-    sigma2 = [float(np.mean([m.sigma2 for m in points])) for points in at]
-    norm2 = [float(np.mean([m.norm2 for m in points])) for points in at]
+    norm2 = _interval([s.mean(lambda m: m.norm2) for s in drawn])
     return {
         "recommended": {"method": chosen.method, "beta": _beta(chosen, drawn[0], findings.sources)},
         "ranking": ranking,
@@ -65,12 +62,12 @@ def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
         "sources": [_source(drawn, i, name, chosen) for i, name in enumerate(findings.sources)],
         "target": {
             "labeled": findings.labeled,
-            "sigma2": _interval(sigma2),
-            "norm2": _interval(norm2),
-            "m": float(np.mean([m.sigma2 / max(float(np.diag(m.cov).mean()), 1e-300) for m in drawn[0].points])),
+            "sigma2": _interval([s.mean(lambda m: m.sigma2) for s in drawn]),
+            "norm2": norm2,
+            "m": drawn[0].mean(lambda m: m.sigma2 / max(float(np.diag(m.cov).mean()), 1e-300)),
             "pooled_d2": _interval([s.error(candidates["fedavg"]) for s in drawn]),
         },
-        "weak": bool(_interval(norm2)["low"] <= 0.0),
+        "weak": bool(norm2["low"] <= 0.0),
         "best_beta": best,
         "points": len(findings.points),
         "resamples": len(drawn) - 1,
@@ -102,8 +99,8 @@ def _source(drawn: Sequence[Sample], i: int, name: str, rule: Rule) -> dict[str,
     interval = _interval(gain)
     verdict = "helps" if interval["low"] > 0 else "hurts" if interval["high"] < 0 else "unclear"
 
-    def over_points(value: Any) -> dict[str, float]:
-        return _interval([float(np.mean([value(m) for m in s.points])) for s in drawn])
+    def over_points(value: Callable[[Moments], float]) -> dict[str, float]:
+        return _interval([s.mean(value) for s in drawn])
 
     return {
         "source": name,
@@ -121,11 +118,12 @@ def _beta(rule: Rule, found: Sample, sources: Sequence[str]) -> float | dict[str
     if not rule.method.endswith("_auto"):
         return rule.beta
     kind = "distance2" if rule.method == "fedda_auto" else "beside2"
-    out = {}
-    for i, name in enumerate(sources):
-        pairs = [(m.sigma2, float(getattr(m, kind)[i])) for m in found.points]
-        out[name] = float(np.mean([s / (s + b) if s + b > 0 else 0.0 for s, b in pairs]))
-    return out
+
+    def weight(m: Moments, i: int) -> float:
+        total = m.sigma2 + float(getattr(m, kind)[i])
+        return m.sigma2 / total if total > 0 else 0.0
+
+    return {name: found.mean(lambda m, i=i: weight(m, i)) for i, name in enumerate(sources)}  # type: ignore[misc]
 
 
 def _interval(values: Sequence[float]) -> dict[str, float]:
@@ -137,13 +135,12 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Score:
-    """The advice against the results. `lost`: AUC of the best run minus AUC of the recommended one."""
+    """The advice compared with the results."""
 
     recommended: str
-    recommended_auc: float
     best: str
-    best_auc: float
     lost: float
+    """AUC of the best run minus AUC of the recommended one."""
     agreement: float | None
     """Kendall's tau between predicted errors and results, 1 = same order; None with fewer than two runs."""
     runs: int
@@ -158,12 +155,5 @@ def score(advice: Mapping[str, Any], results: Mapping[str, float]) -> Score | No
     best = min(known, key=lambda r: (-known[r][1], r))
     pairs = [(a, b) for a in known.values() for b in known.values() if a is not b]
     signs = [float(np.sign(a[0] - b[0]) * np.sign(b[1] - a[1])) for a, b in pairs]
-    return Score(
-        recommended=advised,
-        recommended_auc=known[advised][1],
-        best=best,
-        best_auc=known[best][1],
-        lost=known[best][1] - known[advised][1],
-        agreement=sum(signs) / len(signs) if signs else None,
-        runs=len(known),
-    )
+    agreement = sum(signs) / len(signs) if signs else None
+    return Score(advised, best, known[best][1] - known[advised][1], agreement, len(known))

@@ -51,10 +51,6 @@ class Moments:
         """p_i^2 = tau_i^2 d_i^2 (N,): squared norm of v's component orthogonal to g_i."""
         return np.clip(self.norm2 - self.t**2, 0.0, None)
 
-    def pooled_distance2(self, w: Array) -> float:
-        """d_pi^2 of the sources' weighted mean."""
-        return self.fedda(np.ones_like(w), w)
-
     def without(self, source: int) -> Moments:
         keep = [i for i in range(len(self.t)) if i != source]
         block = np.ix_(keep, keep)

@@ -18,14 +18,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fdamed.core.rng import stream
-from fdamed.theory.bounds import (
-    PAPER,
-    SIMPLE,
-    fedda_error,
-    fedgp_error_mean_field,
-    four_errors,
-    winner,
-)
+from fdamed.theory.bounds import PAPER, SIMPLE, fedda_error, fedgp_error, four_errors, winner
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +119,7 @@ def scatter(theta: Tensor, x: Tensor, y: Tensor, u: Tensor, s: Setting) -> tuple
 
 
 Step = Callable[[Tensor, Tensor], Tensor]
+"""(gradient of the target, of the source) -> the aggregated gradient."""
 
 
 def project(s: Setting) -> Step:
@@ -194,7 +188,7 @@ def _cell(
     measured = {
         "source_only": d2,
         "fedda": fedda_error(s.beta, sigma2, d2),
-        "fedgp": fedgp_error_mean_field(s.beta, sigma2, d2, tau2, delta, norm2, along2),
+        "fedgp": fedgp_error(s.beta, sigma2, d2, tau2, delta, norm2, along2),
         "target_only": sigma2,
     }
     paper = four_errors(sigma2, d2, **(PAPER | {"beta": s.beta}))
@@ -205,10 +199,8 @@ def summary(cells: list[Cell]) -> dict[str, object]:
     """Agreement of the theory's winner with training's in percent, and the relative loss of the theory's choice."""
     actual = [winner(c.losses) for c in cells]
     out: dict[str, object] = {"cells": len(cells), "wins": {rule: actual.count(rule) for rule in SIMPLE}}
-    for name, predicted in (
-        ("measured", [winner(c.errors) for c in cells]),
-        ("paper", [winner(c.errors_paper) for c in cells]),
-    ):
+    for name, errors in (("measured", "errors"), ("paper", "errors_paper")):
+        predicted = [winner(getattr(c, errors)) for c in cells]
         cost = [c.losses[p] / min(c.losses.values()) for c, p in zip(cells, predicted, strict=True)]
         out[name] = {
             "agreement_percent": 100.0 * sum(a == p for a, p in zip(actual, predicted, strict=True)) / len(cells),

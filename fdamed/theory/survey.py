@@ -51,12 +51,8 @@ class Plan:
     replicates: int = 200
 
 
-@dataclass(frozen=True)
-class Point:
-    """Result at one theta: the estimate and its bootstrap resamples."""
-
-    found: Moments
-    again: tuple[Moments, ...]
+Point = tuple[Moments, ...]
+"""Result at one theta: the estimate, then its bootstrap resamples."""
 
 
 @dataclass(frozen=True)
@@ -138,18 +134,14 @@ def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) ->
     true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
     # Noise makes a direction too long and all its cosines too small: correct inner products by this factor.
     gain = torch.where(true > 0, length / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))
-    gram = (u.double() @ u.double().t() * torch.outer(gain, gain)).clamp(-1.0, 1.0)
+    both = torch.outer(gain, gain)
+    gram = (u.double() @ u.double().t() * both).clamp(-1.0, 1.0)
     gram.fill_diagonal_(1.0)
 
     def moments(sigma2: float, mean2: float, t: Tensor, cov: Tensor) -> Moments:
-        both = torch.outer(gain, gain)
         return estimated(sigma2, mean2, (t * gain).numpy(), (cov * both).numpy(), true.numpy(), gram.numpy())
 
-    found = moments(answer.sigma2, answer.mean2, answer.t, answer.cov)
     # A resample is noisier than the data by one more sigma^2: shift its |v^|^2 so that the mean is the estimate.
-    shift = answer.mean2 - float(answer.mean2_again.mean())
-    again = tuple(
-        moments(float(s2), max(float(m2) + shift, 0.0), t, c)
-        for s2, m2, t, c in zip(answer.sigma2_again, answer.mean2_again, answer.t_again, answer.cov_again, strict=True)
-    )
-    return Point(found, again), answer
+    mean2 = answer.mean2.clone()
+    mean2[1:] = (mean2[1:] + mean2[0] - mean2[1:].mean()).clamp(min=0.0)
+    return tuple(map(moments, answer.sigma2.tolist(), mean2.tolist(), answer.t, answer.cov)), answer

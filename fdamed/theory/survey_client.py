@@ -16,9 +16,7 @@ from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, check_minimum, step
-from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
-from fdamed.federation.method import Model
-from fdamed.methods._shared.local_training import Trained, train_locally
+from fdamed.federation.messages import Count, Individual, Statistic, Update, Weights, message
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import inner_products
 from fdamed.training.local import fit
@@ -35,6 +33,14 @@ class Part:
     x: Weights
     images: Count
     batch: Count
+
+
+@message
+class Trained:
+    """A source's model after a short training, and the number of images it used."""
+
+    x: Weights
+    n: Count
 
 
 @message
@@ -61,19 +67,16 @@ class Question:
 
 @message
 class Geometry:
-    """sigma^2, |v^|^2, <v^, u> (N,) and its covariance (N, N); the same for R resamples of the target's batches."""
+    """sigma^2 (1 + R,), |v^|^2 (1 + R,), <v^, u> (1 + R, N) and its covariance (1 + R, N, N): the estimate, then those
+    of R resamples of the target's batches."""
 
     n: Count
     used: Count
     batches: Count
-    sigma2: Scalar
-    mean2: Scalar
+    sigma2: Statistic
+    mean2: Statistic
     t: Statistic
     cov: Statistic
-    sigma2_again: Statistic
-    mean2_again: Statistic
-    t_again: Statistic
-    cov_again: Statistic
 
 
 class Still(Optimizer):
@@ -90,9 +93,10 @@ def train_a_little(client: Client, ask: Part) -> Trained:
     few = max(ask.images, client.minimum.steps * client.recipe.batch)  # the privacy policy's minimum of steps
     part = _some(client, few, client.rng.child("part"))
     check_minimum(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
-    part = replace(part, recipe=client.recipe.model_copy(update={"epochs": 1}))
-    trained: Trained = train_locally.run(part, Model(x=ask.x))
-    return trained
+    client.model.load(ask.x)
+    recipe = client.recipe.model_copy(update={"epochs": 1})
+    fit(client.model, part.data, recipe, client.rng, precision=client.precision)
+    return Trained(x=client.model.read(), n=len(part.data))
 
 
 @step("survey.gradient")
@@ -144,25 +148,24 @@ def measure_geometry(client: Client, ask: Question) -> Geometry:
     t, a, f = torch.stack(dots), torch.stack(squares), torch.stack(folded).double()
     gram = f @ f.t()
     gram.diagonal().copy_(a)
-    whole = torch.full((1, b), 1.0 / b, dtype=torch.float64)
-    again = torch.zeros(ask.replicates, b, dtype=torch.float64)
+    # Weights of the batches, (1 + R, B): all alike, then as often as the bootstrap draws them.
     drawn = torch.randint(0, b, (ask.replicates, b), generator=rng.child("bootstrap").torch)
-    again.scatter_add_(1, drawn, torch.full(drawn.shape, 1.0 / b, dtype=torch.float64))
-    mean2 = float(inner_products(total, total[None], layout, per_layer=False)[2][0]) / b**2
-    sigma2, _, t_mean, cov = _moments(whole, t, a, gram, scale, torch.tensor([mean2], dtype=torch.float64))
-    sigma2_again, mean2_again, t_again, cov_again = _moments(again, t, a, gram, scale)
+    weights = torch.zeros(1 + ask.replicates, b, dtype=torch.float64)
+    weights[0] = 1.0 / b
+    weights[1:].scatter_add_(1, drawn, torch.full(drawn.shape, 1.0 / b, dtype=torch.float64))
+    mean2 = torch.einsum("rj,jk,rk->r", weights, gram, weights)
+    mean2[0] = float(inner_products(total, total[None], layout, per_layer=False)[2][0]) / b**2  # exact, not folded
+    t_mean = weights @ t
+    apart = t[None] - t_mean[:, None]
+    unbiased = b / (b - 1) * scale
     return Geometry(
         n=len(client.data),
         used=len(part.data),
         batches=b,
-        sigma2=float(sigma2[0]),
+        sigma2=(weights @ a - mean2).clamp(min=0.0) * unbiased,
         mean2=mean2,
-        t=t_mean[0],
-        cov=cov[0],
-        sigma2_again=sigma2_again,
-        mean2_again=mean2_again,
-        t_again=t_again,
-        cov_again=cov_again,
+        t=t_mean,
+        cov=torch.einsum("rj,rji,rjk->rik", weights, apart, apart) * unbiased,
     )
 
 
@@ -201,16 +204,3 @@ def _folded(g: Tensor) -> Tensor:
         return g
     rest = -len(g) % FOLD
     return torch.cat([g, g.new_zeros(rest)]).view(-1, FOLD).sum(0)
-
-
-def _moments(
-    c: Tensor, t: Tensor, a: Tensor, gram: Tensor, scale: float, mean2: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """sigma^2 (R,), |mean|^2 (R,), mean t (R, N), its covariance (R, N, N) for weights c (R, B) of the batches."""
-    b = len(t)
-    grown = b / (b - 1) * scale
-    mean2 = torch.einsum("rj,jk,rk->r", c, gram, c) if mean2 is None else mean2
-    t_mean = c @ t
-    apart = t[None] - t_mean[:, None]
-    cov = torch.einsum("rj,rji,rjk->rik", c, apart, apart) * grown
-    return ((c @ a - mean2).clamp(min=0.0) * grown, mean2, t_mean, cov)

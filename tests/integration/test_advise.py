@@ -87,7 +87,7 @@ def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(
 def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_target(advised: Path) -> None:
     lines = (advised / "target.ledger.jsonl").read_text().splitlines()
     out = {(line["from"], line["kind"]) for line in map(json.loads, lines) if line["from"] != "server"}
-    assert {kind for client, kind in out if client == "target"} == {"count", "scalar", "statistic"}
+    assert {kind for client, kind in out if client == "target"} == {"count", "statistic"}
     assert {kind for client, kind in out if client == "twin"} == {"weights", "update", "count", "scalar", "statistic"}
 
 
