@@ -80,16 +80,6 @@ def test_a_column_replaces_every_cell_of_the_first(name: str) -> None:
         assert own["values"].keys() == first.values.keys() and own["source"] != first.source
 
 
-def test_the_columns_are_the_papers() -> None:
-    for eta in (0.30, 0.15, 0.10, 0.05, 0.0):
-        config = study("label_shift", f"eta_{eta:.2f}")
-        assert isinstance(config.split, Partition) and config.split.eta == eta
-        assert config.study == f"fashion_shift_{100 * eta:03.0f}"
-    for each in (7, 5, 3):
-        config = study("classes", f"classes_{each}")
-        assert isinstance(config.split, Partition) and config.split.classes_each == each and config.split.noise == 0.4
-
-
 @pytest.mark.parametrize(
     ("name", "averages"),
     [
@@ -109,24 +99,6 @@ def test_the_cells_of_a_row_have_the_average_that_the_paper_prints(name: str, av
     for run, average in averages.items():
         mean = np.mean([cell(config, run, target) for target in config.split.targets])
         assert mean == pytest.approx(average, abs=0.0101), run
-
-
-def test_auto_weighting_trains_as_the_authors_script() -> None:
-    config = study("fashion_mnist", "auto")
-    for name in ("fedda_auto-noise-0.4", "fedgp_auto-noise-0.4"):
-        run = config.expanded_runs()[name]
-        assert config.train_of(run).target.batch == 4 and run.options["pace"] == 0.1 and run.warmup.rounds == 2
-        assert config.train_of(run).source == config.train.source and run.noise == 0.4
-    options = config.expanded_runs()["fedgp_auto-noise-0.4"].options
-    assert (options["estimator"], options["projection"], options["weighting"]) == ("threshold", "cosine", "samples")
-
-
-def test_plus_90_per_cent_is_a_correlation_of_four_fifths() -> None:
-    for name in ("colored_mnist", "colored_fashion"):
-        data = study(name).data
-        assert isinstance(data, Benchmark)
-        agree = {key: round((1 + domain.correlation) / 2, 6) for key, domain in data.domains.items()}
-        assert agree == {"plus90": 0.9, "plus80": 0.8, "minus90": 0.1}
 
 
 def test_a_set_without_a_class_keeps_the_numbers_of_the_others() -> None:
