@@ -81,7 +81,7 @@ def check_minimum(
     for phase in config.phases(run).values():
         entry = known[phase.method]
         for target in targets or config.split.targets:
-            for client, recipe, n in asked(phase, config, entry, target, images):
+            for client, recipe, n in training_images(phase, config, entry, target, images):
                 steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
@@ -103,7 +103,7 @@ def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, ima
     )
 
 
-def asked(
+def training_images(
     phase: Run, config: Config, entry: Mapping[str, Any], target: str, images: Images
 ) -> list[tuple[str, Recipe, int]]:
     """The clients that this phase may ask, with their recipes and numbers of training images, where known."""

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fdamed.config.loader import catalog
+from fdamed.config.policy_checks import training_images
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import MAIN, THEN
-from fdamed.config.study import Config, Recipe
+from fdamed.config.study import Config
 from fdamed.core.disclosure import hides, small
-from fdamed.core.run_record import SERVER, Record, Row
+from fdamed.core.run_record import Record, Row
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import hidden, summary
 
@@ -67,40 +68,34 @@ class Budget:
 
 
 def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]) -> list[Budget]:
-    """One entry per run and target, from the sizes of the cohort and from who sent messages."""
+    """One entry per run and target, from the sizes of the cohort."""
+    images = {client: entry["images"] for client, entry in cohort["clients"].items()}
     first = {(r.run, r.target): r for r in reversed(list(records))}
-    images = {c: {k: int(n) for k, n in of["images"].items()} for c, of in cohort["clients"].items()}
     return [_budget(record, config, images) for record in reversed(first.values())]
 
 
 def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, int]]) -> Budget:
-    known, smallest, target = catalog(), config.privacy.smallest_cell, record.target
-    methods = [known.get(p["method"], {}) for p in record.phases]
-    labels, every = (any(m.get(k) for m in methods) for k in ("target_labels", "every_target_label"))
-    learns = not methods[0].get("classical")  # classical methods train no client: no optimizer steps
-    senders = {s.client for s in record.sent} - {SERVER}
-    whole = {c: n.get("train", 0) + n.get("adapt", 0) for c, n in images.items()}
-    # A share below 1, or `all`, was already applied when the labeled images were drawn.
-    few, asked = images[target].get("adapt", 0), record.facts.get("labeled") or config.split.labeled
-    if not isinstance(asked, str) and asked >= 1:
-        few = min(int(asked), few)
-    used = few if labels and not every else whole[target]
+    smallest, target, known = config.privacy.smallest_cell, record.target, catalog()
     phases = config.phases(config.expanded_runs()[record.run])
-    source, last = config.train_of(phases[MAIN]).source, config.train_of(phases.get(THEN, phases[MAIN]))
-    shown = f"<{smallest}" if small(used, smallest) else str(used)
+    main, last = phases[MAIN], phases.get(THEN, phases[MAIN])
+    entry, final = known[main.method], known[last.method]
+    own = next(((r, n) for c, r, n in training_images(last, config, final, target, images) if c == target), None)
+    sources = [e for e in training_images(main, config, entry, target, images) if e[0] != target]
+    if entry.get("classical"):  # trains no client: no optimizer steps
+        own, sources = None, []
+    labeled = "0"
+    if own and final["target_labels"]:
+        shown = f"<{smallest}" if small(own[1], smallest) else str(own[1])
+        labeled = f"{shown} (all)" if final["every_target_label"] else shown
     return Budget(
         run=record.run,
         target=target,
         rounds=int(record.facts["rounds"]),
         then=", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.second),
-        labeled="0" if not labels else f"{shown} (all)" if every else shown,
-        sources={c: _steps(n, source) for c, n in whole.items() if learns and c in senders - {target}},
-        own=_steps(used, last.source if every else last.target) if learns and (labels or target in senders) else None,
+        labeled=labeled,
+        sources={client: local_steps(n, recipe.batch, recipe.epochs) for client, recipe, n in sources},
+        own=local_steps(own[1], own[0].batch, own[0].epochs) if own else None,
     )
-
-
-def _steps(images: int, recipe: Recipe) -> int:
-    return local_steps(images, recipe.batch, recipe.epochs)
 
 
 def table(entries: Iterable[Budget]) -> pd.DataFrame:
