@@ -88,7 +88,7 @@ def test_what_leaves_the_hospitals_is_in_the_ledger_and_no_gradient_of_the_targe
     lines = (advised / "target.ledger.jsonl").read_text().splitlines()
     out = {(line["from"], line["kind"]) for line in map(json.loads, lines) if line["from"] != "server"}
     assert {kind for client, kind in out if client == "target"} == {"count", "statistic"}
-    assert {kind for client, kind in out if client == "twin"} == {"weights", "update", "count", "scalar", "statistic"}
+    assert {kind for client, kind in out if client == "twin"} == {"weights", "update", "count", "statistic"}
 
 
 @pytest.mark.slow
