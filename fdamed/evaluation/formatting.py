@@ -63,13 +63,23 @@ def minus(text: str) -> str:
     return text.replace("-", "−")
 
 
+def fixed(value: float, digits: int = 2, sign: str = "") -> str:
+    """So many decimals; never a negative zero."""
+    return minus(f"{round(value, digits) + 0.0:{sign}.{digits}f}")
+
+
 def signed(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else minus(f"{value:+.{digits}f}")
 
 
-def ends(told: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = "") -> str:
+def ends(estimate: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = "") -> str:
     """`low to high` of an estimate."""
-    return minus(" to ".join(f"{factor * told[k]:{sign}.{digits}f}" for k in ("low", "high")))
+    return " to ".join(fixed(factor * estimate[k], digits, sign) for k in ("low", "high"))
+
+
+def reach(estimate: Mapping[str, float], digits: int = 3) -> str:
+    """An estimate with its interval, in significant digits."""
+    return minus("{} ({} to {})".format(*(f"{estimate[k]:#.{digits}g}".rstrip(".") for k in ("value", "low", "high"))))
 
 
 def p_value(value: float) -> str:
@@ -83,8 +93,10 @@ FILTERS = {
     "count": count,
     "millions": millions,
     "seconds": seconds,
+    "fixed": fixed,
     "signed": signed,
     "ends": ends,
+    "reach": reach,
     "p_value": p_value,
     "capital": lambda text: text[:1].upper() + text[1:],
 }

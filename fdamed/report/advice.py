@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.formatting import minus
+from fdamed.evaluation.formatting import reach
 from fdamed.report.plots.decision_map import TITLE, Spot, landscape
 from fdamed.theory.bounds import four_errors, winner
 
@@ -20,11 +20,6 @@ Estimate = Mapping[str, float]
 ENDS = ("value", "low", "high")
 SHARE = 0.05
 """Of one run: what a survey is meant to cost at most."""
-
-
-def reach(estimate: Estimate, digits: int = 3) -> str:
-    """An estimate with its interval, in significant digits."""
-    return minus("{} ({} to {})".format(*(f"{estimate[k]:#.{digits}g}".rstrip(".") for k in ENDS)))
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -73,33 +68,20 @@ def ranking(advice: Advice) -> list[dict[str, Any]]:
         return rule and math.isclose(run["error"]["value"], row["error"]["value"], rel_tol=1e-9)
 
     return [
-        row | {"text": reach(row["error"]), "runs": [name for name, run in advice["runs"].items() if same(run, row)]}
-        for row in advice["ranking"]
+        row | {"runs": [name for name, run in advice["runs"].items() if same(run, row)]} for row in advice["ranking"]
     ]
 
 
 def sources(advice: Advice) -> list[dict[str, Any]]:
-    """The sources, most helpful first."""
+    """The sources, most helpful first, with their expected beta, distance and best rule on the map."""
     beta, win = advice["recommended"]["beta"], _winner(advice)
     sigma = _root(advice["target"]["sigma2"], advice)[0]
-    rows = []
-    for s in advice["sources"]:
-        distance, cosine = _root(s["d2"], advice), [round(s["cosine"][k], 2) + 0.0 for k in ENDS]
-        rows.append(
-            {
-                "name": s["source"],
-                "verdict": s["verdict"],
-                "gain": s["gain"]["value"],
-                "gain_text": reach(s["gain"], 2),
-                "distance": s["d2"]["value"],
-                "distance_text": "{:.2g} ({:.2g} to {:.2g})".format(*distance),
-                "cosine": s["cosine"]["value"],
-                "cosine_text": minus("{:.2f} ({:.2f} to {:.2f})".format(*cosine)),
-                "beta": beta[s["source"]] if isinstance(beta, Mapping) else None,
-                "region": TITLE[win(sigma, distance[0])],
-            }
-        )
-    return sorted(rows, key=lambda row: -row["gain"])
+    rows = [
+        {"name": s["source"], "verdict": s["verdict"], "gain": s["gain"], "cosine": s["cosine"], "d": d}
+        | {"beta": beta[s["source"]] if isinstance(beta, Mapping) else None, "region": TITLE[win(sigma, d[0])]}
+        for s, d in ((s, _root(s["d2"], advice)) for s in advice["sources"])
+    ]
+    return sorted(rows, key=lambda row: -row["gain"]["value"])
 
 
 def decision_map(advice: Advice) -> Markup:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fdamed.evaluation.formatting import interval, minus
+from fdamed.evaluation.formatting import fixed, interval, reach
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import at_target
-from fdamed.report.advice import Advice, named, percent, reach
+from fdamed.report.advice import Advice, named, percent
 from fdamed.report.study import NONE, is_ceiling
 from fdamed.theory.advice import score
 
@@ -103,7 +103,7 @@ def _order(agreement: float | None, runs: int) -> list[str]:
     """How well the whole order agrees."""
     if agreement is None or runs < 3:
         return []
-    text = f"The whole order agrees with Kendall’s τ = {minus(f'{agreement:.2f}')} (1: the same order, −1: the reverse)"
+    text = f"The whole order agrees with Kendall’s τ = {fixed(agreement)} (1: the same order, −1: the reverse)"
     chance = by_chance(agreement, runs)
     if chance is None:
         return [text + "."]

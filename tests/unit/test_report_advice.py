@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 from fdamed.cli.main import main
-from fdamed.report.advice import decision_map, ranking, reach, sentences, sources
+from fdamed.evaluation.formatting import reach
+from fdamed.report.advice import decision_map, ranking, sentences, sources
 from fdamed.report.advice_evaluation import by_chance, evaluate, together
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.report.plots.figure import standalone

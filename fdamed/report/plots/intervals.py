@@ -39,10 +39,11 @@ class Column:
     digits: str = ".3f"
 
 
-def inline(score: Interval, index: int, low: float, high: float, chance: float | None = 0.5) -> Markup:
+def inline(score: Interval, index: int, span: tuple[float, float], chance: float | None) -> Markup:
     """A mean and its interval on the scale of a whole table column."""
     if score.mean is None:
         return Markup("")
+    low, high = span
     x = linear(low, high).between(6, 129)
     body = [rule("rail", 0, 10, 135, 10)]
     if chance is not None and low < chance < high:

@@ -69,14 +69,8 @@ def plots(study: Study) -> dict[str, Markup]:
 
 def context(study: Study) -> dict[str, Any]:
     shown = columns(study)
-    sent = rows(study, list(shown))
-    return {
-        "kinds": [str(kind) for kind in by_kind(study).columns],
-        "clients": list(shown.values()),
-        "sent": sent,
-        "forwarded": any(row["forwarded"] for row in sent),
-        "features": any(row["kind"] == "features" for row in sent),
-    }
+    kinds = [str(kind) for kind in by_kind(study).columns]
+    return {"kinds": kinds, "clients": list(shown.values()), "sent": rows(study, list(shown))}
 
 
 SECTION = Section(70, "Communication", plots=plots, tables=lambda study: {"bytes": study.traffic}, context=context)

@@ -11,12 +11,6 @@ from fdamed.report.section import Section
 from fdamed.report.sections.communication import MANY
 from fdamed.report.study import Study
 
-COMMANDS = (
-    "# save the configuration below as study.json, enter your own data root, then",
-    "snakemake --cores all --configfile study.json",
-    "fdamed report --config study.json    # this page again, without training",
-)
-
 
 def manifests(clients: dict[str, Any]) -> list[tuple[str, str]]:
     """One digest for each hospital, or one for all of many."""
@@ -40,8 +34,7 @@ def context(study: Study) -> dict[str, Any]:
         ("all final weights", digest(sorted((r.key, r.weights) for r in study.records))),
         ("versions", "; ".join(versions) or "–"),
     ]
-    text = json.dumps(config, indent=2, ensure_ascii=False)
-    return {"commands": COMMANDS, "provenance": provenance, "configuration": text}
+    return {"provenance": provenance, "configuration": json.dumps(config, indent=2, ensure_ascii=False)}
 
 
 SECTION = Section(99, "Reproducibility", context=context)

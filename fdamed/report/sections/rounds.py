@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from markupsafe import Markup
 
@@ -13,8 +11,6 @@ from fdamed.report.study import METRICS, Study
 
 POINTS = 120
 """Rounds drawn in a curve at most."""
-SHOWN = 8
-"""Runs that are switched on at first; of more, the best."""
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -42,19 +38,9 @@ def thin(frame: pd.DataFrame) -> pd.DataFrame:
     return ordered.iloc[::-1].iloc[:: -(-len(ordered) // POINTS)].iloc[::-1]
 
 
-def legend(study: Study) -> list[dict[str, Any]]:
-    """Every run, best first; runs of sweeps last, in the order of the configuration."""
-    view = study.views[0]
-    best = {row.index for row in view.ranked[:SHOWN]}
-    folded = sorted(view.swept, key=lambda row: row.index) if view.plain else []
-    rows = [*view.ranked, *folded]
-    return [{"index": r.index, "run": r.run, "on": r.index in best, "folded": r in folded} for r in rows]
-
-
 SECTION = Section(
     20,
     "Learning curves",
     plots=plots,
     tables=lambda study: {"rounds": study.rounds},
-    context=lambda study: {"legend": legend(study)},
 )

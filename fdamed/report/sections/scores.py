@@ -16,55 +16,39 @@ from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
 from fdamed.report.section import Section
-from fdamed.report.study import NONE, Study, View
+from fdamed.report.study import NONE, Study
 from fdamed.report.summary import sentences
-
-FEW_TARGETS = 6
-"""Targets whose numbers of validation images a sentence can list."""
 
 
 def context(study: Study) -> dict[str, Any]:
-    budgets = protocol.budgets(study.records, study.config, study.cohort)
-    spans = {v.name: _span([r.scores[study.main] for r in v.rows], study.chance) for v in study.views}
-    return {
-        "sentences": {v.name: sentences(study, v)[:2] for v in study.views},
-        "rounds": {v.name: sorted({b.rounds for b in budgets if b.target in _targets(study, v)}) for v in study.views},
-        "validation": {v.name: validation_images(study, v) for v in study.views},
-        "steps": {v.name: steps([b for b in budgets if b.target == v.name]) for v in study.views},
-        "budgets": {v.name: [b for b in budgets if b.target == v.name] for v in study.views},
-        "dots": {
-            v.name: {
-                r.run: intervals.inline(r.scores[study.main], r.index, *spans[v.name], study.chance) for r in v.rows
-            }
-            for v in study.views
-        },
-    }
+    budgets, everywhere = protocol.budgets(study.records, study.config, study.cohort), study.config.split.targets
+    shown = {}
+    for view in study.views:
+        here = [b for b in budgets if b.target == view.name]
+        all_targets = view.name == run_tables.ALL_TARGETS
+        shown[view.name] = {
+            "sentences": sentences(study, view)[:2],
+            "rounds": sorted({b.rounds for b in (budgets if all_targets else here)}),
+            "validation": validation_images(study, everywhere if all_targets else [view.name]),
+            "budgets": here,
+            "steps": steps(here),
+            "span": _span([r.scores[study.main] for r in view.rows], study.chance),
+        }
+    return {"shown": shown, "inline": intervals.inline}
 
 
-def _targets(study: Study, view: View) -> Sequence[str]:
-    return study.config.split.targets if view.name == run_tables.ALL_TARGETS else [view.name]
-
-
-def validation_images(study: Study, view: View) -> str:
-    """The numbers of labeled validation images that choosing a round costs the targets; empty where there are none."""
-    sizes = [int(study.cohort["clients"][t]["images"].get("val", 0)) for t in _targets(study, view)]
-    few = len(sizes) <= FEW_TARGETS
-    shown = [vague(n, study.smallest) for n in (sizes if few else (min(sizes), max(sizes)))]
-    return (" / " if few else " to ").join(shown) if any(sizes) else ""
+def validation_images(study: Study, targets: Sequence[str]) -> str:
+    """The number of labeled validation images that choosing a round costs the targets; empty where there are none."""
+    sizes = sorted({int(study.cohort["clients"][t]["images"].get("val", 0)) for t in targets})
+    return " to ".join(vague(n, study.smallest) for n in dict.fromkeys((sizes[0], sizes[-1]))) if any(sizes) else ""
 
 
 def steps(budgets: Sequence[Budget]) -> dict[str, Any]:
     """Optimizer steps per round: at each source, if all runs have the same, and at the target by labeled images."""
-    found: dict[str, set[int]] = {}
-    for budget in budgets:
-        for client, n in budget.sources.items():
-            found.setdefault(client, set()).add(n)
+    every = {(client, n) for b in budgets for client, n in b.sources.items()}
+    sources = {client: n for b in budgets for client, n in b.sources.items()}
     own = sorted({(b.own, b.labeled) for b in budgets if b.own is not None})
-    return {
-        "same": all(len(n) == 1 for n in found.values()),
-        "sources": {c: min(n) for c, n in found.items()},
-        "own": own,
-    }
+    return {"same": len(every) == len(sources), "sources": sources, "own": own}
 
 
 def _span(scores: Sequence[Interval], chance: float | None) -> tuple[float, float]:
