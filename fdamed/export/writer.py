@@ -9,13 +9,25 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
 from fdamed import __version__
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, digest_file, write_json, write_text
+from fdamed.core.provenance import commit
+from fdamed.core.rng import stream
+from fdamed.data.loader import load
+from fdamed.evaluation.metrics import THRESHOLD
 from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, Exported, rebuilt
+from fdamed.export.model_card import render
+from fdamed.export.onnx_file import OPSET, furthest, held_to_limit, in_torch, write_onnx
+from fdamed.export.runtime import INPUT, OUTPUT, Floats
+from fdamed.export.semantics import output_of, preparation_of
+from fdamed.training.local import as_input
 
 if TYPE_CHECKING:
-    from fdamed.export.runtime import Floats
     from fdamed.pipeline.finished_runs import Chosen
 
 CHECKED, RANDOM = 64, 8
@@ -24,11 +36,6 @@ CHECKED, RANDOM = 64, 8
 
 def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
     """Write all files beside `out`, compare the forms of the model, and only then move the folder to its place."""
-    from safetensors.torch import save_file
-
-    from fdamed.export.model_card import render
-    from fdamed.export.onnx_file import held_to_limit, write_onnx
-
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
         draft = Path(name)
@@ -39,8 +46,6 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
         batches, images = samples(chosen)
         about = describe(chosen)
         if onnx:
-            import torch
-
             shown = {k: about[k] for k in ("study", "input", "output", "preprocessing")}
             write_onnx(network, torch.from_numpy(batches[0]), draft / ONNX, {"fdamed": __version__} | shown)
         about["files"] = {p.name: digest_file(p) for p in sorted(draft.iterdir())}
@@ -62,13 +67,6 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
 
 def samples(chosen: Chosen) -> tuple[list[Floats], int]:
     """Inputs for the comparison: random ones and, if the cache exists, images of the target; none is kept."""
-    import numpy as np
-    import torch
-
-    from fdamed.core.rng import stream
-    from fdamed.data.loader import load
-    from fdamed.training.local import as_input
-
     shape = input_shape(chosen.config)
     batches = [stream(0, "export").numpy.random((RANDOM, *shape), dtype=np.float32)]
     folder = chosen.places.client(chosen.record.target)
@@ -88,8 +86,6 @@ def input_shape(config: Config) -> tuple[int, ...]:
 
 def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[str, float]:
     """Form -> largest difference of its probabilities from those of the run's model."""
-    from fdamed.export.onnx_file import furthest, in_torch
-
     reference = in_torch(network)
     forms = {"safetensors": "torch"} | ({"ONNX": "onnxruntime"} if ONNX in exported.about["files"] else {})
     return {form: furthest(reference, exported.scorer(runtime)[1], batches) for form, runtime in forms.items()}
@@ -97,12 +93,6 @@ def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[st
 
 def describe(chosen: Chosen) -> dict[str, Any]:
     """model.json without its `files` and `parity`."""
-    from fdamed.core.provenance import commit
-    from fdamed.evaluation.metrics import THRESHOLD
-    from fdamed.export.onnx_file import OPSET
-    from fdamed.export.runtime import INPUT, OUTPUT
-    from fdamed.export.semantics import output_of, preparation_of
-
     config, record, facts = chosen.config, chosen.record, chosen.record.facts
     classes, meaning = output_of(config, record.target)
     preparation = preparation_of(config, chosen.places.client(record.target) / "order.parquet")
@@ -157,7 +147,6 @@ def _version(package: str) -> str | None:
 def save_for_mlflow(chosen: Chosen, folder: Path, identity: str) -> None:
     """Write MLflow's model folder: ONNX with signature, an input example that is nobody's image, and the model card."""
     import mlflow.onnx
-    import numpy as np
     import onnx
     from mlflow.models import Model, infer_signature
 

@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def models(config: Config, records: list[Record]) -> list[Candidate]:
     """The models to register; none if ONNX cannot be written or the configuration says so."""
-    from fdamed.export.writer import save_for_mlflow
     from fdamed.pipeline.finished_runs import of_study
 
     if not config.tracking.models:
@@ -73,6 +72,8 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
         return []
 
     def save(record: Record, folder: Path, identity: str) -> None:
+        from fdamed.export.writer import save_for_mlflow
+
         save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
     return offered(config, records, save)
