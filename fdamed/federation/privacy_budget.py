@@ -45,7 +45,7 @@ class Cost:
 
 def spend(client: Client, noise: Mechanism, steps: int, batch: int) -> None:
     """Record steps in the account, before their result can be sent."""
-    line = (noise.multiplier, noise.chance(batch), steps)
+    line = (noise.multiplier, noise.probability(batch), steps)
     if client.account is not None:
         append(client.account, line)
     else:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Annotated, Literal
 
@@ -31,10 +31,9 @@ from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.full_gradient import full_gradient, log_jacobians, mean_gradient
-from fdamed.methods._shared.local_training import auxiliary_tasks, finite, train_locally
+from fdamed.methods._shared.local_training import auxiliary_tasks, train_from, train_locally
 from fdamed.models.flat import FlatModel, view_of
 from fdamed.ops.aggregation import mean
-from fdamed.training.local import fit
 
 log = logging.getLogger(__name__)
 NONE = -1.0
@@ -154,30 +153,20 @@ def train_guided(client: Client, ask: Guided) -> Trained:
     if guided and not ask.exact and client.precision == "bfloat16":
         what = "differences of gradients drown in the rounding of bfloat16"
         raise FdamedError(what, f"hospital {client.name}", "Set `hessian: exact`, or `train.precision: float32`.")
-    plain = _train(client, ask, None, keep_heads=False)[0] if guided and ask.plain else NONE
+    plain = NONE
+    if guided and ask.plain:  # on a copy of the memory: the heads of this training are not kept
+        plain, _ = _train(replace(client, memory=dict(client.memory)), ask, None)
     norm, loss = _train(client, ask, ask.gamma if guided else None)
     return Trained(x=client.model.read(), n=len(client.data), loss=loss, gamma=max(norm, plain))
 
 
-def _train(client: Client, ask: Guided, gamma: float | None, keep_heads: bool = True) -> tuple[float, float]:
+def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, float]:
     """Local training from h_{p-1} with the guide, None: without -> the norm and the loss."""
-    client.model.load(ask.x)
-    auxiliary = auxiliary_tasks(client)
-    players = (client.model, auxiliary.heads) if auxiliary else (client.model,)
+    players = (client.model, client.heads) if client.auxiliary and client.heads else (client.model,)
     gradient = RegularizedGradient(players, ask.xi, gamma, bool(ask.exact))
-    outcome = fit(
-        client.model,
-        client.data,
-        client.recipe,
-        client.rng,
-        auxiliary=auxiliary,
-        descend=gradient,
-        precision=client.precision,
-    )
-    norm = norm_of(mean_gradient(client, auxiliary)) if ask.full else gradient.path_norm
-    if auxiliary and keep_heads:
-        client.memory["heads"] = auxiliary.heads.read()
-    return norm if math.isfinite(norm) else NONE, finite(client, outcome.loss)
+    loss = train_from(client, ask.x, descend=gradient).loss
+    norm = norm_of(mean_gradient(client, auxiliary_tasks(client))) if ask.full else gradient.path_norm
+    return norm if math.isfinite(norm) else NONE, loss
 
 
 @method(

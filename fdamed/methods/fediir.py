@@ -25,11 +25,11 @@ from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of, features
 from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.full_gradient import full_gradient, log_jacobians
-from fdamed.methods._shared.local_training import Trained, auxiliary_tasks, finite, train_locally
+from fdamed.methods._shared.local_training import Trained, train_from, train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import mean
-from fdamed.training.local import fit, in_order
+from fdamed.training.local import in_order
 
 KEPT = "fediir.model"
 """The model, in a hospital's memory from the first question of a round to the second."""
@@ -104,25 +104,11 @@ def send_head_gradient(client: Client, ask: Model) -> HeadGradient:
 def train_aligned(client: Client, ask: Alignment) -> Trained:
     """Train from the model of the first question with the head's gradient drawn to g."""
     if KEPT not in client.memory:
-        what = "it was asked to continue with a model that it never received"
-        raise FdamedError(
-            what, f"hospital {client.name}", "Restore its memory from the last checkpoint, or start again."
-        )
-    client.model.load(client.memory.pop(KEPT))
-    auxiliary = auxiliary_tasks(client)
+        what, fix = "the model of this round never reached it", "Restore its memory from the last checkpoint."
+        raise FdamedError(what, f"hospital {client.name}", fix)
     task = partial(aligned_loss, client.model.module.head, ask.g.to(client.model.theta.device), ask.weight)  # type: ignore[arg-type]
-    outcome = fit(
-        client.model,
-        client.data,
-        client.recipe,
-        client.rng,
-        task=task if ask.weight else None,
-        auxiliary=auxiliary,
-        precision=client.precision,
-    )
-    if auxiliary:
-        client.memory["heads"] = auxiliary.heads.read()
-    return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
+    loss = train_from(client, client.memory.pop(KEPT), task=task if ask.weight else None).loss
+    return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 
 def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def train_near(client: Client, ask: Near) -> Trained:
         check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
     recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
     correct = proximal(client.model, ask.x, ask.mu) if ask.mu else None
-    loss = train_from(client, ask.x, recipe, correct).loss
+    loss = train_from(client, ask.x, recipe, correct=correct).loss
     return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 

@@ -73,7 +73,8 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
-    outcome = train_from(client, ask.x, shift=shift.to(client.model.theta.device))
+    shift = shift.to(client.model.theta.device)
+    outcome = train_from(client, ask.x, correct=lambda grad: grad.add_(shift))
     y, cut = client.model.read(), len(ask.c)
     if g is None:
         dc = (ask.x[:cut] - y[:cut]).div_(outcome.steps * client.recipe.lr).sub_(ask.c)

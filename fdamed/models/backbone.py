@@ -74,7 +74,7 @@ def build(model: Model) -> nn.Module:
 
 
 def feature_size(model: Model) -> int:
-    """Length of what the heads read."""
+    """Width of the feature that the heads read."""
     return {"cnn": FEATURES, "mlp": model.layers[-1]}.get(model.backbone, model.hidden)
 
 
@@ -130,7 +130,7 @@ def load_pretrained(net: Net, path: Path) -> list[str]:
             "Give a torchvision state dict of the same ResNet, or set model.width to 1.",
         )
     if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
-        raise FdamedError("the file holds weights that are no finite numbers", str(path), "Give another file.")
+        raise FdamedError("some weights in the file are not finite", str(path), "Give another file.")
     net.trunk.load_state_dict(found, strict=False)
     return [k for k in wanted if k not in found and not k.endswith("num_batches_tracked")]
 
@@ -148,7 +148,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
             given: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             content = given.get("state_dict", given)
         if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()):
-            raise TypeError("something else than tensors by name")
+            raise TypeError("not tensors by name")
     except Exception as error:
         raise FdamedError(
             f"not a file of tensors ({type(error).__name__})", str(path), "Give a state dict or a safetensors file."

@@ -7,23 +7,17 @@ projected: there a rule returns the target's own change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from fdamed.models.flat import Layout
 
-T = TypeVar("T")
-Block = tuple[int, int, int]
-"""(layer, start, stop): a stretch of the vector inside one layer."""
 Products = tuple[Tensor, Tensor, Tensor]
 """<g_T, g_i> (N, L), <g_i, g_i> (N, L) and <g_T, g_T> (L,)."""
 BLOCK = 1 << 16
-"""Numbers a block: the vectors of one block stay in the cache between the two reads of a sum."""
+"""Numbers per block: the vectors of one block stay in the cache between two reads."""
 
 
 def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | None = None) -> Tensor:
@@ -78,7 +72,6 @@ def gp(
     align: Sequence[float] | Tensor | None = None,
     per_layer: bool = True,
     keep_negative: bool = False,
-    out: Tensor | None = None,
     products: Products | None = None,
 ) -> Tensor:
     """GP (healthcare paper, Eq. 5-9): (1 - beta) G_T + beta * sum_i max(cos, 0) * w_i * align_i * G_Si.
@@ -86,7 +79,9 @@ def gp(
     `products`: the inner products of g_t and g_s, where they are known already.
     """
     cos = cosines(*(products or inner_products(g_t, g_s, layout, per_layer)))
-    return combine(g_t, g_s, layout, 1.0 - beta, gp_shares(cos, beta, weights, align, keep_negative), per_layer, out)
+    kept, w = cos if keep_negative else cos.clamp(min=0.0), normalized(weights, len(g_s))
+    scale = torch.ones_like(w) if align is None else torch.as_tensor(align, dtype=torch.float64)
+    return combine(g_t, g_s, layout, 1.0 - beta, beta * kept * (w * scale).unsqueeze(1), per_layer)
 
 
 def stacked(vectors: Iterator[Tensor], count: int, size: int) -> Tensor:
@@ -111,24 +106,10 @@ def scaled(g: Tensor, layout: Layout, own: float) -> Tensor:
     return out
 
 
-def gp_shares(
-    cos: Tensor,
-    beta: float,
-    weights: Sequence[float] | Tensor | None,
-    align: Sequence[float] | Tensor | None,
-    keep_negative: bool = False,
-) -> Tensor:
-    """The factor of each source in each layer, (N, L): beta * GP(cos) * w_i * align_i (Eq. 5, 6, 8)."""
-    n = len(cos)
-    kept = cos if keep_negative else cos.clamp(min=0.0)
-    scale = torch.ones(n, dtype=torch.float64) if align is None else torch.as_tensor(align, dtype=torch.float64)
-    return beta * kept * (normalized(weights, n) * scale).unsqueeze(1)
-
-
 def cosines(dot: Tensor, ss: Tensor, tt: Tensor) -> Tensor:
-    """cos(g_i, g_T) by source and layer, (N, L); 0 where either has no length (Eq. 4)."""
-    length = (ss * tt).sqrt()
-    return torch.where(length > 0, dot / length.where(length > 0, torch.ones_like(length)), torch.zeros_like(dot))
+    """cos(g_i, g_T) by source and layer, (N, L); 0 where either is zero (Eq. 4)."""
+    norms = (ss * tt).sqrt()
+    return torch.where(norms > 0, dot / norms.where(norms > 0, torch.ones_like(norms)), torch.zeros_like(dot))
 
 
 def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
@@ -143,90 +124,36 @@ def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
 
 def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> Products:
     """<g_T, g_i> (N, L), <g_i, g_i> (N, L), <g_T, g_T> (L,) by layer, in float64; memory is read once."""
-    _fit(g_t, g_s, layout)
-    work = blocks(layout, per_layer)
-    layers = 1 + work[-1][0]
+    work = blocks(g_t, g_s, layout, per_layer)
+    layer = torch.tensor([layer for layer, *_ in work])
+    pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in work]
 
-    def sums(part: Sequence[Block]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in part]
-        return [
-            (
-                torch.stack([torch.mv(s, t) for t, s in pieces]).double(),
-                torch.stack([torch.linalg.vector_norm(s, dim=1) for _, s in pieces]).double().square(),
-                torch.stack([torch.dot(t, t) for t, _ in pieces]).double(),
-            )
-        ]
+    def by_layer(sums: list[Tensor]) -> Tensor:
+        total = torch.zeros((1 + work[-1][0], *sums[0].shape), dtype=torch.float64)
+        return total.index_add_(0, layer, torch.stack(sums).double())
 
-    dot, ss, tt = (torch.cat(column) for column in zip(*side_by_side(sums, work), strict=True))
-    index = torch.tensor([layer for layer, *_ in work])
-    shape = (layers, len(g_s))
-    return (
-        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, dot).t(),
-        torch.zeros(shape, dtype=torch.float64).index_add_(0, index, ss).t(),
-        torch.zeros(layers, dtype=torch.float64).index_add_(0, index, tt),
-    )
+    dot = by_layer([torch.mv(s, t) for t, s in pieces])
+    ss = by_layer([torch.linalg.vector_norm(s, dim=1).double().square() for _, s in pieces])
+    return dot.t(), ss.t(), by_layer([torch.dot(t, t) for t, _ in pieces])
 
 
-def combine(
-    g_t: Tensor,
-    g_s: Tensor,
-    layout: Layout,
-    own: float,
-    shares: Tensor,
-    per_layer: bool = True,
-    out: Tensor | None = None,
-) -> Tensor:
-    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,), in `out` if given."""
-    _fit(g_t, g_s, layout)
-    out = torch.empty_like(g_t) if out is None else out
-    if out.shape != g_t.shape or out.dtype != g_t.dtype or not out.is_contiguous():
-        raise ValueError("`out` must be a contiguous vector like g_t")
-    factors = shares.t().to(g_t.dtype).contiguous()
-
-    def add(part: Sequence[Block]) -> list[None]:
-        for layer, start, stop in part:
-            torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
-        return []
-
-    side_by_side(add, blocks(layout, per_layer))
+def combine(g_t: Tensor, g_s: Tensor, layout: Layout, own: float, shares: Tensor, per_layer: bool = True) -> Tensor:
+    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,)."""
+    out, factors = torch.empty_like(g_t), shares.t().to(g_t.dtype).contiguous()
+    for layer, start, stop in blocks(g_t, g_s, layout, per_layer):
+        torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
     out[layout.trainable :] = g_t[layout.trainable :]
     return out
 
 
-def _fit(g_t: Tensor, g_s: Tensor, layout: Layout) -> None:
+def blocks(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool) -> list[tuple[int, int, int]]:
+    """(layer, start, stop) of blocks of the parameters, each inside one layer; without `per_layer` the model is one."""
     if g_t.shape != (layout.size,) or g_s.shape[1:] != g_t.shape:
         shapes = f"{tuple(g_t.shape)} and {tuple(g_s.shape)}"
         raise ValueError(f"vectors of {shapes} do not fit a layout of {layout.size} numbers")
-
-
-@cache
-def blocks(layout: Layout, per_layer: bool = True) -> tuple[Block, ...]:
-    """The parameters cut into blocks, each inside one layer; the whole model is one layer if `per_layer` is false."""
-    spans = [(s.start, s.stop) for s in layout.parameters] if per_layer else [(0, layout.trainable)]
-    return tuple(
+    spans = layout.stretches if per_layer else [(0, layout.trainable)]
+    return [
         (layer, start, min(start + BLOCK, stop))
         for layer, (first, stop) in enumerate(spans)
         for start in range(first, stop, BLOCK)
-    )
-
-
-def side_by_side(function: Callable[[Sequence[Block]], list[T]], work: Sequence[Block]) -> list[T]:
-    """Run `function` on as many parts of `work` as torch has threads, in the order of `work`.
-
-    BLAS reads thin matrices with one thread only; the rules are bound by memory, so the threads pay.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1 or len(work) < 2 * threads:
-        return function(work)
-    ends = [sum(b - a for _, a, b in work) * (k + 1) / threads for k in range(threads)]
-    parts: list[list[Block]] = [[] for _ in range(threads)]
-    seen = 0
-    for block in work:
-        seen += block[2] - block[1]
-        parts[next(k for k, end in enumerate(ends) if seen <= end or k == threads - 1)].append(block)
-    return [result for part in _pool(threads).map(function, filter(None, parts)) for result in part]
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "aggregate", initializer=lambda: torch.set_num_threads(1))
+    ]

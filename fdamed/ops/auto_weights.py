@@ -1,14 +1,14 @@
-"""Auto-weighting: how much of each source, from inner products of the target's steps with the sources' directions.
+"""Auto-weighting: beta of each source, from inner products of the target's steps with the sources' directions.
 
-g_j (j = 1..B) are the target's steps of one round, u_i the unit direction of source i's update and l_i the length of
-its mean step, brought to the target's learning rate. With g the mean of the g_j and t_ij = <g_j, u_i>:
+g_j (j = 1..B) are the target's steps of one round, u_i the unit direction of source i's update and l_i the norm of
+its mean step, scaled to the target's learning rate. With g the mean of the g_j and t_ij = <g_j, u_i>:
 
     s_B = sum_j |g_j - g|^2 / (B - 1) = (sum_j |g_j|^2 - B |g|^2) / (B - 1)         sigma^2 = s_B / B
     d_i^2 = [mean_j |g_j - l_i u_i|^2 - s_B]+ ,  |g_j - l u|^2 = |g_j|^2 - 2 l t_ij + l^2
     p_i^2 = [mean_j |r_j|^2 - sum_j |r_j - r|^2 / (B - 1)]+ ,  r_j = g_j - t_ij u_i,  |r_j|^2 = |g_j|^2 - t_ij^2
     delta_i = 1 - share of steps with t_ij <= 0, over B
 
-so that sums over the steps suffice: nothing as long as a model is kept for a step.
+so that sums over the steps suffice, and no step is kept.
 """
 
 from __future__ import annotations
@@ -49,13 +49,8 @@ def no_steps(sources: int) -> Sums:
 def with_step(sums: Sums, dot: Tensor, square: float) -> Sums:
     """The sums after one more step with t = `dot` (N,) and |g_j|^2 = `square`."""
     t = dot.double()
-    return Sums(
-        sums.count + 1,
-        sums.square + square,
-        sums.dot + t,
-        sums.dot_square + t.square(),
-        sums.positive + (t > 0).double(),
-    )
+    positive = sums.positive + (t > 0).double()
+    return Sums(sums.count + 1, sums.square + square, sums.dot + t, sums.dot_square + t.square(), positive)
 
 
 def estimates(sums: Sums, mean2: float, length: Tensor) -> Estimates:

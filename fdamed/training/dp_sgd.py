@@ -1,7 +1,7 @@
 """DP-SGD (Abadi et al. 2016, Algorithm 1) inside a hospital, with the patient as the unit of privacy.
 
-A step draws every patient with the same chance and one image of each who is drawn, clips the gradient of each image,
-adds Gaussian noise to their sum, and divides by the expected number, not by the number drawn: both would tell of it.
+A step draws every patient with the same probability and one image of each drawn patient, clips the gradient of each
+image, adds Gaussian noise to their sum, and divides by the expected number, because the number drawn is not private.
 Gradients of single images come from torch.func, and epsilon from Opacus' RDP accountant (decision 0022).
 """
 
@@ -25,10 +25,9 @@ from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel, view_of
 
 FEWEST, MOST, ROOM = 8, 64, 2**25
-"""Images whose gradients are in memory together, each as large as the model: as many as fit into so many numbers
-(128 MiB), within these bounds. A call costs its overhead once for all of them."""
+"""Images that are differentiated together: as many gradients as fit into 2^25 numbers (128 MiB), in these bounds."""
 Spent = tuple[float, float, int]
-"""Noise multiplier, chance of a patient to be drawn, steps."""
+"""Noise multiplier, probability with which a patient is drawn, steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +52,14 @@ class Mechanism:
 
     @property
     def allowance(self) -> float:
-        """delta: the chance with which epsilon may not hold, well below one in the number of patients."""
+        """delta: the probability with which epsilon may not hold, well below one in the number of patients."""
         return self.delta if self.delta is not None else float(max(2, self.people) ** -1.1)
 
     def expected(self, batch: int) -> int:
         """Images in a step on average."""
         return min(batch, self.people)
 
-    def chance(self, batch: int) -> float:
+    def probability(self, batch: int) -> float:
         """With which a patient is drawn for a step."""
         return self.expected(batch) / self.people
 
@@ -68,13 +67,14 @@ class Mechanism:
         """Rows of each step of one epoch, as many steps as without privacy; some may be empty."""
         rows, starts, counts = self._places
         for number in range(local_steps(len(rows), batch, 1)):
-            u = self._uniform(2 * len(counts), rng.child("patients", number))
-            drawn = np.flatnonzero(u[: len(counts)] < self.chance(batch))
+            size = 2 * len(counts)
+            u = secret_uniform(size) if self.secure else rng.child("patients", number).numpy.random(size)
+            drawn = np.flatnonzero(u[: len(counts)] < self.probability(batch))
             which = (u[len(counts) :][drawn] * counts[drawn]).astype(np.int64)
             yield torch.from_numpy(rows[starts[drawn] + which])
 
     def gradient(self, model: FlatModel, x: Tensor, y: Tensor, batch: int, rng: Stream) -> Tensor:
-        """Put (sum of clipped gradients + noise) / expected images into the model's gradient -> the images' mean loss.
+        """Set the model's gradient to (sum of clipped gradients + noise) / expected images -> the images' mean loss.
 
         The loss is without noise and must not leave the hospital.
         """
@@ -92,15 +92,11 @@ class Mechanism:
             gradients, losses = of_each(parameters, x[part], y[part])
             add_clipped(model, gradients, self.clip)
             total += losses.sum()
-        noise = self._normal(len(model.grad), rng.child("noise")).to(model.grad.device)
+        count = len(model.grad)
+        noise = secret_normal(count) if self.secure else torch.randn(count, generator=rng.child("noise").torch)
+        noise = noise.to(model.grad.device)
         model.grad.add_(noise, alpha=self.multiplier * self.clip).div_(self.expected(batch))
         return total / max(1, len(x))
-
-    def _uniform(self, count: int, rng: Stream) -> NDArray[np.float64]:
-        return secret_uniform(count) if self.secure else rng.numpy.random(count)
-
-    def _normal(self, count: int, rng: Stream) -> Tensor:
-        return secret_normal(count) if self.secure else torch.randn(count, generator=rng.torch)
 
 
 def at_once(parameters: int) -> int:
@@ -111,8 +107,8 @@ def at_once(parameters: int) -> int:
 def add_clipped(model: FlatModel, gradients: dict[str, Tensor], clip: float) -> None:
     """Add sum_i g_i min(1, clip / |g_i|) to the model's gradient; `gradients` has (B, *shape) for each parameter."""
     squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
-    lengths = torch.stack(squares).sum(0).sqrt()
-    shares = (clip / lengths.clamp(min=1e-12)).clamp(max=1.0)
+    norms = torch.stack(squares).sum(0).sqrt()
+    shares = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
     for s in model.layout.parameters:
         view_of(model.grad, s).add_(torch.einsum("b,b...->...", shares, gradients[s.name]))
 
@@ -141,7 +137,7 @@ def epsilon(spent: Sequence[Spent], delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _epsilon(spent: tuple[Spent, ...], delta: float) -> float:
-    """A tenth of a second each time; hospitals of one size ask the same."""
+    """Cached, because it takes a tenth of a second and hospitals of one size ask the same."""
     accountant = accountants()()
     accountant.history = list(spent)
     return float(accountant.get_epsilon(delta))

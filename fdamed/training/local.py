@@ -1,4 +1,4 @@
-"""The one local training loop; `loss`, `task`, `descend` and `correct` are the hooks that the papers need."""
+"""The local training loop; `loss`, `task`, `descend` and `correct` are the hooks that the papers need."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Floats = NDArray[np.float32]
 Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
 """(model, images (B, 1, S, S), labels (B,)) -> scalar."""
 Task = Callable[[Tensor, Tensor], Tensor]
-"""(features (B, d), labels (B,)) -> scalar: stands for the main head's cross-entropy, beside auxiliary tasks, too."""
+"""(features (B, d), labels (B,)) -> scalar: replaces the main head's cross-entropy."""
 Descend = Callable[[Callable[[], Tensor]], Tensor]
-"""Asks for the batch's loss, once or more often, and adds its own gradient to the models' -> the loss."""
+"""Computes the batch's loss, perhaps more than once, and adds its own gradient to the models' -> the loss."""
 Correct = Callable[[Tensor], None]
 """Changes the flat gradient (P,) in place before the step."""
 
@@ -62,27 +62,21 @@ def fit(
     task: Task | None = None,
     descend: Descend | None = None,
     correct: Correct | None = None,
-    shift: Tensor | None = None,
     auxiliary: AuxiliaryTasks | None = None,
     optimizer: Optimizer | None = None,
     private: Mechanism | None = None,
     precision: str = "float32",
 ) -> Outcome:
-    """Train `model` in place on `data` for `recipe.epochs` epochs; the loss is the mean over the steps.
-
-    `shift` (P,) is added to every gradient. `private`: patients are drawn for each step, and their gradients clipped
-    and covered with noise.
-    """
+    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the mean loss."""
     if private and (loss or task or descend or auxiliary or precision != "float32"):
         raise TypeError("under noise a hospital trains the main task alone, in float32")
-    if shift is not None and (private or descend):
-        raise TypeError("a gradient that is not made by one backward pass cannot be shifted")
     if not isinstance(data, Labeled):
         raise TypeError("a hospital without labels was asked to train with labels")
     device = model.theta.device
     images = held(data, device)
     labels = torch.from_numpy(data.y).to(device)
-    side = _auxiliary_labels(auxiliary, data, device)
+    names = auxiliary.names if auxiliary else ()
+    side = {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in names}
     optimizer = optimizer or Optimizer(model, recipe)
     head_optimizer = Optimizer(auxiliary.heads, recipe) if auxiliary else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
@@ -94,10 +88,7 @@ def fit(
             x = prepared(images, rows, device, rng, epoch, number, augment=recipe.augment, noise=data.noise)
             rows = rows.to(device)
             y = labels.index_select(0, rows)
-            if shift is None:
-                model.grad.zero_()
-            else:
-                model.grad.copy_(shift)  # backward adds to it: one pass over the memory instead of two
+            model.grad.zero_()
             if auxiliary:
                 auxiliary.heads.grad.zero_()
             b = {k: v[rows] for k, v in side.items()}
@@ -158,7 +149,7 @@ def in_order(n: int, size: int) -> Iterator[Tensor]:
 
 
 def held(data: Labeled | Unlabeled, device: torch.device) -> Tensor:
-    """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if half of its room will do."""
+    """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if it fits into half of it."""
     here = torch.from_numpy(data.images)
     if device.type != "cuda":
         return here
@@ -211,39 +202,29 @@ def jitter(x: Tensor, rng: Stream) -> Tensor:
     return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
 
 
-def _auxiliary_labels(auxiliary: AuxiliaryTasks | None, data: Labeled, device: torch.device) -> dict[str, Tensor]:
-    if auxiliary is None:
-        return {}
-    return {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in auxiliary.names}
-
-
 def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Floats:
-    """Probabilities (n, C) in evaluation mode; where the data is noisy, with the noise of `rng`."""
-    parts = _passed(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
+    """Probabilities (n, C) in evaluation mode; noisy data takes its noise from `rng`."""
+    parts = _forward(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
     return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
 
 
 def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Tensor:
-    """What the heads read, (n, d) float32 in evaluation mode; where the data is noisy, with the noise of `rng`."""
+    """Features (n, d) float32 in evaluation mode; noisy data takes its noise from `rng`."""
     features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
-    parts = _passed(model, data, lambda x: features(x).float(), batch, rng)
+    parts = _forward(model, data, lambda x: features(x).float(), batch, rng)
     return torch.cat(parts).cpu() if parts else torch.empty(0, 0)
 
 
 @torch.inference_mode()
-def _passed(
-    model: FlatModel, data: Labeled | Unlabeled, through: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
+def _forward(
+    model: FlatModel, data: Labeled | Unlabeled, function: Callable[[Tensor], Tensor], batch: int, rng: Stream | None
 ) -> list[Tensor]:
     if data.noise and rng is None:
         raise TypeError("noisy data needs a stream for its noise")
     model.module.eval()
     device = model.theta.device
-    images = held(data, device)
-    parts = []
-    for number, start in enumerate(range(0, len(data), batch)):
-        rows = torch.arange(start, min(start + batch, len(data)))
+    images, parts = held(data, device), []
+    for number, rows in enumerate(in_order(len(data), batch)):
         x = as_input(taken(images, rows, device))
-        if data.noise and rng:
-            x = noisy(x, data.noise, rng.child(number))
-        parts.append(through(x))
+        parts.append(function(noisy(x, data.noise, rng.child(number)) if rng and data.noise else x))
     return parts

@@ -203,7 +203,7 @@ def test_one_image_tells_nothing_of_itself_and_one_class_is_enough() -> None:
 
 
 def test_who_never_got_a_model_says_so() -> None:
-    with pytest.raises(FdamedError, match="never received"):
+    with pytest.raises(FdamedError, match="never reached it"):
         answer(hospitals.hospital("north"), train_aligned, 1, 0, Alignment(g=torch.ones(HEAD), weight=0.1))
 
 

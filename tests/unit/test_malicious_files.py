@@ -179,7 +179,7 @@ def test_pretrained_weights_that_are_no_numbers_are_refused(tmp_path: Path, capf
     command = ["init", "--config", str(tmp_path / "config.json"), "--seed", "0"]
     save_file({"layer1.0.conv1.weight": torch.full((64, 64, 3, 3), torch.nan)}, tmp_path / "w.safetensors")
     assert main(command) == 2
-    assert "no finite numbers" in capfd.readouterr().err
+    assert "not finite" in capfd.readouterr().err
     (tmp_path / "w.safetensors").write_bytes(pickled(tmp_path / "sang"))
     assert main(command) == 2
     assert "not a file of tensors" in capfd.readouterr().err

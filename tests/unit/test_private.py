@@ -148,7 +148,7 @@ def test_a_patient_is_drawn_with_the_same_chance_and_with_one_image_at_most() ->
             assert len(set(whose.tolist())) == len(whose)
             drawn[whose] += 1
             steps += 1
-    assert m.chance(6) == 0.2 and steps == 150 * 10  # as many steps as 60 images in sixes
+    assert m.probability(6) == 0.2 and steps == 150 * 10  # as many steps as 60 images in sixes
     assert abs(drawn / steps - 0.2).max() < 0.05  # five standard deviations
 
 
@@ -162,7 +162,7 @@ def test_epsilon_is_that_of_opacus_and_of_the_printed_figures(
     opacus = pytest.importorskip("opacus.accountants", reason="the extra `privacy` is not installed")
     m = mechanism(n, multiplier)
     steps = epochs * sum(1 for _ in m.batches(batch, stream(0, "unused")))
-    own = epsilon([(multiplier, m.chance(batch), steps)], m.allowance)
+    own = epsilon([(multiplier, m.probability(batch), steps)], m.allowance)
     other = opacus.RDPAccountant()
     other.history = [(multiplier, batch / n, steps)]
     assert own == other.get_epsilon(n**-1.1)

@@ -64,7 +64,7 @@ def epoch_gradient(client: Client, x: Tensor) -> Tensor:
     def add(grad: Tensor) -> None:
         total.add_(grad, alpha=next(shares))
 
-    train_from(client, x, recipe, add)  # at a learning rate of 0 nothing moves
+    train_from(client, x, recipe, correct=add)  # at a learning rate of 0 nothing moves
     total.add_(client.model.trainable, alpha=client.recipe.weight_decay)
     return total.cpu()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -17,7 +17,7 @@ from fdamed.federation.privacy_budget import WITHHELD, spend
 from fdamed.federation.server import Server
 from fdamed.models.backbone import initialize
 from fdamed.ops.aggregation import stacked
-from fdamed.training.local import AuxiliaryTasks, Correct, Outcome, fit
+from fdamed.training.local import AuxiliaryTasks, Outcome, fit
 from fdamed.training.optimizer import Optimizer
 
 
@@ -81,14 +81,8 @@ def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
     return AuxiliaryTasks(client.heads, client.auxiliary.heads, client.auxiliary.alpha)
 
 
-def train_from(
-    client: Client,
-    x: torch.Tensor,
-    recipe: Recipe | None = None,
-    correct: Correct | None = None,
-    shift: torch.Tensor | None = None,
-) -> Outcome:
-    """Local training from `x`; the auxiliary heads stay in the hospital's memory.
+def train_from(client: Client, x: torch.Tensor, recipe: Recipe | None = None, **hooks: Any) -> Outcome:
+    """Local training from `x` with these hooks of `fit`; the auxiliary heads stay in the hospital's memory.
 
     Under differential privacy the budget spent is recorded, and the loss, which has no noise on it, is withheld.
     """
@@ -99,11 +93,10 @@ def train_from(
         client.data,
         recipe,
         client.rng,
-        correct=correct,
-        shift=shift,
         auxiliary=auxiliary,
         private=client.noise,
         precision=client.precision,
+        **hooks,
     )
     if auxiliary:
         client.memory["heads"] = auxiliary.heads.read()

@@ -169,10 +169,11 @@ def train(client: Client, ask: Train) -> Trained:
             client.model.theta[: ask.frozen] = start
     local.keep_heads()
     local.keep_optimizers("fedrf.")
-    w, c = parts.read().split([size := ask.components * ask.others.shape[1], parts.layout.size - size])
-    client.memory |= {G: client.model.read(), W: w.clone(), STEP: torch.tensor([first + steps])}
+    vector, cut = parts.read(), ask.components * ask.others.shape[1]
+    w, c = vector[:cut].clone(), vector[cut:].clone()
+    client.memory |= {G: client.model.read(), W: w, STEP: torch.tensor([first + steps])}
     if client.role == "source":
-        client.memory[C] = c.clone()
+        client.memory[C] = c
     return Trained(
         x=w.clone() if ask.send_w else NOTHING,
         c=c.clone() if ask.send_c else NOTHING,
