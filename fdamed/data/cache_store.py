@@ -122,7 +122,6 @@ def promote_draft(folder: Path) -> None:
 def publish(draft: Path, out: Path) -> None:
     """Give the finished draft its public name too; without hard links, as a copy."""
     with atomic(out) as part:
-        part.unlink()
         try:
             os.link(draft, part)
         except OSError:
