@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fdamed.config.runs import Swept
 
 Value = float | int | str | bool
-LOGARITHMIC = frozenset({"labeled"})
-"""Options whose values are spread over orders of magnitude."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,12 @@ class Sweep:
 
     @property
     def values(self) -> list[tuple[Value, ...]]:
-        """Every value that some run has, ascending where they are numbers."""
-        return sorted(dict.fromkeys(v for cells in self.runs.values() for v in cells), key=_order)
+        """All values of all runs, numbers in order before words."""
+        return sorted({v for cells in self.runs.values() for v in cells}, key=_order)
 
     def axis(self, place: int = 0) -> list[Value]:
         """The values of one of the options, in order."""
-        return list(dict.fromkeys(v[place] for v in sorted(self.values, key=lambda v: _order(v[place : place + 1]))))
+        return [v for (v,) in sorted({(values[place],) for values in self.values}, key=_order)]
 
     @property
     def numeric(self) -> bool:
@@ -47,15 +45,16 @@ class Sweep:
 
     @property
     def logarithmic(self) -> bool:
-        return self.numeric and self.options[0] in LOGARITHMIC and all(float(v[0]) > 0 for v in self.values)
+        """Whether the values are spread over orders of magnitude."""
+        return self.numeric and self.options[0] == "labeled"
 
 
 def is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _order(values: tuple[Value, ...]) -> tuple[tuple[bool, float, str], ...]:
-    return tuple((not is_number(v), float(v) if is_number(v) else 0.0, str(v)) for v in values)
+def _order(values: tuple[Value, ...]) -> list[tuple[bool, Value]]:
+    return [(isinstance(v, str), v) for v in values]
 
 
 def sweeps(swept: Mapping[str, Swept]) -> list[Sweep]:
@@ -110,17 +109,6 @@ def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
     return {n: bases[rest(r)] for n, r in runs.items() if r.auxiliary is not None and rest(r) in bases}
 
 
-def families(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """Base -> the runs that only add heads to it, all with the same alpha; only bases with at least two such runs."""
-    out: dict[str, dict[float, list[str]]] = {}
-    for name, base in without_heads(runs).items():
-        auxiliary = runs[name].auxiliary
-        if auxiliary is not None:
-            out.setdefault(base, {}).setdefault(auxiliary.alpha, []).append(name)
-    best = {base: max(alphas.values(), key=len) for base, alphas in out.items()}
-    return {base: members for base, members in best.items() if len(members) > 1}
-
-
 def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, target: str) -> list[Gain]:
     """The gain of every run with heads at `target` (or over all targets), fewest heads first."""
     here = at_target(scores)
@@ -128,11 +116,9 @@ def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, 
     if target != ALL_TARGETS:
         here = here[here["target"] == target]
     table = here.pivot_table(index=["seed", "target"], columns="run", values="value", dropna=False)
-    out = []
-    for base, members in families(runs).items():
-        for name in members:
-            auxiliary = runs[name].auxiliary
-            out.append(Gain(base, name, auxiliary.heads if auxiliary else (), _difference(table, name, base)))
+    heads = {name: run.auxiliary.heads if run.auxiliary else () for name, run in runs.items()}
+    pairs = without_heads(runs).items()
+    out = [Gain(base, name, heads[name], _difference(table, name, base)) for name, base in pairs]
     return sorted(out, key=lambda g: (g.base, len(g.heads)))
 
 

@@ -115,17 +115,15 @@ def _folds(truth: Ints, owner: Ints, stream: Stream) -> Ints:
 def read(question: Question, z: Floats) -> Floats:
     """(1 + SHUFFLES, n, c): what probes that never saw an image's patient read from features `z` of all images."""
     from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    x = np.asarray(z, dtype=np.float64)[question.rows]
     trials, n, columns = question.answers.shape
     targets = question.answers.transpose(1, 0, 2).reshape(n, trials * columns)
-    out = np.empty((n, trials * columns))
-    for i in range(FOLDS):
-        test = question.fold == i
-        center, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
-        spread[spread < 1e-12] = 1.0  # a dead unit has no spread to divide by
-        probe = RidgeCV(PENALTIES, alpha_per_target=True).fit((x[~test] - center) / spread, targets[~test])
-        out[test] = probe.predict((x[test] - center) / spread).reshape(test.sum(), -1)
+    probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES, alpha_per_target=True))
+    x = np.asarray(z, dtype=np.float64)[question.rows]
+    out = cross_val_predict(probe, x, targets, cv=PredefinedSplit(question.fold))
     # Contiguous, because safetensors writes memory as it is.
     return np.ascontiguousarray(out.reshape(n, trials, columns).transpose(1, 0, 2))
 

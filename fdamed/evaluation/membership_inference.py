@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fdamed.core.disclosure import small
@@ -40,16 +41,9 @@ def within_class(values: Floats, y: ArrayLike, outside: NDArray[np.bool_]) -> Fl
     Classes are not equally difficult, nor equally frequent among members and others: even an untrained model would seem
     to reveal members. An attacker who knows labels corrects for this, too (Song and Mittal 2021).
     """
-    labels, usual = np.asarray(y, dtype=np.intp), np.full(len(values), np.nan)
-    for c in np.unique(labels[outside]):
-        usual[labels == c] = values[outside & (labels == c)].mean()
-    return np.asarray(values - usual)
-
-
-def by_patient(values: Floats, owner: Ints, patients: int) -> Floats:
-    """Means (K,) of the values of each patient's images."""
-    counts = np.bincount(owner, minlength=patients)
-    return np.bincount(owner, weights=values, minlength=patients) / np.maximum(1, counts)
+    labels = pd.Series(np.asarray(y))
+    usual = pd.Series(values[outside]).groupby(labels[outside].to_numpy()).mean()
+    return np.asarray(values - labels.map(usual))
 
 
 def attack_patients(
@@ -73,10 +67,8 @@ def attack_patients(
         others = outside & ~member[owner]
         known = within_class(likelihood, y, others)
         used = (mine | others) & np.isfinite(known)
-        value = by_patient(known[used], owner[used], patients)
-        value[np.bincount(owner[used], minlength=patients) == 0] = np.nan
         members.append(member)
-        values.append(value)
+        values.append(pd.Series(known[used]).groupby(owner[used]).mean().reindex(range(patients)).to_numpy())
     return attacked(members, values, stream, smallest)
 
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fdamed.core.rng import stream
-from fdamed.evaluation.membership_inference import GATE, LEAST, attacked, by_patient, surprise, within_class
+from fdamed.evaluation.membership_inference import GATE, LEAST, attacked, surprise, within_class
 
 
 def test_the_shares_on_paper() -> None:
@@ -83,7 +83,6 @@ def test_another_seed_widens_the_interval() -> None:
 def test_a_patients_images_are_one_and_a_surprise_has_an_end() -> None:
     said = surprise([1, 0, 1], [[0.2, 0.8], [0.5, 0.5], [1.0, 0.0]])
     assert said.tolist() == pytest.approx([np.log(0.8), np.log(0.5), np.log(LEAST)])
-    assert by_patient(np.array([1.0, 3.0, 5.0]), np.array([0, 0, 2]), 3).tolist() == [2.0, 0.0, 5.0]
 
 
 def test_seeds_with_other_members_are_each_asked_about_their_own() -> None:
