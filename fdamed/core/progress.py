@@ -30,17 +30,12 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
     """Pass `items` on and report the progress."""
     if total is None and isinstance(items, Sized):
         total = len(items)
-    bar = sys.stderr.isatty() and log.isEnabledFor(logging.INFO)
-    return _bar(items, what, total) if bar else _messages(items, what, total)
-
-
-def _bar(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
+        return _messages(items, what, total)
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import track as bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield from progress.track(items, total=total, description=what)
+    return iter(bar(items, what, total, console=Console(stderr=True)))
 
 
 def _messages(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:

@@ -60,8 +60,8 @@ class Record:
     def phases(self) -> list[Row]:
         """`phase` (warmup, main, then), `method`, `title`, `options`, `rounds` and `train` of each phase."""
         alone = {"phase": "main", "method": self.method, "rounds": len(self.rounds)}
-        alone["options"] = self.facts.get("options") or {}
-        return list(self.facts.get("phases") or [alone | {"train": self.facts.get("train") or {}}])
+        alone |= {key: self.facts.get(key) or {} for key in ("options", "train")}
+        return list(self.facts.get("phases") or [alone])
 
     @property
     def second(self) -> list[Row]:
@@ -112,14 +112,8 @@ Key = tuple[str, str, int]
 
 def study(runs: Path, keys: Iterable[Key]) -> tuple[list[Record], list[Key]]:
     """The finished runs among `keys` below the folder `runs`, and the keys of those that are not finished."""
-    records, missing = [], []
-    for run, target, seed in keys:
-        record = read(runs / run / target / str(seed))
-        if record is None:
-            missing.append((run, target, seed))
-        else:
-            records.append(record)
-    return records, missing
+    found = {(run, target, seed): read(runs / run / target / str(seed)) for run, target, seed in keys}
+    return [record for record in found.values() if record], [key for key, record in found.items() if not record]
 
 
 def layers(folder: Path) -> list[Row]:
