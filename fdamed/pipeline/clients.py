@@ -5,37 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+import fdamed.methods  # noqa: F401  (a client in its own process must know the steps)
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
+from fdamed.core.rng import stream
+from fdamed.data.loader import load, patients
+from fdamed.evaluation.metrics import scores as scores_of
+from fdamed.federation.client import Client
+from fdamed.federation.method import Method
+from fdamed.federation.privacy_budget import FILE
+from fdamed.federation.runner import Judge
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Transport
+from fdamed.federation.transport.faulty import Faulty
+from fdamed.federation.transport.in_process import OnDemand
+from fdamed.federation.transport.multiprocess import Processes
+from fdamed.models import heads
+from fdamed.models.backbone import build
+from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import Places, needed
+from fdamed.training.dp_sgd import Mechanism, accountants
+from fdamed.training.local import predict
 
-if TYPE_CHECKING:
-    from fdamed.federation.client import Client
-    from fdamed.federation.method import Method
-    from fdamed.federation.runner import Judge
-    from fdamed.federation.server import Server
-    from fdamed.federation.transport.base import Transport
-    from fdamed.models.flat import FlatModel
-    from fdamed.pipeline.personalized_models import Own
-    from fdamed.training.dp_sgd import Mechanism
+Own = Callable[[torch.Tensor], FlatModel | None]
+"""The model that predicts after a round that ended with these weights; None: it is not complete yet."""
 
 
 def resident(config: Config) -> FlatModel:
     """The one model of this process, which all its clients share."""
-    from fdamed.models.backbone import build
-    from fdamed.models.flat import FlatModel
-
     return FlatModel(build(config.model), device(config))
 
 
 def device(config: Config) -> str:
-    import torch
-
     if config.train.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.train.device == "cuda" and not torch.cuda.is_available():
@@ -60,12 +68,6 @@ def hospital(
     `seed` decides which images are labeled, `stream_seed` the random numbers of a phase that has its own.
     `account`: the file in which a source records the cost of secure noise.
     """
-    import fdamed.methods  # noqa: F401  (a client in its own process must know the steps)
-    from fdamed.data.loader import load
-    from fdamed.federation.client import Client
-    from fdamed.models import heads
-    from fdamed.models.flat import FlatModel
-
     folder = Places.of(config).client(client)
     needed(folder / "order.parquet", "cache")
     source = client != target
@@ -106,9 +108,6 @@ def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:
     wanted = config.differential_of(spec)
     if wanted is None:
         return None
-    from fdamed.data.loader import patients
-    from fdamed.training.dp_sgd import Mechanism, accountants
-
     accountants()  # fails at once without Opacus
     owners = patients(folder, ("train", "adapt"))
     return Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta, wanted.secure)
@@ -129,22 +128,11 @@ def network(
 
     `aside`: the file with the state of a client that is not resident.
     """
-    from fdamed.federation.server import Server
-    from fdamed.federation.transport.faulty import Faulty
-
     own = seed if stream_seed is None else stream_seed
     kind = type(method)
-    build = partial(
-        hospital,
-        config,
-        spec,
-        target=target,
-        seed=seed,
-        labels=kind.target_labels,
-        every=kind.every_target_label,
-        stream_seed=own,
-    )
-    wire, train = transport(config, kind.name, model, threads, build, aside), config.train_of(spec)
+    labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
+    client = partial(hospital, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
+    wire = transport(config, kind.name, model, threads, client, aside)
     if train.faults:
         wire = Faulty(wire, train.faults, target, own)
     server = Server(wire, target, kind.name, train.validation)
@@ -179,15 +167,11 @@ def transport(
     aside: Callable[[str], Path],
 ) -> Transport:
     """All clients, in this process or in one each; `build(client=..., account=..., model=...)` makes one."""
-    from fdamed.federation.privacy_budget import FILE
-    from fdamed.federation.transport.in_process import OnDemand
-    from fdamed.federation.transport.multiprocess import Processes
-
     release = frozenset(config.privacy.release)
     builders = {p: partial(build, client=p, account=aside(p).with_name(FILE)) for p in config.split.clients}
     if config.train.transport == "in_process":
-        resident = {p: partial(builder, model=model) for p, builder in builders.items()}
-        return OnDemand(resident, model.layout, release, aside)
+        sharing = {p: partial(builder, model=model) for p, builder in builders.items()}
+        return OnDemand(sharing, model.layout, release, aside)
     return Processes(builders, model.layout, method, dict.fromkeys(builders, release), threads)
 
 
@@ -197,11 +181,6 @@ def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, o
     Noise on the test images is the same in every round and for every method of a seed. `own`: the model that predicts,
     if it is not the bare network; without scores as long as there is none.
     """
-    from fdamed.core.rng import stream
-    from fdamed.data.loader import load
-    from fdamed.evaluation.metrics import scores as scores_of
-    from fdamed.training.local import predict
-
     folder, noise = Places.of(config).client(target), config.noise_of(spec)
     views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
 

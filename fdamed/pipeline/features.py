@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from fdamed import __version__
+from fdamed.classical.messages import fingerprint
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file
+from fdamed.core.rng import stream
+from fdamed.data.loader import load
+from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
+from fdamed.training.local import embed
 
 SPLITS = ("train", "adapt", "val", "test")
 
@@ -33,15 +39,6 @@ class Embedded:
 
 def write(config: Config, client: str, backbone: str, target: str, seed: int, threads: int) -> None:
     """Embed every image of the client's cache and write the file, with the digests of weights and images."""
-    import torch
-    from safetensors.torch import save_file
-
-    from fdamed.classical.messages import fingerprint
-    from fdamed.core.rng import stream
-    from fdamed.data.loader import load
-    from fdamed.pipeline.clients import resident
-    from fdamed.training.local import embed
-
     torch.set_num_threads(threads)
     places = Places.of(config)
     made_by = "init" if backbone == FROZEN else "federate"
@@ -58,8 +55,6 @@ def write(config: Config, client: str, backbone: str, target: str, seed: int, th
 
 def read(config: Config, client: str, backbone: str, target: str, seed: int) -> Embedded:
     """A client's features, if they are of its current images."""
-    from safetensors import SafetensorError, safe_open
-
     places = Places.of(config)
     path = needed(places.features(client, backbone, target, seed), "features")
     order = places.client(client) / "order.parquet"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fdamed.config.base import digest_sections
+from fdamed.config.loader import parse
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, read
+from fdamed.federation.client_state import read_state
+from fdamed.federation.method import Method
 from fdamed.pipeline.fingerprint import digest_images
 from fdamed.pipeline.paths import Places, tensors_in
 from fdamed.pipeline.scoring import incomplete_model, weights_path
 from fdamed.pipeline.selection import StudyRun
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fdamed.federation.method import Method
 
 UNFINISHED = "this run is not finished"
 TRAIN = "Run `snakemake --cores 2`, or `fdamed federate`."
@@ -48,8 +48,6 @@ class Chosen:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the model: the run's weights, or the target's own."""
-        from fdamed.federation.client_state import read_state
-
         path = weights_path(self.run, self.run.target)
         if self.method is None or not self.keeps:
             return tensors_in(path, "federate")
@@ -77,8 +75,6 @@ def by_folder(folder: Path) -> Chosen:
 
 def _moved(path: Path, root: Path) -> Config | None:
     """A stored configuration with `results` set to the current folder; None: it is of another version."""
-    from fdamed.config.loader import parse
-
     try:
         return parse(read_json(path) | {"results": str(root.parent), "study": root.name}, str(path))
     except (FdamedError, ValueError):

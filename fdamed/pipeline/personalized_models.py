@@ -1,39 +1,35 @@
-"""Models that are not the bare network: kept in a hospital and judged there, or shared with parts beside it."""
+"""Models that are more than the bare network: a client's own, which stays there, or a shared one with more parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fdamed.config.study import Config
+from fdamed.federation.client_state import pack_state, read_state, write_state
+from fdamed.federation.method import Method
+from fdamed.federation.server import Server
+from fdamed.models.backbone import build
+from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import Own, device
 from fdamed.pipeline.paths import Places, foreign_weights, tensors_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fdamed.federation.method import Method
-    from fdamed.federation.server import Server
-    from fdamed.models.flat import FlatModel
-
-    Own = Callable[[Tensor], FlatModel | None]
-    """What predicts at the moment, after a round that ended with this `final`; None: nothing yet."""
 
 
 def own_path(places: Places, client: str, run: str, target: str, seed: int) -> Path:
-    """Where a hospital has its own model of a run."""
+    """The file with a client's own model of a run."""
     return places.client(client) / "models" / run / target / f"{seed}.safetensors"
 
 
 def keep(method: Method[Any], server: Server, client: str, path: Path) -> None:
     """Save the part of a client's state that is its model to this file in its own folder."""
-    from fdamed.federation.client_state import pack_state, write_state
-
     write_state(server.transport.state(client, method.keeps) or pack_state({}), path)
 
 
 def predicting(config: Config, method: Method[Any], server: Server, path: Path) -> Own | None:
-    """What predicts where it is not the bare network: the target's own model, or the shared one with its parts."""
+    """The model that predicts, if it is not the bare network: the target's own, or the shared one with its parts."""
 
     def own(final: Tensor) -> FlatModel | None:
         keep(method, server, server.target, path)
@@ -46,9 +42,7 @@ def predicting(config: Config, method: Method[Any], server: Server, path: Path) 
 
 
 def kept_model(config: Config, method: Method[Any], path: Path) -> FlatModel | None:
-    """The model in a hospital's file; None where a part of it is missing."""
-    from fdamed.federation.client_state import read_state
-
+    """The model in a client's file; None if a part of it is missing."""
     return whole_model(config, method, read_state(path))
 
 
@@ -64,10 +58,6 @@ def shared_model(config: Config, method: Method[Any], path: Path) -> FlatModel:
 
 
 def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tensor]) -> FlatModel | None:
-    """The model of these tensors; None where a part of it is missing."""
-    from fdamed.models.backbone import build
-    from fdamed.models.flat import FlatModel
-    from fdamed.pipeline.clients import device
-
+    """The model of these tensors; None if a part of it is missing."""
     module = method.predictor(build(config.model), tensors)
     return FlatModel(module, device(config)) if module else None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
+from fdamed.data.loader import patients
+from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.client_state import read_state, unpack_state
+from fdamed.federation.privacy_budget import FILE, lines_in
+from fdamed.federation.server import Server
 from fdamed.pipeline.paths import Places
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fdamed.federation.checkpoint import Checkpoints
-    from fdamed.federation.server import Server
+from fdamed.training.dp_sgd import Mechanism, epsilon
 
 
 def costs_of(
@@ -29,10 +31,6 @@ def costs_of(
     wanted = config.differential_of(spec)
     if wanted is None:
         return {}
-    from fdamed.data.loader import patients
-    from fdamed.federation.privacy_budget import FILE, lines_in
-    from fdamed.training.dp_sgd import Mechanism, epsilon
-
     sources: dict[str, Any] = {}
     for client in server.sources:
         whose = patients(Places.of(config).client(client), ("train", "adapt"))
@@ -54,8 +52,6 @@ def costs_of(
 
 def _remembered(server: Server, client: str, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
     """What a hospital remembers of all that it has answered, also when its process has ended since."""
-    from fdamed.federation.client_state import read_state, unpack_state
-
     if client in checkpoints.behind:
         raise FdamedError(
             f"what noise has cost the patients of {client} is not known: its process ended after answers that are in "

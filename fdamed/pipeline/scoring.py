@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from numpy.typing import NDArray
 
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, write_json
+from fdamed.core.rng import stream
+from fdamed.evaluation.bootstrap import bootstrap
+from fdamed.evaluation.metrics import Scores, scores
+from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.personalized_models import kept_model, own_path, shared_model
 from fdamed.pipeline.selection import StudyRun
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fdamed.evaluation.metrics import Scores
-    from fdamed.models.flat import FlatModel
 
 REPLICATES = 2000
 """Bootstrap samples behind an interval over patients: its ends are then certain to about 5 % of its width."""
@@ -39,8 +41,6 @@ def initial_model(config: Config, seed: int, model: FlatModel) -> FlatModel:
 
 def weights_path(run: StudyRun, client: str) -> Path:
     """The file with the model that a run uses at a client: the run's, or the client's own."""
-    from fdamed.pipeline.personalized_models import own_path
-
     if run.method.keeps:
         return needed(own_path(run.places, client, run.name, run.target, run.seed), "federate")
     return run.folder / "theta.safetensors"
@@ -48,8 +48,6 @@ def weights_path(run: StudyRun, client: str) -> Path:
 
 def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
     """The model with which a run predicts at a client: `model` with the run's weights, or the client's own model."""
-    from fdamed.pipeline.personalized_models import kept_model, shared_model
-
     path, method = weights_path(run, client), run.method
     if method.keeps:
         kept = kept_model(run.config, method, path)
@@ -71,10 +69,6 @@ def incomplete_model(client: str, where: str, is_target: bool = True) -> FdamedE
 
 def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> Scores:
     """Score the probabilities of the client's test images: scores/{client}.json, and its predictions in its folder."""
-    from fdamed.core.rng import stream
-    from fdamed.evaluation.bootstrap import bootstrap
-    from fdamed.evaluation.metrics import scores
-
     patient, found = _keep_predictions(run, client, y, p), scores(y, p)
     # The same draws for every run.
     intervals = bootstrap(y, p, patient, stream(0, run.config.study, client, "bootstrap"), REPLICATES)
@@ -96,8 +90,6 @@ def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDA
 
 def _keep_predictions(run: StudyRun, client: str, y: NDArray[Any], p: NDArray[Any]) -> NDArray[Any]:
     """Write the predictions to the client's folder; the patients of the test images."""
-    import pandas as pd
-
     rows = pd.read_parquet(run.places.client(client) / "order.parquet")
     rows = rows[rows["split"] == "test"]
     known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]

@@ -94,7 +94,7 @@ def test_what_was_read_under_other_rules_for_small_groups_or_by_other_code_is_re
     assert told["attributes"]["sex"]["classes"] == ["F", "M"]
     kept = sorted((study / "c" / "clients" / "B" / "attributes").rglob("*.safetensors"))
     stamps = [p.stat().st_mtime_ns for p in kept]
-    monkeypatch.setattr("fdamed.core.provenance.digest_code", lambda *parts: "other")
+    monkeypatch.setattr("fdamed.cli.commands.attributes.digest_code", lambda *parts: "other")
     assert probe(study) == told and all(p.stat().st_mtime_ns != s for p, s in zip(kept, stamps, strict=True))
 
 

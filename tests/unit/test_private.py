@@ -19,7 +19,6 @@ from fdamed.config.privacy import NO_MINIMUM, Differential
 from fdamed.config.study import Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data import loader
 from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
 from fdamed.federation import runner as loop
@@ -406,7 +405,7 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
     run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=log_costs)
     config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
     monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))
-    monkeypatch.setattr(loader, "patients", lambda client, splits: clients_of(net)[client].noise.patients)
+    monkeypatch.setattr(costs, "patients", lambda client, splits: clients_of(net)[client].noise.patients)
     resumed = Checkpoints(*places)
     revived = federation(False)
     assert resumed.load(fedavg, revived)

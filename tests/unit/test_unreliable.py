@@ -366,7 +366,7 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
     raw = changed(**({"train__faults": given} if given else {}))
     study = configfile.parse(raw, "x")
     inner = hospitals.in_process().transport
-    monkeypatch.setattr("fdamed.pipeline.clients._transport", lambda *_: inner)
+    monkeypatch.setattr("fdamed.pipeline.clients.transport", lambda *_: inner)
     monkeypatch.setattr("fdamed.pipeline.clients.declare", lambda *_: None)
     made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:

@@ -10,22 +10,27 @@ import argparse
 import json
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import torch
+
+import fdamed.theory.survey_client  # noqa: F401
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.files import read_json, write_json, write_lines, write_text
+from fdamed.federation.client import Client
+from fdamed.federation.server import Server
 from fdamed.pipeline.clients import hospital, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.selection import check_known
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fdamed.federation.client import Client
-    from fdamed.theory.delta_error import Rule
+from fdamed.report.advice import decision_map
+from fdamed.report.plots.figure import standalone
+from fdamed.theory import advice
+from fdamed.theory.delta_error import Rule
+from fdamed.theory.survey import plan, survey
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -53,14 +58,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:
     """Survey the hospitals, and write advice/{target}.json, .ledger.jsonl and .svg."""
-    import torch
-
-    from fdamed.federation.server import Server
-    from fdamed.report.advice import decision_map
-    from fdamed.report.plots.figure import standalone
-    from fdamed.theory import advice
-    from fdamed.theory.survey import plan, survey
-
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     places = Places.of(config)
@@ -107,15 +104,11 @@ def _counts(config: Config, target: str) -> dict[str, int]:
 
 def client_of(config: Config, client: str, target: str, seed: int, **more: Any) -> Client:
     """One client; in a process of its own it must know the steps of a survey."""
-    import fdamed.theory.survey_client  # noqa: F401
-
     return hospital(config, Run(method="advise"), client, target, seed, labels=True, every=False, **more)
 
 
 def rules(config: Config) -> dict[str, Rule]:
     """The study's runs that the theory covers, on the labels and noise of the split."""
-    from fdamed.theory.delta_error import Rule
-
     out = {}
     for name, spec in config.expanded_runs().items():
         method = catalog()[spec.method]

@@ -11,25 +11,33 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
+from fdamed.core.disclosure import rounded
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, digest_file, write_json
+from fdamed.core.provenance import digest_code
+from fdamed.core.rng import stream
+from fdamed.data.loader import Labeled, load
+from fdamed.evaluation.ablations import without_heads
+from fdamed.evaluation.attribute_inference import UNTRAINED, Question, chosen, questions, read, results
+from fdamed.evaluation.intervals import LEVEL
+from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import FROZEN, Places, rows_in
 from fdamed.pipeline.scoring import finished_runs, initial_model, trained_model, weights_path
 from fdamed.pipeline.selection import StudyRun, check_known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from fdamed.evaluation.attribute_inference import Question
-    from fdamed.models.flat import FlatModel
+from fdamed.training.local import embed
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 3
@@ -41,8 +49,6 @@ Predictions = dict[str, dict[int, list["NDArray[Any]"]]]
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import torch
-
     config = read_config(arguments)
     check_known("target", arguments.target, config.split.targets)
     torch.set_num_threads(arguments.threads)
@@ -54,12 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def infer(config: Config, target: str) -> dict[str, Any]:
     """The content of attributes/{target}.json."""
-    from fdamed.core.disclosure import rounded
-    from fdamed.core.rng import stream
-    from fdamed.evaluation.ablations import without_heads
-    from fdamed.evaluation.attribute_inference import chosen, questions, results
-    from fdamed.evaluation.intervals import LEVEL
-
     rows = rows_in(Places.of(config).client(target) / "order.parquet", "cache")
     here = chosen(rows["patient"].tolist(), config.audit.images, stream(0, config.study, target, "probe"))
     random = stream(0, config.study, target, "questions")
@@ -80,14 +80,6 @@ def infer(config: Config, target: str) -> dict[str, Any]:
 
 def _predictions(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Predictions:
     """What probes predict from the features of every model; kept, and computed again only if something changed."""
-    from fdamed.core.provenance import digest_code
-    from fdamed.core.rng import stream
-    from fdamed.data.loader import Labeled, load
-    from fdamed.evaluation.attribute_inference import UNTRAINED, read
-    from fdamed.models.flat import FlatModel
-    from fdamed.pipeline.clients import resident
-    from fdamed.training.local import embed
-
     places, folder, model = Places.of(config), Places.of(config).client(target), resident(config)
     whole = load(folder, SPLITS, noise=config.split.noise)
     data = Labeled(whole.images[here], whole.y[here], {}, whole.noise)
@@ -126,9 +118,6 @@ def _kept(
     path: Path, about: dict[str, str], arrays: int, compute: Callable[[], list[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
     """The arrays in a file, if it is intact and about the same; otherwise they are computed and written."""
-    from safetensors import SafetensorError, safe_open
-    from safetensors.numpy import save_file
-
     try:
         with safe_open(path, framework="numpy") as file:
             if file.metadata() == about:

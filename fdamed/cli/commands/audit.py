@@ -12,18 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
+from fdamed.core.rng import stream
+from fdamed.evaluation.audit import audit
 from fdamed.pipeline.paths import Places, rows_in
 from fdamed.pipeline.selection import check_known
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 2
@@ -32,9 +34,6 @@ OPTIONS = {"--config": "", "--target": "the hospital whose predictions are compa
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.core.rng import stream
-    from fdamed.evaluation.audit import audit
-
     config, target = read_config(arguments), arguments.target
     check_known("target", target, config.split.targets)
     frame, p, runs = predictions(config, target)
@@ -51,8 +50,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def predictions(config: Config, target: str) -> tuple[pd.DataFrame, NDArray[Any], dict[str, dict[int, int]]]:
     """The test images, their probabilities (R, n) or (R, n, C), and run -> seed -> row of the probabilities."""
-    import numpy as np
-
     first: pd.DataFrame | None = None
     rows: list[NDArray[Any]] = []
     runs: dict[str, dict[int, int]] = {}

@@ -10,8 +10,13 @@ import argparse
 import json
 import logging
 
+import pandas as pd
+
+from fdamed.classical.feature_files import read
+from fdamed.classical.office import COLUMNS, markdown, methods, published, rows
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
+from fdamed.core.progress import track
 
 log = logging.getLogger(__name__)
 GROUP = "reproduce published studies", 1
@@ -33,12 +38,6 @@ OPTIONS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import pandas as pd
-
-    from fdamed.classical.feature_files import read
-    from fdamed.classical.office import COLUMNS, markdown, methods, published, rows
-    from fdamed.core.progress import track
-
     given = read(arguments.folder)
     names = _known(arguments.methods, tuple(methods()), "method")
     pairs = _known(arguments.pairs, given.pairs, "pair")

@@ -16,7 +16,11 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
 
 from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
@@ -26,11 +30,15 @@ from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
+from fdamed.core.progress import console
+from fdamed.core.rng import stream
+from fdamed.data.ingestion import check_files, read_rows
+from fdamed.data.row_reader import Rejects
+from fdamed.data.splitting.assignment import Keys
+from fdamed.data.splitting.cohort import build, truths, truths_per_patient
+from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 GROUP = "prepare", 3
 PRIVATE = True
@@ -110,8 +118,6 @@ def machine(config: Config) -> dict[str, Any]:
 
 def _check_space(config: Config, report: Report) -> None:
     """Space for the final weights of all runs, and for the checkpoints of one training per core."""
-    from fdamed.models import backbone
-
     model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
     runs = len(config.expanded_runs()) * len(config.split.targets) * len(config.seeds)
     needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
@@ -120,9 +126,6 @@ def _check_space(config: Config, report: Report) -> None:
 
 
 def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
-    from fdamed.data.ingestion import read_rows
-    from fdamed.data.row_reader import Rejects
-
     data, _ = clinical(config)
     rejects = Rejects()
     try:
@@ -142,10 +145,6 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
 
 
 def _check_files(config: Config, index: pd.DataFrame, report: Report) -> None:
-    from fdamed.core.rng import stream
-    from fdamed.data.ingestion import check_files
-    from fdamed.data.row_reader import Rejects
-
     data, _ = clinical(config)
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
     rejects = Rejects()
@@ -161,9 +160,6 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
-    from fdamed.data.splitting.assignment import Keys
-    from fdamed.data.splitting.cohort import build, truths, truths_per_patient
-
     _, split = clinical(config)
     smallest = config.privacy.smallest_cell
     try:
@@ -240,11 +236,6 @@ def _time(seconds: float) -> str:
 
 
 def show(report: Report) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from fdamed.core.progress import console
-
     out = console()
     table = Table("", "check", "result", title="fdamed doctor")
     marks = {"ok": Text("ok", "green"), "warn": Text("warn", "yellow"), "fail": Text("FAIL", "red")}

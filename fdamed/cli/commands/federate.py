@@ -11,6 +11,9 @@ import argparse
 import os
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+
 from fdamed import __version__
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
@@ -19,8 +22,10 @@ from fdamed.config.runs import MAIN, WARMUP
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
 from fdamed.core.locks import locked
+from fdamed.core.out_of_memory import memory_error
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
+from fdamed.models.backbone import feature_size
 from fdamed.pipeline import batching
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
@@ -71,11 +76,6 @@ def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
 
 def federate(one: StudyRun, threads: int) -> None:
     """Train, phase by phase, and write the run's folder."""
-    import torch
-    from safetensors.torch import save_file
-
-    from fdamed.core.out_of_memory import memory_error
-
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     config, spec, folder, places = one.config, one.spec, one.folder, one.places
@@ -104,8 +104,6 @@ def federate(one: StudyRun, threads: int) -> None:
 
 def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """The content of run.json."""
-    from fdamed.models.backbone import feature_size
-
     config, main = job.config, next(phase for phase in plan if phase.name == MAIN)
     spec = config.expanded_runs()[job.run]
     facts = {

@@ -10,7 +10,12 @@ import argparse
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+import torch
+
 from fdamed.core.files import write_json, write_text
+from fdamed.report.plots.decision_map import panels
+from fdamed.theory.bounds import winner
+from fdamed.theory.figure2 import SMALL, Cell, Setting, study, summary
 
 GROUP = "reproduce published studies", 2
 OPTIONS = {
@@ -22,12 +27,6 @@ OPTIONS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import torch
-
-    from fdamed.report.plots.decision_map import panels
-    from fdamed.theory.bounds import winner
-    from fdamed.theory.figure2 import SMALL, Cell, Setting, study, summary
-
     torch.set_num_threads(1)  # the matrices are small
     setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
     cells = study(setting)

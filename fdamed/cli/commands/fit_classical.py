@@ -12,9 +12,17 @@ import os
 import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import sklearn
+import torch
+from numpy.typing import NDArray
 
 from fdamed import __version__
+from fdamed.classical.central_fit import pool
+from fdamed.classical.messages import BACKBONE, PREDICTIONS, SOURCE_STEPS, TARGET_STEPS, TEST_FEATURES
+from fdamed.classical.registry import ROWS, Row
 from fdamed.cli.options import read_config
 from fdamed.config.base import digest_sections
 from fdamed.config.runs import Run
@@ -22,20 +30,17 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, read_json, write_json, write_lines, write_text
 from fdamed.core.locks import locked
+from fdamed.data.loader import Labeled
+from fdamed.evaluation.metrics import scores
+from fdamed.federation.client import Client, check_release
+from fdamed.federation.client_state import unpack_state
+from fdamed.federation.server import Server
+from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import device, resident, transport
 from fdamed.pipeline.features import read
 from fdamed.pipeline.paths import FROZEN, needed, rows_in, weights_in
 from fdamed.pipeline.scoring import write_scores
 from fdamed.pipeline.selection import StudyRun
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from fdamed.classical.registry import Row
-    from fdamed.federation.client import Client
-    from fdamed.models.flat import FlatModel
 
 GROUP = "run", 4
 OPTIONS = {"--config": "", "--run": "", "--target": "", "--seed": "", "--threads": ""}
@@ -54,14 +59,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def fit(one: StudyRun, threads: int) -> None:
     """Pool the features that the clients release, align them, classify, and write the run's folder."""
-    import torch
-
-    from fdamed.classical.central_fit import pool
-    from fdamed.classical.messages import PREDICTIONS
-    from fdamed.classical.registry import ROWS
-    from fdamed.federation.client_state import unpack_state
-    from fdamed.federation.server import Server
-
     torch.set_num_threads(threads)
     config, spec, target, seed, places = one.config, one.spec, one.target, one.seed, one.places
     refuse_unreleased(config, spec, target)
@@ -94,9 +91,6 @@ def fit(one: StudyRun, threads: int) -> None:
 
 def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
     """Check every hospital's policy against every step, before a feature is read."""
-    from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
-    from fdamed.federation.client import check_release
-
     for client in config.split.clients:
         for step in TARGET_STEPS if client == target else SOURCE_STEPS:
             check_release(step, frozenset(config.privacy.release), client, spec.method)
@@ -110,12 +104,6 @@ def client_of(
     config: Config, row: Row, client: str, target: str, seed: int, model: FlatModel | None = None, **_: Any
 ) -> Client:
     """A client with features in the place of its images: a source's with labels, the target's without."""
-    import torch
-
-    from fdamed.classical.messages import BACKBONE, TEST_FEATURES
-    from fdamed.data.loader import Labeled
-    from fdamed.federation.client import Client
-
     kept = read(config, client, row.features, target, seed)
     split = kept.rows["split"]
     learned = split.isin(("train", "adapt")).to_numpy()
@@ -139,8 +127,6 @@ def client_of(
 
 def scored(one: StudyRun, title: str, p: NDArray[Any]) -> dict[str, float | None]:
     """Accuracy and AUC of the target's val and test images; writes those of the test images."""
-    from fdamed.evaluation.metrics import scores
-
     rows = rows_in(one.places.client(one.target) / "order.parquet", "cache")
     rows = rows[rows["split"].isin(JUDGED)]
     y, val = rows["y"].to_numpy(dtype="int64"), (rows["split"] == "val").to_numpy()
@@ -150,9 +136,6 @@ def scored(one: StudyRun, title: str, p: NDArray[Any]) -> dict[str, float | None
 
 def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str) -> dict[str, Any]:
     """The content of run.json."""
-    import sklearn
-    import torch
-
     config, spec = one.config, one.spec
     data = {p: digest_file(one.places.client(p) / "order.parquet") for p in sorted(config.split.clients)}
     return {

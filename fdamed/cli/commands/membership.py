@@ -13,23 +13,29 @@ import argparse
 import json
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
+from fdamed.core.disclosure import rounded
 from fdamed.core.files import write_json
+from fdamed.core.rng import stream
+from fdamed.data.loader import Labeled, balanced_part, load
+from fdamed.evaluation.attribute_inference import chosen
+from fdamed.evaluation.intervals import LEVEL
+from fdamed.evaluation.membership_inference import GATE, attack_patients, surprise
+from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import Places, clinical, needed, rows_in
+from fdamed.pipeline.phases import phases
 from fdamed.pipeline.scoring import finished_runs, initial_model, trained_model
 from fdamed.pipeline.selection import StudyRun, check_known
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from fdamed.data.loader import Labeled
-    from fdamed.models.flat import FlatModel
+from fdamed.training.local import predict
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 4
@@ -41,8 +47,6 @@ TRAINED = frozenset({"weights", "update", "features"})
 
 
 def run(arguments: argparse.Namespace) -> None:
-    import torch
-
     config = read_config(arguments)
     clinical(config)
     check_known("client", arguments.client, config.split.clients)
@@ -56,11 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def attack(config: Config, client: str) -> dict[str, Any]:
     """The content of membership/{client}.json."""
-    from fdamed.core.disclosure import rounded
-    from fdamed.evaluation.intervals import LEVEL
-    from fdamed.evaluation.membership_inference import GATE
-    from fdamed.pipeline.clients import resident
-
     model, images = resident(config), Images.of(config, client)
     initial = [images.likelihood(initial_model(config, seed, model), seed) for seed in config.seeds]
     inside = images.rows["split"].isin(MEMBERS).to_numpy()
@@ -90,10 +89,6 @@ class Images:
     @classmethod
     def of(cls, config: Config, client: str) -> Images:
         """Choose at most `audit.images` images, of whole patients."""
-        from fdamed.core.rng import stream
-        from fdamed.data.loader import Labeled, load
-        from fdamed.evaluation.attribute_inference import chosen
-
         folder = Places.of(config).client(client)
         order = rows_in(folder / "order.parquet", "cache")
         used = np.flatnonzero(order["split"].isin((*MEMBERS, *OTHERS)))
@@ -108,18 +103,11 @@ class Images:
 
     def likelihood(self, model: FlatModel, seed: int, noise: float = 0.0) -> NDArray[Any]:
         """Log-likelihood (n,) of the labels under a model."""
-        from fdamed.core.rng import stream
-        from fdamed.evaluation.membership_inference import surprise
-        from fdamed.training.local import predict
-
         rng = stream(seed, self.client, "membership", "noise")
         return surprise(self.data.y, predict(model, replace(self.data, noise=noise), rng=rng))
 
     def inside(self, run: StudyRun) -> NDArray[Any]:
         """Which images (n,) the client trained on: a target with few labels, only on those."""
-        from fdamed.data.loader import balanced_part
-        from fdamed.pipeline.phases import phases
-
         methods = [type(phase.method) for phase in phases(run.config, run.spec)]
         few = any(m.target_labels for m in methods) and not any(m.every_target_label for m in methods)
         if self.client != run.target or not few:
@@ -133,9 +121,6 @@ class Images:
     def attack(
         self, config: Config, likelihoods: list[NDArray[Any]], inside: list[NDArray[Any]]
     ) -> dict[str, Any] | None:
-        from fdamed.core.rng import stream
-        from fdamed.evaluation.membership_inference import attack_patients
-
         _, owner = np.unique(self.rows["patient"].to_numpy(), return_inverse=True)
         outside = self.rows["split"].isin(OTHERS).to_numpy()
         random = stream(0, config.study, self.client, "membership", "bootstrap")

@@ -10,6 +10,7 @@ import argparse
 
 from fdamed.cli.options import read_config
 from fdamed.core.errors import FdamedError
+from fdamed.data.phantom import write
 from fdamed.pipeline.paths import clinical
 
 GROUP = "prepare", 4
@@ -20,8 +21,6 @@ OPTIONS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.data.phantom import write
-
     config = read_config(arguments)
     if config.phantom is None:
         raise FdamedError(

@@ -88,7 +88,7 @@ def rank(audits: Audits, metric: str, wanted: list[str] | None) -> Ranking:
 
 def compare(audits: Audits, metric: str, ranks: Ranking) -> list[dict[str, Any]]:
     """For each run its mean rank, and how often it is better, equal or worse than another, significantly."""
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         name: {"run": name, "rank": rank, "better": 0, "equal": 0, "worse": 0}
         for name, rank in zip(ranks.names, ranks.ranks, strict=True)
     }

@@ -14,13 +14,21 @@ from pathlib import Path
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
+from fdamed.core.disclosure import shareable
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, write_json
 from fdamed.core.locks import locked
+from fdamed.core.progress import track as progress
 from fdamed.core.run_record import Record, study
+from fdamed.export.writer import save_for_mlflow
+from fdamed.pipeline.finished_runs import of_study
+from fdamed.report.plots.confusion import confusion_svg
+from fdamed.report.plots.lines import run_curve
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry
 from fdamed.tracking.store import Store, place
+from fdamed.tracking.sync import track
+from fdamed.tracking.ui import experiment_tags, link
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 5
@@ -32,10 +40,6 @@ WAIT = 300.0
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from fdamed.core.progress import track as progress
-    from fdamed.tracking.sync import track
-    from fdamed.tracking.ui import experiment_tags, link
-
     config = read_config(arguments)
     folder = Path(config.results) / config.study
     keys = [(r, t, s) for r in config.expanded_runs() for t in config.split.targets for s in config.seeds]
@@ -63,8 +67,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def models(config: Config, records: list[Record]) -> list[Candidate]:
     """The models to register; none if ONNX cannot be written or the configuration says so."""
-    from fdamed.pipeline.finished_runs import of_study
-
     if not config.tracking.models:
         return []
     if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
@@ -72,8 +74,6 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
         return []
 
     def save(record: Record, folder: Path, identity: str) -> None:
-        from fdamed.export.writer import save_for_mlflow
-
         save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
     return offered(config, records, save)
@@ -81,10 +81,6 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
 
 def run_entries(config: Config, records: list[Record]) -> list[Entry]:
     """Every finished run with its configuration, its curve and its confusion matrix."""
-    from fdamed.core.disclosure import shareable
-    from fdamed.report.plots.confusion import confusion_svg
-    from fdamed.report.plots.lines import run_curve
-
     smallest = config.privacy.smallest_cell
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
 
