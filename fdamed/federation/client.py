@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fdamed.config.privacy import DEFAULT_MINIMUM, Minimum, local_steps
 from fdamed.config.runs import Auxiliary
@@ -56,6 +57,12 @@ class Client:
     """The state: all that is kept from one question to the next."""
     rng: Stream = field(default_factory=lambda: Stream(0))
     """Set anew for each question."""
+
+    def frozen(self, x: Tensor) -> nn.Module:
+        """A second network with the weights x, to compare with: in evaluation mode and without gradients."""
+        other = FlatModel(copy.deepcopy(self.model.module), self.model.theta.device)
+        other.load(x)
+        return other.module.eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)

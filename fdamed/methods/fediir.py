@@ -10,7 +10,6 @@ Sent, each way: a model and a head gradient. A hospital keeps the model between 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Literal, cast
 
 import torch
@@ -106,7 +105,11 @@ def train_aligned(client: Client, ask: Alignment) -> Trained:
     if KEPT not in client.memory:
         what, fix = "the model of this round never reached it", "Restore its memory from the last checkpoint."
         raise FdamedError(what, f"hospital {client.name}", fix)
-    task = partial(aligned_loss, client.model.module.head, ask.g.to(client.model.theta.device), ask.weight)  # type: ignore[arg-type]
+    g = ask.g.to(client.model.theta.device)
+
+    def task(x: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        return aligned_loss(client.model.module.head, g, ask.weight, z, y)  # type: ignore[arg-type]
+
     loss = train_from(client, client.memory.pop(KEPT), task=task if ask.weight else None).loss
     return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Loss = Callable[[FlatModel, Tensor, Tensor], Tensor]
 """(model, images (B, 1, S, S), labels (B,)) -> scalar."""
-Task = Callable[[Tensor, Tensor], Tensor]
-"""(features (B, d), labels (B,)) -> scalar: replaces the main head's cross-entropy."""
+Task = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(images (B, 1, S, S), features (B, d), labels (B,)) -> scalar: replaces the main head's cross-entropy."""
 Descend = Callable[[Callable[[], Tensor]], Tensor]
 """Computes the batch's loss, perhaps more than once, and adds its own gradient to the models' -> the loss."""
 Correct = Callable[[Tensor], None]
@@ -127,7 +127,7 @@ def local_loss(
         if not (auxiliary or task):
             return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
         f = model.module.features(x)  # type: ignore[operator]  # every network here has features
-        value = task(f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
+        value = task(x, f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
         if auxiliary:
             value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, side)  # type: ignore[arg-type]
         return value
