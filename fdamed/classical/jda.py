@@ -11,24 +11,20 @@ m = 100, gamma = 1, columns of A at norm 1. At the paper's own constraint A' K H
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
-from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.preprocessing import normalize as unit_rows
 
-from fdamed.classical.inputs import Array, count, positive
+from fdamed.classical.inputs import Array, Domains, count
 from fdamed.classical.spectral import centered, signed, solve, use_lanczos
 from fdamed.classical.tca import KernelComponents
 
 
-def discrepancies(
-    source: Array, target: Array, y: Array, guess: Array | None, classes: Array, marginal: float
-) -> Array:
+def discrepancies(source: Array, target: Array, y: Array, guess: Array | None, classes: Array) -> Array:
     """E (n, 1 + C') with M = E E': one column for the domains, one for each class that both have."""
-    columns = [np.sqrt(marginal) * (source / source.sum() - target / target.sum())]
+    columns = [np.sqrt(len(classes)) * (source / source.sum() - target / target.sum())]
     for c in classes if guess is not None else ():
         ours, theirs = np.zeros(len(source)), np.zeros(len(source))
         ours[source], theirs[target] = y == c, guess == c
@@ -42,53 +38,42 @@ def discrepancies(
 
 @dataclass(eq=False, repr=False)
 class JDA(KernelComponents):
-    """JDA with up to `iterations` passes; it stops when no pseudo-label changes.
+    """JDA with up to `iterations` passes of 1-NN pseudo-labels; it stops when none changes.
 
-    gamma: the weight of |A|^2 (lambda of the paper). marginal_weight: of l l' before M is scaled; None is the number
-    of classes (the authors' code), 1 the paper's text. classifier: gives the pseudo-labels; None is 1-NN. The other
-    options are as in TCA. Features have norm 1.
+    gamma: the weight of |A|^2 (lambda of the paper). l l' is weighted by the number of classes before M is scaled, as
+    in the authors' code. The other options are as in TCA.
     """
 
     kernel: str = "linear"
     scale: str = "penalty"
+    unit_norm: bool = True
     iterations: int = 10
-    marginal_weight: float | None = None
-    classifier: Any = None
 
-    def fit(self, X: Any, y: Any, sample_domain: Any = None) -> Self:
-        """Learn A from both domains and the source's labels. sample_domain: positive source, negative target."""
+    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
         passes = count(self.iterations, "iterations", "JDA")
         given = self._checked(X, y, sample_domain, labels=True)
         labels = np.asarray(given.y)
         self.classes_ = np.unique(labels)
-        weight = self.marginal_weight
-        marginal = len(self.classes_) if weight is None else positive(weight, "marginal_weight", "JDA")
         K = self._kernel_matrix(given.X)
         HK = centered(K)
         s, basis = eigh(HK.T @ HK, check_finite=False)  # in this basis K H K is diag(s), and a Lanczos step costs n C
         s = np.maximum(s, 0.0)
-        S = (lambda x: s * x) if use_lanczos("auto", len(K), self.n_components) else np.diag(s)
+        S = (lambda x: s * x) if use_lanczos(self.solver, len(K), self.n_components) else np.diag(s)
         turned = basis.T @ K
         guess: Array | None = None
         self.changed_: list[int] = []
-        classifier = KNeighborsClassifier(1) if self.classifier is None else self.classifier
         for _ in range(passes):
-            E = discrepancies(given.source, given.target, labels, guess, self.classes_, marginal)
+            E = discrepancies(given.source, given.target, labels, guess, self.classes_)
             found = solve(S, turned @ E, self.gamma, self.n_components, self._where, float(s.max()))
-            W = signed(basis @ found.scaled(self.scale))
-            features = unit_rows(K @ W)
-            new = clone(classifier).fit(features[given.source], labels).predict(features[given.target])
+            self._keep(found, signed(basis @ found.scaled(self.scale)), K.mean(axis=0))
+            features = self._finish(K @ self.W_)
+            new = KNeighborsClassifier(1).fit(features[given.source], labels).predict(features[given.target])
             self.changed_.append(len(new) if guess is None else int((new != guess).sum()))
             guess = new
             if self.changed_[-1] == 0:
                 break
-        self._keep(found, W)
         self.pseudo_labels_ = guess
-        return self
-
-    def _finish(self, features: Array) -> Array:
-        finished: Array = unit_rows(features)
-        return finished
+        return given, [K]
 
     def __sklearn_tags__(self) -> Any:
         """Labels of the source are needed."""

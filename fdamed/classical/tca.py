@@ -33,10 +33,12 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     n_components: None is min(100, rank). gamma > 0. sigma: width of the kernel, a number or "median" (distance).
     normalize: samples at norm 1 first. scale: of the components, "variance" (all equal: the constraint) or "penalty"
-    (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py).
+    (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py). center, unit_norm: of the features that come
+    out, at the training samples' mean. solver: "dense", "lanczos" or "auto" (by size).
     """
 
     kernels: ClassVar[tuple[str, ...]] = EXACT
+    solvers: ClassVar[tuple[str, ...]] = ("auto", "dense", "lanczos")
 
     n_components: int | None = None
     gamma: float = 1.0
@@ -44,6 +46,31 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     sigma: float | str = "median"
     normalize: bool = True
     scale: str = "variance"
+    center: bool = False
+    unit_norm: bool = False
+    solver: str = "auto"
+
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
+        """Learn W from samples of both domains; JDA also from y. sample_domain: positive source, negative target."""
+        self._fit(X, y, sample_domain, kept=0)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
+        """Fit and transform, without computing the kernel or its random features twice."""
+        given, first = self._fit(X, y, sample_domain, kept=KEPT)
+        done = [Z @ self.W_.astype(Z.dtype) for Z in first]
+        rest = given.X[sum(map(len, done)) :]
+        return self._finish(np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64))
+
+    def transform(self, X: Any) -> Array:
+        """Features of samples of any domain, (n, m)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._finish(self._project(X))
+
+    @abstractmethod
+    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+        """Fit; return the input and what W multiplies for the first samples, at most `kept` bytes where n is large."""
 
     def _checked(self, X: Any, y: Any, sample_domain: Any, labels: bool = False) -> Domains:
         """The input of a fit, after the options were checked; sets `sigma_`."""
@@ -51,6 +78,7 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         positive(self.gamma, "gamma", where)
         one_of(self.kernel, self.kernels, "kernel", where)
         one_of(self.scale, SCALES, "scale", where)
+        one_of(self.solver, self.solvers, "solver", where)
         if self.n_components is not None:
             count(self.n_components, "n_components", where)
         given = read(self, X, y, sample_domain, labels=labels)
@@ -67,8 +95,9 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.X_fit_ = self._prepared(X)
         return gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
 
-    def _keep(self, found: Solution, W: Array) -> None:
-        self.W_, self.eigenvalues_ = W, found.values
+    def _keep(self, found: Solution, W: Array, mean: Array) -> None:
+        """Keep the components; `mean` (n or 2N,) is that of what W multiplies."""
+        self.W_, self.eigenvalues_, self.mean_ = W, found.values, mean @ W
         self.n_components_ = self._n_features_out = W.shape[1]
 
     def _rows(self, X: Array) -> Array:
@@ -84,59 +113,21 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return out
 
     def _finish(self, features: Array) -> Array:
-        return features
-
-    def transform(self, X: Any) -> Array:
-        """Features of samples of any domain, (n, m)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return self._finish(self._project(X))
-
-
-@dataclass(eq=False, repr=False)
-class _Components(KernelComponents):
-    """TCA, R-TCA and RF-TCA. center, unit_norm: of the features that come out, at the training samples' mean."""
-
-    solvers: ClassVar[tuple[str, ...]] = ("auto", "dense", "lanczos")
-
-    center: bool = False
-    unit_norm: bool = False
-    solver: str = "auto"
-
-    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
-        """Learn W from samples of both domains; y is not used. sample_domain: positive source, negative target."""
-        self._fit(X, y, sample_domain, kept=0)
-        return self
-
-    def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
-        """Fit and transform, without computing the kernel or its random features twice."""
-        given, first = self._fit(X, y, sample_domain, kept=KEPT)
-        done = [Z @ self.W_.astype(Z.dtype) for Z in first]
-        rest = given.X[sum(map(len, done)) :]
-        return self._finish(np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64))
-
-    @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
-        """Fit; return the input and what W multiplies for the first samples, at most `kept` bytes where n is large."""
-
-    def _finish(self, features: Array) -> Array:
         features = features - self.mean_ if self.center else features
         return unit_rows(features) if self.unit_norm else features
 
 
 @dataclass(eq=False, repr=False)
-class TCA(_Components):
-    """Vanilla TCA. kernel: gaussian, laplacian, cauchy or linear. solver: "dense", "lanczos" or "auto" (by size)."""
+class TCA(KernelComponents):
+    """Vanilla TCA. kernel: gaussian, laplacian, cauchy or linear."""
 
     solve: ClassVar[Any] = staticmethod(tca)
 
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
-        one_of(self.solver, self.solvers, "solver", type(self).__name__)
         given = self._checked(X, y, sample_domain)
         K = self._kernel_matrix(given.X)
         found = self.solve(K, given.ell, float(self.gamma), self.n_components, self.solver, self._where)
-        self._keep(found, found.scaled(self.scale))
-        self.mean_ = K.mean(axis=0) @ self.W_
+        self._keep(found, found.scaled(self.scale), K.mean(axis=0))
         return given, [K]
 
 
@@ -148,7 +139,7 @@ class RTCA(TCA):
 
 
 @dataclass(eq=False, repr=False)
-class RFTCA(_Components):
+class RFTCA(KernelComponents):
     """RF-TCA with N frequencies (2N features) from `seed`.
 
     kernel: gaussian, laplacian or cauchy. solver: "primal" (2N x 2N, streamed), "dual" (n x n) or "auto" (dual when
@@ -164,7 +155,6 @@ class RFTCA(_Components):
 
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
         N = count(self.N, "N", "RFTCA")
-        one_of(self.solver, self.solvers, "solver", "RFTCA")
         one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
         given = self._checked(X, y, sample_domain)
         n, p = given.X.shape
@@ -177,8 +167,7 @@ class RFTCA(_Components):
         else:
             S, u, mean, first = self._moments(given, kept)
             found = rftca(S, u, gamma, m, self._where)
-        self._keep(found, found.scaled(self.scale))
-        self.mean_ = mean @ self.W_
+        self._keep(found, found.scaled(self.scale), mean)
         return given, first
 
     def _rows(self, X: Array) -> Array:

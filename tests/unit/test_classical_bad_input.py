@@ -178,7 +178,6 @@ def test_a_source_sample_without_a_label_is_refused(estimator: Any) -> None:
         (RFTCA(kernel="linear"), "kernel"),
         (RFTCA(precision="float16"), "precision"),
         (JDA(iterations=0), "iterations"),
-        (JDA(marginal_weight=0.0), "marginal_weight"),
         (GFK("best"), "n_components"),
         (DaNN(epochs=0), "epochs"),
         (DaNN(dropout=1.0), "dropout"),

@@ -268,10 +268,10 @@ def test_the_first_pass_of_jda_is_tca() -> None:
 def test_every_pass_of_jda_solves_its_equation() -> None:
     X = samples()
     y = np.arange(N) % 3
-    settings = {"kernel": "gaussian", "sigma": 1.0, "normalize": False, "marginal_weight": 1.0}
+    settings = {"kernel": "gaussian", "sigma": 1.0, "normalize": False}
     one = JDA(M, gamma=0.7, iterations=1, **settings).fit(X, y, DOMAIN)
     two = JDA(M, gamma=0.7, iterations=2, **settings).fit(X, y, DOMAIN)
-    E = [ELL]
+    E = [np.sqrt(3) * ELL]
     for c in range(3):
         ours = np.r_[y[:N_S] == c, np.zeros(N_T, dtype=bool)]
         theirs = np.r_[np.zeros(N_S, dtype=bool), one.pseudo_labels_ == c]
@@ -316,9 +316,10 @@ def test_rf_tca_is_r_tca_of_its_gram_matrix_at_the_scale_of_the_penalty_too(solv
 
 def test_a_class_that_one_side_lacks_has_no_column() -> None:
     source, target = np.array([1, 1, 1, 0, 0], dtype=bool), np.array([0, 0, 0, 1, 1], dtype=bool)
-    E = discrepancies(source, target, np.array([0, 0, 1]), np.array([0, 2]), np.array([0, 1, 2]), 1.0)
+    E = discrepancies(source, target, np.array([0, 0, 1]), np.array([0, 2]), np.array([0, 1, 2]))
     assert E.shape == (5, 2)
-    expected = np.stack([[1 / 3, 1 / 3, 1 / 3, -1 / 2, -1 / 2], [0.5, 0.5, 0, -1, 0]], axis=1)
+    domains = np.sqrt(3) * np.array([1 / 3, 1 / 3, 1 / 3, -1 / 2, -1 / 2])
+    expected = np.stack([domains, [0.5, 0.5, 0, -1, 0]], axis=1)
     assert np.abs(E - expected / np.sqrt(np.linalg.norm(expected @ expected.T))).max() < 1e-15
     assert np.linalg.norm(E @ E.T) == pytest.approx(1.0)
 
