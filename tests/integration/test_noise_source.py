@@ -54,12 +54,13 @@ def phantoms(seed: int) -> dict[str, Labeled]:
     asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, domains=SHIFTS)
     cohort = draw_cohort(asked, replace(LAYOUTS["mimic"], shows=one_finding))
     out = {}
-    for place, name in enumerate(cohort.names):
-        frontal = (cohort.domain == place) & ~cohort.lateral
-        halves = [np.flatnonzero(frontal & (cohort.positive == y))[: IMAGES // 2] for y in (True, False)]
+    positive = cohort.images["positive"].to_numpy()
+    for name in cohort.shifts:
+        frontal = ((cohort.images["domain"] == name) & ~cohort.images["lateral"]).to_numpy()
+        halves = [np.flatnonzero(frontal & (positive == y))[: IMAGES // 2] for y in (True, False)]
         rows = np.sort(np.concatenate(halves))
         pixels = [Image.fromarray((p >> 4).astype(np.uint8)).resize((SIDE, SIDE)) for _, p in render(cohort, rows)]
-        out[name] = Labeled(np.stack([np.asarray(p) for p in pixels]), cohort.positive[rows].astype(np.int64), {})
+        out[name] = Labeled(np.stack([np.asarray(p) for p in pixels]), positive[rows].astype(np.int64), {})
     return out
 
 

@@ -40,20 +40,21 @@ def test_patients_are_shared_out_by_weight_and_no_domain_is_empty() -> None:
 def test_the_published_midrc_proportions_and_positive_rates_come_out() -> None:
     # 2154 * (16203, 3717, 560, 557, 501) / 21538 = 1620.5, 371.7, 56.0, 55.7, 50.1
     cohort = cohort_of(Phantom(patients=2154, size=64), "midrc")
-    first = np.unique(cohort.patient, return_index=True)[1]
-    assert np.bincount(cohort.domain[first]).tolist() == [1620, 372, 56, 56, 50]
-    rates = [cohort.positive[first][cohort.domain[first] == d].mean() for d in range(5)]
+    first = cohort.images.drop_duplicates("patient")
+    states = list(cohort.shifts)
+    assert first["domain"].value_counts()[states].tolist() == [1620, 372, 56, 56, 50]
+    rates = first.groupby("domain")["positive"].mean()[states].tolist()
     assert rates == pytest.approx([0.62, 0.54, 0.28, 0.62, 0.16], abs=0.01)
 
 
 def test_a_domains_prevalence_and_its_correlation_with_sex_are_those_of_the_configuration() -> None:
     shift = Shift(prevalence=0.3, sex=0.8)
     cohort = cohort_of(Phantom(patients=1000, size=64, domains={f.EDEMA: shift, f.PNEUMONIA: Shift()}), "chexpert")
-    first = (cohort.study == 1) & (cohort.view == 1)
-    edema, other = first & (cohort.domain == 0), first & (cohort.domain == 1)
-    assert cohort.positive[edema].mean() == pytest.approx(0.3)
-    assert np.corrcoef(cohort.positive[edema], cohort.male[edema])[0, 1] > 0.45
-    assert abs(np.corrcoef(cohort.positive[other], cohort.male[other])[0, 1]) < 0.15
+    first = (cohort.images["study"] == 1) & (cohort.images["view"] == 1)
+    edema, other = first & (cohort.images["domain"] == f.EDEMA), first & (cohort.images["domain"] == f.PNEUMONIA)
+    assert cohort.images["positive"][edema].mean() == pytest.approx(0.3)
+    assert np.corrcoef(cohort.images["positive"][edema], cohort.images["male"][edema])[0, 1] > 0.45
+    assert abs(np.corrcoef(cohort.images["positive"][other], cohort.images["male"][other])[0, 1]) < 0.15
 
 
 def test_an_unknown_domain_is_refused_with_the_known_ones() -> None:
@@ -69,26 +70,26 @@ def test_a_layout_without_phantoms_is_refused() -> None:
 
 def test_an_image_shows_its_domains_finding_exactly_when_it_is_positive() -> None:
     cohort = cohort_of(SMALL, "chexpert")
-    own = [f.KINDS.index(cohort.names[d]) for d in cohort.domain]
-    assert (cohort.shows[np.arange(len(cohort)), own] == cohort.positive).all()
+    own = [f.KINDS.index(d) for d in cohort.images["domain"]]
+    assert (cohort.shows[np.arange(len(cohort)), own] == cohort.images["positive"]).all()
 
 
 def test_some_negatives_of_a_condition_show_another_condition_and_some_show_none() -> None:
     cohort = cohort_of(SMALL, "chexpert")
-    lungs = cohort.shows[:, :5].any(axis=1)[~cohort.positive]
+    lungs = cohort.shows[:, :5].any(axis=1)[~cohort.images["positive"]]
     assert 0.15 < lungs.mean() < 0.45
 
 
 def test_no_finding_means_that_nothing_but_devices_is_drawn() -> None:
     cohort = cohort_of(SMALL, "mimic")
     diseases = [i for i, kind in enumerate(f.KINDS) if kind != f.DEVICES]
-    assert (cohort.shows[:, diseases].any(axis=1) == cohort.positive).all()
+    assert (cohort.shows[:, diseases].any(axis=1) == cohort.images["positive"]).all()
 
 
 def test_sex_age_and_domain_of_a_patient_do_not_change_between_images() -> None:
     cohort = cohort_of(SMALL, "chexpert")
-    for values in (cohort.male, cohort.domain, cohort.chest["tree"], cohort.chest["width"]):
-        assert len({(p, v) for p, v in zip(cohort.patient.tolist(), values.tolist(), strict=True)}) == 300
+    for values in (cohort.images["male"], cohort.images["domain"], cohort.chest["tree"], cohort.chest["width"]):
+        assert len({(p, v) for p, v in zip(cohort.images["patient"].tolist(), values.tolist(), strict=True)}) == 300
     assert len(cohort) > 450
 
 
@@ -106,9 +107,9 @@ def test_lungs_are_darker_than_the_belly_and_air_is_nothing(project) -> None:  #
 def test_a_male_and_a_female_chest_differ_in_breast_and_width() -> None:
     cohort = cohort_of(SMALL, "chexpert")
     chest = cohort.chest
-    assert (chest["breast"][cohort.male] == 0).all()
-    assert (chest["breast"][~cohort.male] > 0).all()
-    assert chest["width"][cohort.male].mean() > chest["width"][~cohort.male].mean() + 0.02
+    assert (chest["breast"][cohort.images["male"]] == 0).all()
+    assert (chest["breast"][~cohort.images["male"]] > 0).all()
+    assert chest["width"][cohort.images["male"]].mean() > chest["width"][~cohort.images["male"]].mean() + 0.02
 
 
 @pytest.mark.parametrize("kind", [k for k in f.KINDS if k != f.CARDIOMEGALY])
@@ -141,7 +142,7 @@ def test_atelectasis_raises_the_diaphragm_of_its_own_side() -> None:
     lift = np.stack([cohort.chest["lift_right"], cohort.chest["lift_left"]])
     assert ((lift > 0).sum(axis=0) == collapsed).all()
     row = int(np.flatnonzero(collapsed)[0])
-    side = f.side_of(f.place(cohort.seed, int(cohort.patient[row]), f.ATELECTASIS))
+    side = f.side_of(f.place(cohort.seed, int(cohort.images["patient"][row]), f.ATELECTASIS))
     assert bool(lift[0, row] > 0) is (side < 0)
 
 
@@ -189,15 +190,16 @@ def test_an_image_depends_on_its_own_row_alone() -> None:
 
 def test_subtlety_makes_findings_fainter_and_moves_nothing_else() -> None:
     loud, faint = (cohort_of(Phantom(patients=50, size=64, subtlety=s), "chexpert") for s in (0.0, 1.0))
-    assert np.allclose(loud.strength / faint.strength, 3.0)
+    assert np.allclose(loud.images["strength"] / faint.images["strength"], 3.0)
     assert (loud.shows == faint.shows).all()
     assert (loud.chest["width"] == faint.chest["width"]).all()
 
 
 def test_no_two_patients_look_alike() -> None:
     cohort = cohort_of(SMALL, "chexpert")
-    rows = np.flatnonzero(~cohort.lateral & (cohort.view == 1) & (cohort.crop == 0))[:60]
+    rows = np.flatnonzero(~cohort.images["lateral"] & (cohort.images["view"] == 1) & (cohort.images["crop"] == 0))[:60]
     small = np.stack([p.reshape(16, 4, 16, 4).mean(axis=(1, 3)).ravel() for _, p in render(cohort, rows)])
     apart = np.abs(small[:, None] - small[None]).mean(axis=2)
-    apart[cohort.patient[rows][:, None] == cohort.patient[rows][None]] = np.inf
+    patient = cohort.images["patient"].to_numpy()[rows]
+    apart[patient[:, None] == patient[None]] = np.inf
     assert apart.min() > 0.01 * FULL

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.config.datasets import Phantom, Shift
@@ -45,65 +47,40 @@ class Layout:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Everything about the images except their pixels; arrays have one entry per image."""
+    """Everything about the images except their pixels."""
 
     seed: int
     size: int
-    names: tuple[str, ...]
-    """Of the domains, as `shifts`."""
-    shifts: tuple[Shift, ...]
-    domain: Numbers
-    patient: Numbers
-    study: Numbers
-    """Number within the patient, from 1."""
-    view: Numbers
-    """Number within the study, from 1."""
-    study_index: Numbers
-    """Number within the cohort, from 0."""
-    lateral: Flags
-    supine: Flags
-    male: Flags
-    age: Numbers
-    positive: Flags
-    """The study's main label."""
+    shifts: Mapping[str, Shift]
+    """Of each domain."""
+    images: pd.DataFrame
+    """One row per image: domain, patient, study (number within the patient, from 1), view (within the study, from 1),
+    study_index (within the cohort, from 0), lateral, supine, male, age, positive (the study's main label), strength (of
+    its findings), crop (0: square, 1: landscape, 2: portrait), marker (0: none, 1: L, 2: R)."""
     shows: Flags
-    """(n, KINDS): what is drawn."""
-    strength: Reals
-    crop: Numbers
-    """0: square, 1: landscape, 2: portrait."""
-    marker: Numbers
+    """(images, KINDS): what is drawn."""
     chest: dict[str, NDArray[np.float32]]
     """The body and its position (anatomy.py)."""
 
     def __len__(self) -> int:
-        return len(self.patient)
-
-    def chest_of(self, row: int) -> Chest:
-        return Chest(**{name: values[row] for name, values in self.chest.items()})
+        return len(self.images)
 
     @property
     def patients(self) -> int:
-        return int(self.patient[-1]) + 1
+        return int(self.images["patient"].iloc[-1]) + 1
 
-    @property
-    def domain_name(self) -> Words:
-        return np.array(self.names, dtype=object)[self.domain]
+    def records(self, rows: Numbers | slice) -> Iterator[Any]:
+        """Each image with its row number as `Index`."""
+        yield from self.images.iloc[rows].itertuples()
 
-    @property
-    def first_of_patient(self) -> Numbers:
-        """Row of each patient's first image."""
-        return np.flatnonzero(np.diff(self.patient, prepend=-1))
-
-    @property
-    def first_of_study(self) -> Numbers:
-        """Row of each study's first image."""
-        return np.flatnonzero(np.diff(self.study_index, prepend=-1))
+    def chest_of(self, row: int) -> Chest:
+        return Chest(**{name: values[row] for name, values in self.chest.items()})
 
 
 def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
     """Draw a whole cohort. Every group of numbers has its own stream, so that one knob does not change the others."""
     domains = layout.domains_of(phantom)
-    names, shifts = tuple(domains), tuple(domains.values())
+    names, shifts = np.array(list(domains), dtype=object), tuple(domains.values())
     people, seed = phantom.patients, stream(phantom.seed, layout.name).key
 
     def group(name: str) -> np.random.Generator:
@@ -121,7 +98,7 @@ def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
     rng = group("studies")
     owner, number = repeated(np.minimum(rng.geometric(0.62, people), 6))
     positive = ill[owner] ^ ((number > 0) & (rng.random(len(owner)) < layout.change))
-    shows = layout.shows(group("findings"), np.array(names, dtype=object)[domain[owner]], positive)
+    shows = layout.shows(group("findings"), names[domain[owner]], positive)
     supine = rng.random(len(owner)) < np.clip(0.55 + 0.25 * positive + 0.003 * (age[owner] - 60), 0.1, 0.92)
 
     # Images: standing patients are often seen from the side as well.
@@ -130,27 +107,23 @@ def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
     who = owner[image]
     strength = np.exp(rng.normal(0, 0.22, len(image))) * (1.35 - 0.9 * phantom.subtlety)
     position = np.array([s.position for s in shifts])[domain[who]]
-    return Cohort(
-        seed=seed,
-        size=phantom.size,
-        names=names,
-        shifts=shifts,
-        domain=domain[who],
-        patient=who,
-        study=number[image] + 1,
-        view=view + 1,
-        study_index=image,
-        lateral=lateral,
-        supine=supine[image],
-        male=male[who],
-        age=np.minimum(age[who] + number[image], 90),
-        positive=positive[image],
-        shows=shows[image],
-        strength=strength,
-        crop=rng.choice(3, len(image), p=(0.4, 0.35, 0.25)),
-        marker=rng.choice(3, len(image), p=(0.25, 0.45, 0.30)),
-        chest=draw_chests(group("anatomy"), seed, who, male, age, supine[image], shows[image], position),
-    )
+    images = {
+        "domain": names[domain[who]],
+        "patient": who,
+        "study": number[image] + 1,
+        "view": view + 1,
+        "study_index": image,
+        "lateral": lateral,
+        "supine": supine[image],
+        "male": male[who],
+        "age": np.minimum(age[who] + number[image], 90),
+        "positive": positive[image],
+        "strength": strength,
+        "crop": rng.choice(3, len(image), p=(0.4, 0.35, 0.25)),
+        "marker": rng.choice(3, len(image), p=(0.25, 0.45, 0.30)),
+    }
+    chest = draw_chests(group("anatomy"), seed, who, male, age, supine[image], shows[image], position)
+    return Cohort(seed, phantom.size, domains, pd.DataFrame(images), shows[image], chest)
 
 
 def repeated(count: Numbers) -> tuple[Numbers, Numbers]:

@@ -29,17 +29,17 @@ FINE = 176
 def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixels]]:
     """Row number and 12-bit pixels of each image: anatomy, findings, scanner. Each depends on its own row alone."""
     work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
-    for row in rows.tolist():
-        project = lateral if cohort.lateral[row] else frontal
+    for image in cohort.records(rows):
+        row = image.Index
+        project = lateral if image.lateral else frontal
         scene = project(cohort.chest_of(row), work)
         for k in np.flatnonzero(cohort.shows[row]):
-            place = findings.place(cohort.seed, int(cohort.patient[row]), findings.KINDS[k])
-            findings.draw(scene, findings.KINDS[k], place, float(cohort.strength[row]))
+            place = findings.place(cohort.seed, image.patient, findings.KINDS[k])
+            findings.draw(scene, findings.KINDS[k], place, image.strength)
         rng = stream(cohort.seed, "pixels", row).numpy
         gain = float(rng.normal(0, 0.035))
-        shift = cohort.shifts[cohort.domain[row]]
-        pixels = expose(scene.density, cohort.size, shift, gain, rng, int(cohort.marker[row]))
-        yield row, _crop(pixels, int(cohort.crop[row]))
+        pixels = expose(scene.density, cohort.size, cohort.shifts[image.domain], gain, rng, image.marker)
+        yield row, _crop(pixels, image.crop)
 
 
 def _crop(pixels: Pixels, crop: int) -> Pixels:

@@ -75,13 +75,12 @@ def paths_of(cohort: Cohort) -> tuple[Words, Flags]:
     """Path of each image as the tables print it, and whether it belongs to valid.csv."""
     held_out = stream(cohort.seed, "valid").numpy.random(cohort.patients) < VALID
     number = np.where(held_out, FIRST_VALID - 1 + np.cumsum(held_out), np.cumsum(~held_out))
-    valid = held_out[cohort.patient]
-    table, side = np.where(valid, "valid", "train"), np.where(cohort.lateral, "lateral", "frontal")
     paths = [
-        f"{RELEASE}/{t}/patient{p:05d}/study{s}/view{v}_{kind}.jpg"
-        for t, p, s, v, kind in zip(table, number[cohort.patient], cohort.study, cohort.view, side, strict=True)
+        f"{RELEASE}/{'valid' if held_out[image.patient] else 'train'}/patient{number[image.patient]:05d}"
+        f"/study{image.study}/view{image.view}_{'lateral' if image.lateral else 'frontal'}.jpg"
+        for image in cohort.records(slice(None))
     ]
-    return np.array(paths, dtype=object), valid
+    return np.array(paths, dtype=object), held_out[cohort.images["patient"]]
 
 
 def _save(root: Path, paths: Words, row: int, pixels: Pixels) -> None:
@@ -90,29 +89,29 @@ def _save(root: Path, paths: Words, row: int, pixels: Pixels) -> None:
 
 def table_of(cohort: Cohort, paths: Words, valid: Flags) -> pd.DataFrame:
     """The rows of train.csv and valid.csv; labels belong to the study, so all its images share them."""
-    unknown = int(np.flatnonzero(~valid)[len(cohort) // 3 % int((~valid).sum())])
-    sex = np.where(cohort.male, "Male", "Female").astype(object)
-    sex[cohort.patient == cohort.patient[unknown]] = "Unknown"
+    images, train = cohort.images, np.flatnonzero(~valid)
+    sex = np.where(images["male"], "Male", "Female").astype(object)
+    sex[images["patient"] == images["patient"][train[len(images) // 3 % len(train)]]] = "Unknown"
     lying = np.where(stream(cohort.seed, "projection").numpy.random(len(cohort)) < 0.001, "LL", "AP")
     frame = pd.DataFrame(
         {
             "Path": paths,
             "Sex": sex,
-            "Age": cohort.age,
-            "Frontal/Lateral": np.where(cohort.lateral, "Lateral", "Frontal"),
-            "AP/PA": np.where(cohort.lateral, "", np.where(cohort.supine, lying, "PA")),
+            "Age": images["age"],
+            "Frontal/Lateral": np.where(images["lateral"], "Lateral", "Frontal"),
+            "AP/PA": np.where(images["lateral"], "", np.where(images["supine"], lying, "PA")),
         }
     )
-    labels = pd.DataFrame(_labels(cohort, valid)[cohort.study_index], columns=LABELS)
+    labels = pd.DataFrame(_labels(cohort, valid)[images["study_index"]], columns=LABELS)
     return frame.join(labels)[list(COLUMNS)]
 
 
 def _labels(cohort: Cohort, valid: Flags) -> Words:
     """(studies, 14) of "1.0", "0.0", "-1.0" and "": the labels of each study's report."""
-    first = cohort.first_of_study
+    first = cohort.images.drop_duplicates("study_index")
     rng = stream(cohort.seed, "reports").numpy
-    strict, own, shown = valid[first], cohort.domain_name[first], cohort.shows[first]
-    fully = (rng.random(cohort.patients) < READ_FULLY)[cohort.patient[first]] | strict
+    strict, own, shown = valid[first.index], first["domain"].to_numpy(), cohort.shows[first.index]
+    fully = (rng.random(cohort.patients) < READ_FULLY)[first["patient"]] | strict
     out = np.full((len(first), len(LABELS)), "", dtype=object)
     for j, name in enumerate(LABELS):
         if name not in f.KINDS:
@@ -139,14 +138,14 @@ def _labels(cohort: Cohort, valid: Flags) -> Words:
 
 def _races(cohort: Cohort, paths: Words) -> pd.DataFrame:
     """The demographics table that the release's owner publishes beside it; here as CSV."""
-    first = cohort.first_of_patient
+    first = cohort.images.drop_duplicates("patient")
     race = words(stream(cohort.seed, "races").numpy, RACES, len(first))
     hispanic = ["Hispanic" in r and "non-" not in r for r in race]
     return pd.DataFrame(
         {
-            "PATIENT": [p.split("/")[2] for p in paths[first]],
-            "GENDER": np.where(cohort.male[first], "Male", "Female"),
-            "AGE_AT_CXR": cohort.age[first],
+            "PATIENT": [p.split("/")[2] for p in paths[first.index]],
+            "GENDER": np.where(first["male"], "Male", "Female"),
+            "AGE_AT_CXR": first["age"],
             "PRIMARY_RACE": race,
             "ETHNICITY": np.where(hispanic, "Hispanic/Latino", "Non-Hispanic/Non-Latino"),
         }

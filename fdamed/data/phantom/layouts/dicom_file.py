@@ -33,7 +33,7 @@ def uid(*names: object) -> str:
 
 def uids(cohort: Cohort, row: int) -> tuple[str, str, str]:
     """The UIDs of an image's study, series and instance."""
-    study = uid(cohort.seed, "study", int(cohort.study_index[row]))
+    study = uid(cohort.seed, "study", int(cohort.images["study_index"][row]))
     return study, uid(cohort.seed, "series", row), uid(cohort.seed, "image", row)
 
 
@@ -54,8 +54,8 @@ def save(path: Path, cohort: Cohort, row: int, pixels: Pixels, inverted: float, 
     image.SOPClassUID = meta.MediaStorageSOPClassUID
     image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID = study, series, instance
     image.PatientName = ""
-    image.PatientSex = "M" if cohort.male[row] else "F"
-    image.PatientAge = f"{cohort.age[row]:03d}Y"
+    image.PatientSex = "M" if cohort.images["male"][row] else "F"
+    image.PatientAge = f"{cohort.images['age'][row]:03d}Y"
     for keyword, value in header.items():
         setattr(image, keyword, value)
     image.BodyPartExamined = "CHEST" if rng.random() < 0.9 else ""

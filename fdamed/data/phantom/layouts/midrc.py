@@ -85,18 +85,19 @@ def _path(root: Path, cohort: Cohort, row: int) -> Path:
 
 
 def _case(cohort: Cohort, row: int) -> str:
-    return f"10000{stream(cohort.seed, 'case').key % 89 + 10}-{cohort.patient[row]:06d}"
+    return f"10000{stream(cohort.seed, 'case').key % 89 + 10}-{cohort.images['patient'][row]:06d}"
 
 
 def _view(cohort: Cohort, row: int) -> str:
     """The header's view; missing in three of ten."""
     if row * 7919 % 10 < 3:
         return ""
-    return "LATERAL" if cohort.lateral[row] else "AP" if cohort.supine[row] else "PA"
+    image = cohort.images.loc[row]
+    return "LATERAL" if image.lateral else "AP" if image.supine else "PA"
 
 
 def _save(root: Path, cohort: Cohort, modality: Words, row: int, pixels: Pixels) -> None:
-    maker, model = SCANNERS[cohort.names[cohort.domain[row]]]
+    maker, model = SCANNERS[cohort.images["domain"][row]]
     header = {
         "Modality": str(modality[row]),
         "PatientID": _case(cohort, row),
@@ -109,10 +110,10 @@ def _save(root: Path, cohort: Cohort, modality: Words, row: int, pixels: Pixels)
 
 
 def _cases(cohort: Cohort) -> pd.DataFrame:
-    rows = cohort.first_of_patient
+    rows = cohort.images.drop_duplicates("patient")
     rng = stream(cohort.seed, "cases").numpy
-    ids = [_case(cohort, row) for row in rows]
-    states = cohort.domain_name[rows]
+    ids = [_case(cohort, row) for row in rows.index]
+    states = rows["domain"].to_numpy()
     race = words(rng, RACES, len(rows))
     ranges = [[int(end) for end in STATES[state][0].split("-")] for state in states]
     zips = [
@@ -120,23 +121,23 @@ def _cases(cohort: Cohort) -> pd.DataFrame:
         for (low, high), where in zip(ranges, rng.random(len(rows)), strict=True)
     ]
     suppressed = rng.random(len(rows)) < 0.01  # as for places with few inhabitants
-    old = cohort.age[rows] > 89
+    old = rows["age"].to_numpy() > 89
     return pd.DataFrame(
         {
             "type": "case",
             "project_id": [PROJECTS[s] for s in states],
             "submitter_id": ids,
             "datasets.submitter_id": "phantom",
-            "age_at_index": np.where(old, "", cohort.age[rows].astype(str)),
+            "age_at_index": np.where(old, "", rows["age"].astype(str)),
             "age_at_index_gt89": np.where(old, "Yes", "No"),
             "case_ids": [str([i]) for i in ids],
             "country_of_residence": "United States of America",
-            "covid19_positive": np.where(cohort.positive[rows], "Yes", "No"),
+            "covid19_positive": np.where(rows["positive"], "Yes", "No"),
             "ethnicity": np.where(rng.random(len(rows)) < 0.15, "Hispanic or Latino", "Not Hispanic or Latino"),
             "icu_indicator": "Not Reported",
             "index_event": "COVID-19 Test",
             "race": race,
-            "sex": np.where(cohort.male[rows], "Male", "Female"),
+            "sex": np.where(rows["male"], "Male", "Female"),
             "site_id": [f"{s}-1" for s in states],
             "ventilator_indicator": "Not Reported",
             "zip": np.where(suppressed, "000", zips),
@@ -145,32 +146,32 @@ def _cases(cohort: Cohort) -> pd.DataFrame:
 
 
 def _studies(cohort: Cohort, modality: Words) -> pd.DataFrame:
-    rows = cohort.first_of_study
+    rows = cohort.images.drop_duplicates("study_index")
     rng = stream(cohort.seed, "tests").numpy
     # One positive test in twelve lies weeks away from the study: the label is the case's, not the image's.
     days = np.where(rng.random(len(rows)) < 1 / 12, rng.integers(20, 60, len(rows)), rng.integers(-6, 7, len(rows)))
-    ids = [_case(cohort, row) for row in rows]
-    studies = [uids(cohort, row)[0] for row in rows]
-    old = cohort.age[rows] > 89
+    ids = [_case(cohort, row) for row in rows.index]
+    studies = [uids(cohort, row)[0] for row in rows.index]
+    old = rows["age"].to_numpy() > 89
     tests = [str([d]) for d in days.tolist()]
     return pd.DataFrame(
         {
             "type": "imaging_study",
             "submitter_id": studies,
             "cases.submitter_id": ids,
-            "age_at_imaging": np.where(old, "", cohort.age[rows].astype(str)),
+            "age_at_imaging": np.where(old, "", rows["age"].astype(str)),
             "age_at_imaging_gt89": np.where(old, "Yes", "No"),
             "body_part_examined": "['CHEST']",
             "case_ids": [str([i]) for i in ids],
-            "days_from_study_to_neg_covid_test": np.where(cohort.positive[rows], "", tests),
-            "days_from_study_to_pos_covid_test": np.where(cohort.positive[rows], tests, ""),
-            "days_to_study": rng.integers(0, 30, len(rows)) + 40 * cohort.study[rows],
+            "days_from_study_to_neg_covid_test": np.where(rows["positive"], "", tests),
+            "days_from_study_to_pos_covid_test": np.where(rows["positive"], tests, ""),
+            "days_to_study": rng.integers(0, 30, len(rows)) + 40 * rows["study"].to_numpy(),
             "loinc_code": "36643-5",
             "loinc_long_common_name": "XR Chest 2 Views",
             "loinc_method": "XR",
             "loinc_system": "Chest",
-            "study_description": np.where(cohort.supine[rows], "XR CHEST PORTABLE", "XR CHEST 2 VIEWS"),
-            "study_modality": [f"['{kind}']" for kind in modality[rows]],
+            "study_description": np.where(rows["supine"], "XR CHEST PORTABLE", "XR CHEST 2 VIEWS"),
+            "study_modality": [f"['{kind}']" for kind in modality[rows.index]],
             "study_uid": studies,
             "study_year": 2020,
             "study_year_shifted": "No",
@@ -182,7 +183,7 @@ def _series(cohort: Cohort, row: int, modality: str, root: Path) -> dict[str, ob
     """The record of one image; size and checksum are those of the file just written."""
     content = _path(root, cohort, row).read_bytes()
     study, series, _ = uids(cohort, row)
-    maker, model = SCANNERS[cohort.names[cohort.domain[row]]]
+    maker, model = SCANNERS[cohort.images["domain"][row]]
     checksum = hashlib.md5(content, usedforsecurity=False).hexdigest()
     case, view = _case(cohort, row), _view(cohort, row)
     return {

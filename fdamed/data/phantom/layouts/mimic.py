@@ -56,15 +56,17 @@ def write(cohort: Cohort, root: Path) -> None:
     for folder in {path.parent for path in paths}:
         folder.mkdir(parents=True)
     save_all(cohort, partial(_save, cohort, paths, table))
-    first = cohort.first_of_patient
-    subject, year = table["subject_id"].to_numpy()[first], table["StudyDate"].str[:4].to_numpy().astype(int)[first]
+    first = cohort.images.drop_duplicates("patient")
+    subject = table.loc[first.index, "subject_id"].to_numpy()
+    year = table.loc[first.index, "StudyDate"].str[:4].astype(int).to_numpy()
+    male, age, race = (first[name].to_numpy() for name in ("male", "age", "domain"))
     tables = {
         "mimic-cxr-2.0.0-metadata": table,
         "mimic-cxr-2.0.0-chexpert": labels(cohort, table, 0.0),
         "mimic-cxr-2.0.0-negbio": labels(cohort, table, 0.03),
         "mimic-cxr-2.0.0-split": splits(cohort, table),
-        "hosp/patients": patients(cohort.seed, subject, cohort.male[first], cohort.age[first], year),
-        "hosp/admissions": admissions(cohort.seed, subject, cohort.domain_name[first], year),
+        "hosp/patients": patients(cohort.seed, subject, male, age, year),
+        "hosp/admissions": admissions(cohort.seed, subject, race, year),
     }
     (root / "hosp").mkdir()
     for name, frame in tables.items():
@@ -75,19 +77,22 @@ def write(cohort: Cohort, root: Path) -> None:
 
 def metadata(cohort: Cohort) -> pd.DataFrame:
     """The rows of metadata.csv with MIMIC's identifiers; dates are shifted into the 22nd century as there."""
-    n = len(cohort)
+    images, n = cohort.images, len(cohort)
+    patient, study_index, lateral, supine = (
+        images[name].to_numpy() for name in ("patient", "study_index", "lateral", "supine")
+    )
     rng = stream(cohort.seed, "names").numpy
-    studies = int(cohort.study_index[-1]) + 1
-    subject = np.sort(10_000_000 + rng.choice(9_999_999, cohort.patients, replace=False))[cohort.patient]
-    study = (50_000_000 + rng.choice(9_999_999, studies, replace=False))[cohort.study_index]
+    studies = int(study_index[-1]) + 1
+    subject = np.sort(10_000_000 + rng.choice(9_999_999, cohort.patients, replace=False))[patient]
+    study = (50_000_000 + rng.choice(9_999_999, studies, replace=False))[study_index]
     parts = rng.integers(0, 1 << 32, (n, 5), dtype=np.uint64)
-    year = rng.integers(2110, 2190, cohort.patients)[cohort.patient] + cohort.study - 1
-    day = rng.integers(0, 336, studies)[cohort.study_index]
+    year = rng.integers(2110, 2190, cohort.patients)[patient] + images["study"].to_numpy() - 1
+    day = rng.integers(0, 336, studies)[study_index]
     side = np.where(rng.random(n) < 0.7, "LATERAL", "LL")
-    view = np.where(cohort.lateral, side, np.where(cohort.supine, "AP", "PA"))
+    view = np.where(lateral, side, np.where(supine, "AP", "PA"))
     view = np.where(rng.random(n) < 0.02, "", view)
     cut = cohort.size - round(0.18 * cohort.size)
-    procedure = np.where(cohort.supine, "CHEST (PORTABLE AP)", "CHEST (PA AND LAT)")
+    procedure = np.where(supine, "CHEST (PORTABLE AP)", "CHEST (PA AND LAT)")
     return pd.DataFrame(
         {
             "dicom_id": ["-".join(f"{part:08x}" for part in row) for row in parts.tolist()],
@@ -95,15 +100,13 @@ def metadata(cohort: Cohort) -> pd.DataFrame:
             "study_id": study,
             "PerformedProcedureStepDescription": procedure,
             "ViewPosition": view,
-            "Rows": np.where(cohort.crop == 1, cut, cohort.size),
-            "Columns": np.where(cohort.crop == 2, cut, cohort.size),
+            "Rows": np.where(images["crop"] == 1, cut, cohort.size),
+            "Columns": np.where(images["crop"] == 2, cut, cohort.size),
             "StudyDate": [f"{y}{1 + d // 28:02d}{1 + d % 28:02d}" for y, d in zip(year, day, strict=True)],
             "StudyTime": [f"{8 + row % 12:02d}{row % 60:02d}00.0" for row in range(n)],
             "ProcedureCodeSequence_CodeMeaning": procedure,
             "ViewCodeSequence_CodeMeaning": [VIEW_CODE[v] for v in view],
-            "PatientOrientationCodeSequence_CodeMeaning": np.where(
-                cohort.supine & ~cohort.lateral, "Recumbent", "Erect"
-            ),
+            "PatientOrientationCodeSequence_CodeMeaning": np.where(supine & ~lateral, "Recumbent", "Erect"),
         }
     )
 
@@ -126,7 +129,7 @@ def _save(cohort: Cohort, paths: list[Path], table: pd.DataFrame, row: int, pixe
 
 def labels(cohort: Cohort, table: pd.DataFrame, noise: float) -> pd.DataFrame:
     """One row per study; `noise` is the share of cells where a labeler errs."""
-    first = cohort.first_of_study
+    first = cohort.images.drop_duplicates("study_index").index
     rng, errors = stream(cohort.seed, "reports").numpy, stream(cohort.seed, "labeller").numpy
     shown = cohort.shows[first]
     frame = table.loc[first, ["subject_id", "study_id"]]
@@ -143,7 +146,7 @@ def labels(cohort: Cohort, table: pd.DataFrame, noise: float) -> pd.DataFrame:
 
 
 def splits(cohort: Cohort, table: pd.DataFrame) -> pd.DataFrame:
-    drawn = stream(cohort.seed, "split").numpy.random(cohort.patients)[cohort.patient]
+    drawn = stream(cohort.seed, "split").numpy.random(cohort.patients)[cohort.images["patient"]]
     split = np.where(drawn < 0.02, "validate", np.where(drawn < 0.06, "test", "train"))
     return table[["dicom_id", "study_id", "subject_id"]].assign(split=split)
 
