@@ -77,12 +77,8 @@ class RowReader:
         """The contract's columns of `frame`, with pseudonyms for the identifiers; a study belongs to its patient."""
         patient = patient.astype("str")
         kept = frame[[c for c in frame.columns if c in COLUMNS or c.startswith(LABEL)]]
-        return as_index(
-            kept.assign(
-                patient=pseudonyms(self.salt, patient),
-                study=pseudonyms(self.salt, patient + "/" + study.astype("str")),
-            )
-        )
+        studies = pseudonyms(self.salt, patient + "/" + study.astype("str"))
+        return as_index(kept.assign(patient=pseudonyms(self.salt, patient), study=studies))
 
 
 @dataclass
@@ -120,12 +116,12 @@ class TableRows:
 
     def check_paths(self, column: str) -> None:
         """Take out the rows whose path cannot lie below the data root."""
-        detail = f"the path in {column} is empty, absolute or leaves the data root"
-        self.reject(leaves_root(self.frame[column]), "PATH_OUTSIDE_ROOT", detail)
+        outside = self.frame[column].str.contains(UNSAFE_PATH)
+        self.reject(outside, "PATH_OUTSIDE_ROOT", f"the path in {column} is empty, absolute or leaves the data root")
 
-    def parse(self, column: str, into: str, parser: Parser, reason: str = "", dtype: str = "object") -> None:
+    def parse(self, column: str, into: str, parser: Parser, reason: str = "") -> None:
         """Add the parsed column `into`; take out the rows where the parser raises ValueError."""
-        values, bad = by_value(self.frame[column], parser, "float32" if into == "age" else dtype)
+        values, bad = by_value(self.frame[column], parser)
         self.set(**{into: values})
         self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there")
 
@@ -139,7 +135,7 @@ class TableRows:
         values, bad, wrong_in = {}, np.zeros(len(self.frame), dtype=bool), []
         for name, column in labels.items():
             parser = (parsers or {}).get(name, parse_label)
-            values[LABEL + name], wrong = by_value(self.frame[column], parser, "float32")
+            values[LABEL + name], wrong = by_value(self.frame[column], parser)
             wrong_in += [name] if wrong.any() else []
             bad |= wrong
         self.set(**values)
@@ -155,19 +151,15 @@ class TableRows:
         self.reject(bad, "BAD_LABEL", f"{column} names a finding that the data set does not have")
 
 
-def by_value(column: pd.Series, parser: Parser, dtype: str = "object") -> tuple[Array, Array]:
+def by_value(column: pd.Series, parser: Parser) -> tuple[Array, Array]:
     """(parsed cells with NaN for missing, where the parser raised ValueError); each distinct value is parsed once."""
     codes, distinct = pd.factorize(column)
-    out, bad = np.empty(len(distinct), dtype=dtype), np.zeros(len(distinct), dtype=bool)
+    values, bad = [], np.zeros(len(distinct), dtype=bool)
     for i, text in enumerate(distinct):
         try:
             value = parser(text)
         except ValueError:
             bad[i], value = True, None
-        out[i] = np.nan if value is None else value
-    return out[codes], bad[codes]
-
-
-def leaves_root(paths: pd.Series) -> Array:
-    """Which cells cannot be a path below the data root."""
-    return paths.astype("str").str.contains(UNSAFE_PATH).to_numpy(dtype=bool)
+        values.append(np.nan if value is None else value)
+    numbers = all(isinstance(value, float) for value in values)
+    return np.array(values, dtype="float32" if numbers else "object")[codes], bad[codes]

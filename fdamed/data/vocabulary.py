@@ -7,7 +7,7 @@ value at all. A table's row with such a text is rejected; in a DICOM header the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,8 +20,8 @@ OLDEST = 90
 MAX_AGE = 120
 
 UNKNOWN = frozenset({"", "unknown", "not reported", "not available", "n/a", "na", "nan", "none"})
-_SEX = {"male": "M", "female": "F", "m": "M", "f": "F"}
-_OTHER_SEX = frozenset({"u", "o", "other"})
+_SEX = {"male": "M", "female": "F", "m": "M", "f": "F", "u": None, "o": None, "other": None}
+_FLAG = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _UNITS = {"": 1.0, "Y": 1.0, "M": 12.0, "W": 52.1775, "D": 365.2425}
 _FRONTAL = {"PA": "PA", "POSTEROANTERIOR": "PA", "AP": "AP", "ANTEROPOSTERIOR": "AP", "FRONTAL": None}
 _LATERAL = {"LL": "LL", "LLAT": "LL", "RL": "RL", "RLAT": "RL", "LATERAL": "LATERAL", "LAT": "LATERAL"}
@@ -39,14 +39,21 @@ _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
 """Tried in this order, on whole words: "Caucasian" is not "Asian", and an "Asian Indian" is no Native American."""
 
 
+def _look_up(text: str, meanings: Mapping[str, T]) -> T | None:
+    word = text.strip().lower()
+    if word not in meanings and word not in UNKNOWN:
+        raise ValueError("not one of the known words")
+    return meanings.get(word)
+
+
 def parse_sex(text: str) -> str | None:
     """F or M."""
-    word = text.strip().lower()
-    if word in UNKNOWN or word in _OTHER_SEX:
-        return None
-    if word not in _SEX:
-        raise ValueError("not a sex")
-    return _SEX[word]
+    return _look_up(text, _SEX)
+
+
+def parse_flag(text: str) -> bool | None:
+    """Yes or no."""
+    return _look_up(text, _FLAG)
 
 
 def parse_age(text: str) -> float | None:
@@ -106,22 +113,10 @@ def parse_race(text: str) -> str | None:
 
 def parse_label(text: str) -> float | None:
     """1, 0 or -1 (uncertain)."""
-    if not text.strip():
-        return None
-    match = re.fullmatch(r"([+-]?[01])(\.0*)?", text.strip())
+    match = re.fullmatch(r"([+-]?[01])(\.0*)?|", text.strip())
     if not match:
         raise ValueError("not a label")
-    return float(match[1])
-
-
-def parse_flag(text: str) -> bool | None:
-    """Yes or no."""
-    word = text.strip().lower()
-    if word in UNKNOWN:
-        return None
-    if word not in ("yes", "true", "1", "no", "false", "0"):
-        raise ValueError("neither yes nor no")
-    return word in ("yes", "true", "1")
+    return float(match[1]) if match[1] else None
 
 
 def lenient(parser: Callable[[str], T | None], text: str | None) -> T | None:

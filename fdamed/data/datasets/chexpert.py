@@ -41,7 +41,7 @@ class Chexpert(DataSet, local=("demographics",)):
         from fdamed.data.table_reader import existing
 
         root = Path(self.root)
-        release = release_folder(root, self.tables)
+        release = _release_folder(root, self.tables)
         prefix = "" if release == root else release.name + "/"
         paths = [p for p in (existing(release, name) for name in self.tables) if p]
         frame = pd.concat([_parsed(reader.table(path, COLUMNS), prefix) for path in paths], ignore_index=True)
@@ -51,12 +51,12 @@ class Chexpert(DataSet, local=("demographics",)):
             raise FdamedError(f"{twice} images are in more than one table", where, fix)
         if self.demographics:
             path = Path(self.demographics)
-            path = path if path.is_absolute() or path.is_file() else root / path
-            frame["race"] = frame["patient"].map(_races(reader.table(path, ["PATIENT", "PRIMARY_RACE"])))
+            table = reader.table(path if path.is_file() else root / path, ["PATIENT", "PRIMARY_RACE"])
+            frame["race"] = frame["patient"].map(_races(table))
         return reader.index(frame, frame["patient"], frame["study"])
 
 
-def release_folder(root: Path, tables: tuple[str, ...]) -> Path:
+def _release_folder(root: Path, tables: tuple[str, ...]) -> Path:
     """The folder that holds the tables: the root itself, or the one release below it."""
     from fdamed.data.table_reader import existing
 
@@ -64,15 +64,12 @@ def release_folder(root: Path, tables: tuple[str, ...]) -> Path:
         raise FdamedError("there is no such folder", str(root), "Set data.root to the CheXpert folder.")
     if existing(root, *tables):
         return root
-    below = sorted(p for p in root.iterdir() if p.is_dir() and existing(p, *tables))
-    releases = [p for p in below if p.name.startswith("CheXpert")] or below
-    if not releases:
-        what = f"no {' or '.join(tables)} in the folder nor in a folder below it"
-        raise FdamedError(what, str(root), "Set data.root to the CheXpert release folder or its parent.")
-    if len(releases) > 1:
-        names = ", ".join(p.name for p in releases)
-        raise FdamedError(f"several releases: {names}", str(root), "Set data.root to one of them.")
-    return releases[0]
+    found = sorted(p for p in root.iterdir() if p.is_dir() and existing(p, *tables))
+    if len(found) != 1:
+        several = f"several releases: {', '.join(p.name for p in found)}"
+        what = several if found else f"no {' or '.join(tables)} in the folder nor in a folder below it"
+        raise FdamedError(what, str(root), "Set data.root to one CheXpert release folder or its parent.")
+    return found[0]
 
 
 def _parsed(table: TableRows, prefix: str) -> pd.DataFrame:

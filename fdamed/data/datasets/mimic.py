@@ -36,7 +36,6 @@ class Mimic(DataSet, local=("mimic_iv",)):
 
     layout: Literal["mimic"]
     labels: Literal["chexpert", "negbio"] = "chexpert"
-    images: Literal["auto", "jpg", "dcm"] = "auto"
     mimic_iv: str | None = None
     """Folder of MIMIC-IV (patients.csv.gz and admissions.csv.gz below it, hosp/ or core/); default: the data root."""
     races: dict[str, tuple[str, ...]] = Field(default={})
@@ -57,8 +56,8 @@ class Mimic(DataSet, local=("mimic_iv",)):
         table.set(below=folder + table.frame["dicom_id"])
         table.reject(odd, "BAD_ID", "subject_id or study_id is not a number")
         table.check_paths("below")
-        table.set(image=table.frame["below"] + "." + self._extension(root, table.frame["below"]))
-        table.parse("StudyDate", "year", parse_year, "BAD_DATE", "float32")
+        table.set(image=table.frame["below"] + _extension(root, table.frame["below"]))
+        table.parse("StudyDate", "year", parse_year, "BAD_DATE")
         table.parse_view("ViewPosition")
         self._add_labels(table, _needed_table(root, self.labels))
         split = _newest_table(root, "split")
@@ -67,14 +66,6 @@ class Mimic(DataSet, local=("mimic_iv",)):
             table.set(release_split=table.frame["dicom_id"].map(known.set_index("dicom_id")["split"]))
         self._add_patients(table, root)
         return reader.index(table.frame, table.frame["subject_id"], table.frame["study_id"])
-
-    def _extension(self, root: Path, below: pd.Series) -> str:
-        if self.images != "auto":
-            return self.images
-        probes = below.iloc[:: max(1, len(below) // PROBES)]
-        # Not Path.is_file, which raises where a cell is too long for a name.
-        found = {kind: sum(os.path.isfile(root / f"{p}.{kind}") for p in probes) for kind in ("dcm", "jpg")}  # noqa: PTH113
-        return "dcm" if found["dcm"] > found["jpg"] else "jpg"
 
     def _add_labels(self, table: TableRows, path: Path) -> None:
         """Labels belong to a study, not to an image: join on both ids."""
@@ -100,8 +91,8 @@ class Mimic(DataSet, local=("mimic_iv",)):
         people.strip_spaces("subject_id")
         people.check_unique("subject_id")
         people.parse("gender", "sex", parse_sex)
-        people.parse("anchor_age", "anchor_age", parse_age, "BAD_AGE", "float32")
-        people.parse("anchor_year", "anchor_year", parse_year, "BAD_AGE", "float32")
+        people.parse("anchor_age", "anchor_age", parse_age, "BAD_AGE")
+        people.parse("anchor_year", "anchor_year", parse_year, "BAD_AGE")
         known = _joined(table.frame[["subject_id", "year"]], people.frame, ["subject_id"])
         ages = known["anchor_age"] + (known["year"] - known["anchor_year"])
         ages = ages.where(known["anchor_age"] < OLDEST, OLDEST).where(known["anchor_age"].notna())
@@ -122,12 +113,19 @@ class Mimic(DataSet, local=("mimic_iv",)):
         frame = table.frame.dropna(subset=["mapped"])
         frame = frame.sort_values([c for c in ("subject_id", "admittime") if c in frame], kind="stable")
         if self.contradiction == "first":
-            return frame.drop_duplicates("subject_id").set_index("subject_id")["mapped"]
+            frame = frame.drop_duplicates("subject_id")
         counts = frame.groupby(["subject_id", "mapped"]).size().rename("n").reset_index()
         if self.contradiction == "majority":
             counts = counts[counts["n"] == counts.groupby("subject_id")["n"].transform("max")]
-        single = ~counts["subject_id"].duplicated(keep=False)
-        return counts[single].set_index("subject_id")["mapped"]
+        return counts.drop_duplicates("subject_id", keep=False).set_index("subject_id")["mapped"]
+
+
+def _extension(root: Path, below: pd.Series) -> str:
+    """Whether the release has JPG or DICOM files, by a few of them."""
+    probes = below.iloc[:: max(1, len(below) // PROBES)]
+    # Not Path.is_file, which raises where a cell is too long for a name.
+    dcm, jpg = (sum(os.path.isfile(root / f"{p}{kind}") for p in probes) for kind in (".dcm", ".jpg"))  # noqa: PTH113
+    return ".dcm" if dcm > jpg else ".jpg"
 
 
 def _needed_table(root: Path, what: str) -> Path:

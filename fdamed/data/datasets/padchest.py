@@ -46,8 +46,8 @@ class Padchest(DataSet):
         excluded |= table.frame["Projection"].str.strip().str.upper() == "EXCLUDE"
         table.reject(excluded, "EXCLUDED", "the release marks the image as one to exclude")
         table.parse("PatientSex_DICOM", "sex", parse_sex)
-        table.parse("StudyDate_DICOM", "year", parse_year, "BAD_DATE", "float32")
-        table.parse("PatientBirth", "born", parse_year, "BAD_AGE", "float32")
+        table.parse("StudyDate_DICOM", "year", parse_year, "BAD_DATE")
+        table.parse("PatientBirth", "born", parse_year, "BAD_AGE")
         age = table.frame["year"] - table.frame["born"]
         table.set(age=age.clip(upper=OLDEST), scanner=table.frame["Manufacturer_DICOM"].str.strip().replace("", None))
         table.reject((age < 0) | (age > MAX_AGE), "BAD_AGE", "StudyDate_DICOM and PatientBirth give no possible age")

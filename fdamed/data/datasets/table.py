@@ -42,8 +42,7 @@ class Table(DataSet, local=("table",)):
         table.parse_labels(self.labels, {name: self._replaced(name, parse_label) for name in self.labels})
         for column, source in self.columns.items():
             parser = self._replaced(column, PARSERS.get(column, _text))
-            dtype = "float32" if column == "age" else "object"
-            table.parse(source, f"contract.{column}", parser, f"BAD_{column.upper()}", dtype)
+            table.parse(source, f"contract.{column}", parser, f"BAD_{column.upper()}")
         for column in REQUIRED:
             blank = table.frame[f"contract.{column}"].isna()
             table.reject(blank, "BLANK_ID", f"{self.columns[column]} is blank")

@@ -89,7 +89,7 @@ def _compared(
         kind = "numbers" if _numeric(columns[0]) else "text"
         raise FdamedError(f"`{columns[0].name}` holds {kind} and is compared with something else", where, FIX)
     found = pd.Series(COMPARISONS[type(comparison)](a, b)).astype("boolean").fillna(False).to_numpy(dtype=bool)
-    return found & np.all([c.notna() for c in columns], axis=0)
+    return np.asarray(found & np.all([c.notna() for c in columns], axis=0))
 
 
 def _numeric(operand: Any) -> bool:
