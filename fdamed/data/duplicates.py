@@ -8,7 +8,6 @@ the same patient: the outline of a thorax hardly changes, its ribs and vessels n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +29,8 @@ SHIFT = 4
 SIDE = 128
 SMALLEST = 32
 """Below this size two radiographs cannot be distinguished from two copies."""
-BLOCK = 1024
-PAIRS = 256
-"""Pairs compared at a time: bounds the memory."""
+BLOCK, MANY, PAIRS = 1024, 65_536, 256
+"""Images, coarse thumbnails and structures compared at a time: bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +49,29 @@ def near_duplicates(thumbs: NDArray[np.uint8], groups: NDArray[Any]) -> list[Pai
         raise ValueError(f"{len(thumbs)} images but {len(codes)} groups")
     hashes, coarse = signatures(thumbs)
     out: list[Pair] = []
-    for a, b in _candidates(hashes, coarse, codes):
-        for begin in range(0, len(a), PAIRS):
-            first, second = a[begin : begin + PAIRS], b[begin : begin + PAIRS]
-            rest, aligned = likeness(thumbs[first], thumbs[second])
-            same = (rest >= REST) | (aligned >= ALIGNED)
-            best = np.maximum(rest, aligned)
-            out += [
-                Pair(int(i), int(j), float(c)) for i, j, c in zip(first[same], second[same], best[same], strict=True)
-            ]
+    for block in _blocks(len(thumbs), BLOCK):
+        near = np.bitwise_count(hashes[block, None] ^ hashes[None, block.start :]) <= BITS
+        near &= codes[block, None] != codes[None, block.start :]
+        pairs = np.argwhere(np.triu(near, 1)) + block.start
+        alike = [np.einsum("ij,ij->i", *coarse[pairs[b].T]) >= COARSE for b in _blocks(len(pairs), MANY)]
+        pairs = pairs[np.concatenate([np.zeros(0, dtype=bool), *alike])]
+        for few in _blocks(len(pairs), PAIRS):
+            rest, aligned = likeness(*(thumbs[rows] for rows in pairs[few].T))
+            same, best = (rest >= REST) | (aligned >= ALIGNED), np.maximum(rest, aligned)
+            out += [Pair(int(i), int(j), float(c)) for (i, j), c in zip(pairs[few][same], best[same], strict=True)]
     return sorted(out, key=lambda p: (p.first, p.second))
+
+
+def _blocks(count: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Images (n, S, S) no larger than the finest sieve needs, block by block: a cohort's worth fits into memory."""
     if images.shape[1] <= SIDE:
         return np.array(images)
-    parts = [block_mean(images[i : i + BLOCK], SIDE) for i in range(0, len(images), BLOCK)]
-    return np.concatenate([p.round().astype(np.uint8) for p in parts])
+    blocks = _blocks(len(images), BLOCK)
+    return np.concatenate([block_mean(images[block], SIDE).round().astype(np.uint8) for block in blocks])
 
 
 def signatures(thumbs: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
@@ -77,32 +80,13 @@ def signatures(thumbs: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[n
     coarse = np.empty((len(thumbs), 256), dtype=np.float32)
     index = sorted(((i, j) for i in range(9) for j in range(9) if i + j > 0), key=lambda t: (t[0] + t[1], t))[:64]
     rows, columns = np.array(index).T
-    for begin in range(0, len(thumbs), BLOCK):
-        small = block_mean(thumbs[begin : begin + BLOCK], SMALLEST)
+    for block in _blocks(len(thumbs), BLOCK):
+        small = block_mean(thumbs[block], SMALLEST)
         lowest = dctn(small, axes=(1, 2), norm="ortho")[:, rows, columns]
         bits = lowest > np.median(lowest, axis=1, keepdims=True)
-        hashes[begin : begin + BLOCK] = np.ascontiguousarray(np.packbits(bits, axis=1)).view(np.uint64)[:, 0]
-        flat = block_mean(small, 16).reshape(len(small), -1)
-        coarse[begin : begin + BLOCK] = _unit(flat)
+        hashes[block] = np.ascontiguousarray(np.packbits(bits, axis=1)).view(np.uint64)[:, 0]
+        coarse[block] = _unit(block_mean(small, 16).reshape(len(small), -1))
     return hashes, coarse
-
-
-def _candidates(
-    hashes: NDArray[np.uint64], coarse: NDArray[np.float32], codes: NDArray[np.intp]
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Pairs in different groups that pass the first two sieves, block by block."""
-    for begin in range(0, len(hashes), BLOCK):
-        rest = slice(begin, len(hashes))
-        near = np.bitwise_count(hashes[begin : begin + BLOCK, None] ^ hashes[None, rest]) <= BITS
-        near &= codes[begin : begin + BLOCK, None] != codes[None, rest]
-        a, b = np.nonzero(near)
-        later = a < b
-        a, b = a[later] + begin, b[later] + begin
-        alike = np.zeros(len(a), dtype=bool)
-        for part in range(0, len(a), 65_536):
-            chosen = slice(part, part + 65_536)
-            alike[chosen] = np.einsum("ij,ij->i", coarse[a[chosen]], coarse[b[chosen]]) >= COARSE
-        yield a[alike], b[alike]
 
 
 def likeness(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
