@@ -19,6 +19,7 @@ MAX_BYTES = 400_000_000
 TAIL = 4096
 COLOR_NOISE = 24
 """Largest difference between channels that JPEG's chroma rounding makes of a gray image, out of 255."""
+MARKS = {"dicom": (128, b"DICM"), "jpeg": (0, b"\xff\xd8\xff"), "png": (0, b"\x89PNG\r\n\x1a\n")}
 ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 
 
@@ -37,13 +38,10 @@ def kind(path: Path | str) -> str:
         raise Unreadable("EMPTY")
     if size > MAX_BYTES:
         raise Unreadable("TOO_LARGE")
-    if head[128:132] == b"DICM":
-        return "dicom"
-    if head[:3] == b"\xff\xd8\xff":
-        return "jpeg"
-    if head[:8] == b"\x89PNG\r\n\x1a\n":
-        return "png"
-    raise Unreadable("NOT_AN_IMAGE")
+    found = next((name for name, (at, mark) in MARKS.items() if head.startswith(mark, at)), None)
+    if found is None:
+        raise Unreadable("NOT_AN_IMAGE")
+    return found
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
@@ -88,7 +86,7 @@ def _open(path: Path | str) -> Image.Image:
         raise Unreadable("TOO_LARGE") from None
     if opened.width * opened.height > MAX_PIXELS:
         raise Unreadable("TOO_LARGE")
-    if getattr(opened, "n_frames", 1) != 1 and opened.format == "PNG":
+    if opened.format == "PNG" and getattr(opened, "n_frames", 1) != 1:
         raise Unreadable("MULTI_FRAME")
     if opened.mode not in ("L", "LA", "RGB", "RGBA", "P", "I;16", "I;16B", "I"):
         raise Unreadable("UNSUPPORTED")
@@ -97,12 +95,9 @@ def _open(path: Path | str) -> Image.Image:
 
 def _gray(opened: Image.Image) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """The one gray channel, as stored."""
-    mode = opened.mode
-    if mode == "L":
-        return np.asarray(opened)
-    if mode == "LA":
-        return np.asarray(opened)[..., 0]
-    if mode in ("I;16", "I;16B", "I"):
+    if opened.mode in ("L", "LA"):
+        return np.asarray(opened.getchannel("L"))
+    if opened.mode in ("I;16", "I;16B", "I"):
         wide = np.asarray(opened)
         if wide.min() < 0 or wide.max() > 65535:
             raise Unreadable("UNSUPPORTED")

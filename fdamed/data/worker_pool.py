@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, TimeoutError, wait
+from concurrent.futures import CancelledError, Future, TimeoutError
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +26,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 PRELOAD = ("fdamed.data.transforms", "fdamed.data.dicom.reader", "pydicom.pixels", "PIL.JpegImagePlugin",
            "PIL.PngImagePlugin")  # fmt: skip
-AHEAD = 3
-"""Files in hand for each worker, so that none waits for the next one."""
+BATCH = 512
+"""Files handed to the workers at a time: bounds the memory."""
 SECONDS = 30.0
 MEMORY = 2 << 30
 """Address space that a worker may take beyond what it starts with: fifty megapixels need less than half of it."""
@@ -38,28 +38,24 @@ STARTING = 300.0
 def run_isolated(
     items: Iterable[T], work: Callable[[T], R], workers: int, seconds: float = SECONDS
 ) -> Iterator[tuple[T, R | Unreadable]]:
-    """Yield each item with the result of `work`, or with why it was refused; in the order in which they are done.
+    """Yield each item with the result of `work`, or with why it was rejected, in order.
 
-    `work` is a picklable function; it may raise Unreadable (the item is refused); any other exception ends the run.
+    `work` is a picklable function; it may raise Unreadable (the item is rejected); any other exception ends the run.
     """
     waiting = iter(items)
-    first = list(islice(waiting, AHEAD * workers))
-    if not first:
+    batch = list(islice(waiting, BATCH))
+    if not batch:
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, str(getattr(work, "func", work).__module__)])
     pool = ProcessPool(workers, initializer=_limit, context=context)
-    pending: dict[Future[Any], T] = {}
     try:
         _check_start(pool)
-        for item in first:
-            pending[pool.schedule(_attempt, args=(work, item), timeout=seconds)] = item
-        while pending:
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                done = pending.pop(future)
-                for item in islice(waiting, 1):
-                    pending[pool.schedule(_attempt, args=(work, item), timeout=seconds)] = item
-                yield done, _result(future)
+        while batch:
+            futures = [pool.schedule(_attempt, args=(work, item), timeout=seconds) for item in batch]
+            for item, future in zip(batch, futures, strict=True):
+                yield item, _result(future)
+            batch = list(islice(waiting, BATCH))
     finally:
         pool.stop()  # type: ignore[no-untyped-call]
         pool.join()

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
 from fdamed.data.gray_image import MAX_PIXELS, Unreadable
-from fdamed.data.image import MAX_BYTES, VERSION, kind, read_gray
+from fdamed.data.image import MAX_BYTES, VERSION, read_gray, read_header
 from fdamed.data.worker_pool import run_isolated
 
 
@@ -87,26 +86,17 @@ def prepared(
 ) -> Iterator[NDArray[np.uint8] | Unreadable]:
     """For each file, in order, its (size, size) image or the reason why not; decoded in processes that may crash."""
     work = partial(prepare, preparation=preparation)
-    early: dict[int, NDArray[np.uint8] | Unreadable] = {}
-    due = 0
-    for (number, _), result in run_isolated(enumerate(files), work, workers, seconds):
-        early[number] = result
-        while due in early:
-            yield early.pop(due)
-            due += 1
+    for _, result in run_isolated(files, work, workers, seconds):
+        yield result
 
 
-def prepare(task: tuple[int, str], preparation: Preparation) -> NDArray[np.uint8]:
+def prepare(path: str, preparation: Preparation) -> NDArray[np.uint8]:
     """In a worker: one file's image."""
     from fdamed.data.transforms import transform
 
-    path = Path(task[1])
-    if kind(path) == "dicom" and preparation.views:
-        from fdamed.data.dicom.header import read_header
-
-        view = read_header(path)["view"]
-        if view and view not in preparation.views:
-            raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
+    view = read_header(path).get("view") if preparation.views else None
+    if view and view not in preparation.views:
+        raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
     return transform(read_gray(path), preparation.size, preparation.equalize)
 
 

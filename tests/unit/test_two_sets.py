@@ -14,8 +14,7 @@ from fdamed.config.split import Partition
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.data.benchmark.partition import partition, shared
-from fdamed.data.benchmark.samples import Samples
-from fdamed.data.benchmark.shift import shifted
+from fdamed.data.benchmark.samples import Samples, shifted
 from fdamed.data.benchmark.sources import read
 from fdamed.pipeline.paths import Places
 from tests.support.idx_files import write_idx

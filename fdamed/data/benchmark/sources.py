@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.data.benchmark.samples import Samples
-from fdamed.data.benchmark.shift import shifted
+from fdamed.data.benchmark.samples import Samples, shifted
 from fdamed.data.gray_image import MAX_PIXELS, Unreadable
 from fdamed.data.safe_paths import Roots
 
