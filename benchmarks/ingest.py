@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fdamed.config.model import Image
 from fdamed.data.cache import Task, build, place
 from fdamed.data.cache_store import reserve
+from fdamed.data.datasets.nih import Nih
 from fdamed.data.worker_pool import run_isolated
 
 SIDE = 2000
@@ -67,7 +69,7 @@ def decode_all(paths: list[str]) -> tuple[float, float]:
 def cached(task: Task, draft: str) -> tuple[float, int]:
     """In a worker: the real work; its CPU seconds and the worker's peak memory in kB so far."""
     used = time.process_time()
-    place(task, draft=draft, size=SIZE, equalize=False)
+    place(task, draft=draft, image=Image(size=SIZE))
     return time.process_time() - used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -103,9 +105,9 @@ def make_files(folder: Path, kind: str, count: int) -> list[str]:
         image = np.clip((0.1 + 0.8 * shape + 0.01 * rng.standard_normal(shape.shape)) * 4095, 0, 4095).astype(np.uint16)
         path = folder / f"{kind}{number}"
         if kind == "jpeg":
-            from PIL import Image
+            from PIL.Image import fromarray
 
-            Image.fromarray((image >> 4).astype(np.uint8)).save(path, "JPEG", quality=90)
+            fromarray((image >> 4).astype(np.uint8)).save(path, "JPEG", quality=90)
         else:
             from pydicom.uid import JPEGLosslessSV1
 
@@ -157,17 +159,8 @@ def peak_memory(files: int, cores: int, folder: Path) -> dict[str, float]:
         paths = make_files(sub, "dicom", count)
         out[f"worker_mb_{name}"] = round(through_the_cache(paths, sub, cores)[2] / 1024, 1)
         rows = pd.DataFrame({"image": [Path(p).name for p in paths], "y": np.arange(count) % 2, "split": "train"})
-        build(
-            rows,
-            sub,
-            SIZE,
-            False,
-            sub / "o" / "images.npy",
-            sub / "o" / "order.parquet",
-            sub / "o" / "r.csv",
-            cores,
-            0.0,
-        )
+        data = Nih(layout="nih", root=str(sub), reject_share=0.0)
+        build(rows, sub / "o", data, Image(size=SIZE), cores)
         out[f"parent_mb_{name}"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
         shutil.rmtree(sub)
     return out

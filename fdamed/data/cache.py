@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,8 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
+from fdamed.config.datasets import DataSet
+from fdamed.config.model import Image
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, write_text
 from fdamed.core.locks import locked
@@ -41,36 +42,26 @@ class Report:
     refused: dict[str, int]
 
 
-def build(
-    rows: pd.DataFrame,
-    root: Path,
-    size: int,
-    equalize: bool,
-    out_images: Path,
-    out_order: Path,
-    rejects: Path,
-    workers: int,
-    reject_share: float,
-    what: str = "cache",
-    allowed: Sequence[str] = (),
-) -> Report:
-    """Decode the images of a manifest's rows into `out_images`; the order is by split, so that a split is one slice."""
+def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers: int, what: str = "cache") -> Report:
+    """Decode the images of a manifest's rows into the folder's images.npy.
+
+    The order is by split, so that a split is one slice; order.parquet has the rows, rejects.csv the rejected files.
+    """
     if not len(rows):
         fix = "Check the `split` section of the configuration."
-        raise FdamedError("the manifest has no rows", str(out_images.parent), fix)
-    rows, roots = in_order(rows), Roots.of(root, allowed)
-    folder = out_images.parent / ".cache"
-    draft = folder / "draft.npy"
-    settings = digest({"version": VERSION, "size": size, "equalize": equalize})
-    with locked(folder):
-        promote_draft(folder)
-        reserve(draft, len(rows), size)
-        entries = [_look(str(image), roots) for image in rows["image"].to_numpy(dtype=object)]
-        reuse(folder, settings, entries)
+        raise FdamedError("the manifest has no rows", str(folder), fix)
+    rows, roots = in_order(rows), Roots.of(data.root, data.allowed_roots)
+    hidden = folder / ".cache"
+    draft = hidden / "draft.npy"
+    settings = digest({"version": VERSION, "size": image.size, "equalize": image.equalize})
+    with locked(hidden):
+        promote_draft(hidden)
+        reserve(draft, len(rows), image.size)
+        entries = [_look(path, roots) for path in rows["image"].tolist()]
+        reuse(hidden, settings, entries)
         tasks = [(row, str(roots.locate(e.image))) for row, e in enumerate(entries) if e.row < 0 and not e.reason]
-        work = partial(place, draft=str(draft), size=size, equalize=equalize)
-        results = run_isolated(tasks, work, workers)
-        with open(folder / "draft.jsonl", "a", encoding="utf-8", buffering=1) as journal:
+        results = run_isolated(tasks, partial(place, draft=str(draft), image=image), workers)
+        with open(hidden / "draft.jsonl", "a", encoding="utf-8", buffering=1) as journal:
             for (row, _), result in track(results, what, len(tasks)) if tasks else ():
                 if isinstance(result, Unreadable):
                     entries[row] = replace(entries[row], reason=result.reason, detail=result.detail)
@@ -78,19 +69,19 @@ def build(
                     entries[row] = replace(entries[row], row=row, checksum=result)
                 journal.write(entries[row].line())
         refused = list_rejects(rows, entries)
-        write_text(folder / "rejects.csv", refused.as_csv())
-        _check(rows, entries, refused, reject_share, str(folder / "rejects.csv"))
+        write_text(hidden / "rejects.csv", refused.as_csv())
+        _check(rows, entries, refused, data.reject_share, str(hidden / "rejects.csv"))
         kept = [row for row, e in enumerate(entries) if not e.reason]
         if len(kept) < len(rows):
-            close_gaps(draft, kept, size)
+            close_gaps(draft, kept, image.size)
         final = [replace(entries[row], row=place) for place, row in enumerate(kept)]
-        write_journal(folder, settings, final + [e for e in entries if e.reason])
+        write_journal(hidden, settings, final + [e for e in entries if e.reason])
         order = rows.iloc[kept].drop(columns="manifest_row").reset_index(drop=True)
-        with atomic(out_order) as part:
+        with atomic(folder / "order.parquet") as part:
             order.assign(crc32=np.array([e.checksum for e in final], dtype=np.int64)).to_parquet(part, index=False)
-        write_text(rejects, refused.as_csv())
-        publish(draft, out_images)
-        promote_draft(folder)
+        write_text(folder / "rejects.csv", refused.as_csv())
+        publish(draft, folder / "images.npy")
+        promote_draft(hidden)
     return Report(len(kept), len(tasks), refused.counts())
 
 
@@ -117,14 +108,14 @@ def _look(image: str, roots: Roots) -> Entry:
     return Entry(image, -1, -1, reason=refused.reason, detail=refused.detail)
 
 
-def place(task: Task, draft: str, size: int, equalize: bool) -> int:
+def place(task: Task, draft: str, image: Image) -> int:
     """In a worker: decode one file, write it into its row of the draft, and return the checksum of the row."""
     from fdamed.data.transforms import transform
 
     row, path = task
-    image = transform(read_gray(path), size, equalize)
-    np.memmap(draft, np.uint8, "r+", HEADER + row * image.size, image.shape)[:] = image
-    return crc32(image.data)
+    pixels = transform(read_gray(path), image.size, image.equalize)
+    np.memmap(draft, np.uint8, "r+", HEADER + row * pixels.size, pixels.shape)[:] = pixels
+    return crc32(pixels.data)
 
 
 def list_rejects(rows: pd.DataFrame, entries: list[Entry]) -> Rejects:

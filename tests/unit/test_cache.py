@@ -13,9 +13,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fdamed.config.model import Image as Settings
 from fdamed.core.errors import FdamedError
 from fdamed.data import cache
 from fdamed.data.cache import Report, build
+from fdamed.data.datasets.nih import Nih
 from fdamed.data.gray_image import Gray, Unreadable
 from fdamed.data.image import read_gray
 from fdamed.data.loader import load
@@ -51,9 +53,8 @@ def manifest(count: int = 24) -> pd.DataFrame:
 
 
 def make(rows: pd.DataFrame, root: Path, size: int = SIZE, share: float = 0.5, equalize: bool = False) -> Report:
-    out = root.parent / "client"
-    names = (out / "images.npy", out / "order.parquet", out / "rejects.csv")
-    return build(rows, root, size, equalize, *names, workers=2, reject_share=share)
+    data = Nih(layout="nih", root=str(root), reject_share=share)
+    return build(rows, root.parent / "client", data, Settings(size=size, equalize=equalize), workers=2)
 
 
 def cached(root: Path) -> dict[str, np.ndarray]:

@@ -27,18 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     workers, folder = workers_of(arguments), Places.of(config).client(client)
     if not Path(data.root).is_dir():
         raise FdamedError("the data root is not a folder", data.root, "Set data.root to the folder of the images.")
-    report = build(
-        rows_in(folder / "manifest.parquet", "split"),
-        Path(data.root),
-        config.image.size,
-        config.image.equalize,
-        folder / "images.npy",
-        folder / "order.parquet",
-        folder / "rejects.csv",
-        workers,
-        data.reject_share,
-        what=f"cache {client}",
-        allowed=data.allowed_roots,
-    )
+    rows = rows_in(folder / "manifest.parquet", "split")
+    report = build(rows, folder, data, config.image, workers, f"cache {client}")
     refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
     print(f"{client}: {report.images} images, {report.decoded} decoded now, refused: {refused}")
