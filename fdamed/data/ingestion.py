@@ -28,15 +28,14 @@ Chunk = tuple[Roots, list[str]]
 """Roots, paths below the first root."""
 
 
-def read_rows(data: DataSet, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
+def read_rows(data: DataSet, salt: str, rejects: Rejects) -> pd.DataFrame:
     """The index by the tables alone."""
-    return data.rows(RowReader(salt, tables_only, rejects))
+    return data.rows(RowReader(salt, rejects))
 
 
-def read_index(data: DataSet, salt: str, tables_only: bool, rejects: Rejects) -> pd.DataFrame:
-    """The index of a data set; unless `tables_only`, every file was opened."""
-    frame = read_rows(data, salt, tables_only, rejects)
-    return frame if tables_only else check_files(frame, data, rejects)
+def read_index(data: DataSet, salt: str, rejects: Rejects) -> pd.DataFrame:
+    """The index of a data set, every file opened."""
+    return check_files(read_rows(data, salt, rejects), data, rejects)
 
 
 def check_share(data: DataSet, kept: int, rejects: Rejects, listed: str) -> None:

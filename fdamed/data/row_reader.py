@@ -57,8 +57,6 @@ class RowReader:
     """What a data set's `rows` works with."""
 
     salt: str
-    tables_only: bool
-    """True: no image is looked at, not even for its place in the tree."""
     rejects: Rejects
 
     def table(self, path: Path, columns: Sequence[str] | None = None, optional: Sequence[str] = ()) -> TableRows:

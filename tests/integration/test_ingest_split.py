@@ -89,14 +89,14 @@ def test_the_salt_is_made_once_for_its_owner_only_and_the_cohort_does_not_depend
     root = study.parent / "results/small"
     hashes = []
     for _ in range(2):
-        assert main(["ingest", "--config", str(study), "--tables-only"]) == 0
+        assert main(["ingest", "--config", str(study)]) == 0
         salt = (root / "clients/salt").read_text()
         assert main(["split", "--config", str(study)]) == 0
         hashes.append(json.loads((root / "cohort.json").read_text()))
     assert stat.S_IMODE((root / "clients/salt").stat().st_mode) == 0o600
     assert hashes[0] == hashes[1]
     (root / "clients/salt").unlink()
-    main(["ingest", "--config", str(study), "--tables-only"])
+    main(["ingest", "--config", str(study)])
     main(["split", "--config", str(study)])
     other = json.loads((root / "cohort.json").read_text())
     assert (root / "clients/salt").read_text() != salt
@@ -144,7 +144,7 @@ def test_split_without_an_index_names_the_stage_that_makes_it(study: Path, capfd
 
 
 def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
-    main(["ingest", "--config", str(study), "--tables-only"])
+    main(["ingest", "--config", str(study)])
     path = configure(study.parent, split={"labeled": 5000})
     assert main(["split", "--config", str(path)]) == 2
     root = study.parent / "results/small"
@@ -153,13 +153,13 @@ def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
 
 
 def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    main(["ingest", "--config", str(study), "--tables-only"])
+    main(["ingest", "--config", str(study)])
     path = configure(study.parent, split={"rule": "reference", "where": "not isna(view)"})
     rows = rows_of(90)
     for row in rows[100:]:
         row[9] = row[10] = ""
     write_table(study.parent / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, rows)
-    main(["ingest", "--config", str(study), "--tables-only"])
+    main(["ingest", "--config", str(study)])
     assert main(["split", "--config", str(path)]) == 0
     assert "warning: rule: reference" in capfd.readouterr().err
     cohort = json.loads((study.parent / "results/small/cohort.json").read_text())

@@ -231,7 +231,7 @@ def test_the_adapters_of_the_real_data_sets_read_every_image_and_refuse_none(tre
     for layout, root in trees.items():
         data = TypeAdapter(Chexpert | Mimic | Midrc).validate_python({"layout": layout, "root": str(root)})
         rejects = Rejects()
-        index = read_index(data, "salt", False, rejects)
+        index = read_index(data, "salt", rejects)
         images = [p for p in root.rglob("*") if p.suffix in (".jpg", ".dcm")]
         assert len(index) == len(images)
         assert rejects.faults() == 0

@@ -36,7 +36,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     release.mkdir()
     shutil.copy(table, release / ("train.csv.gz" if table.endswith(".gz") else "train.csv"))
     rejects = Rejects()
-    frame = read_rows(Chexpert(layout="chexpert", root=str(release)), "s", True, rejects)
+    frame = read_rows(Chexpert(layout="chexpert", root=str(release)), "s", rejects)
     assert rejects.lines == []
     return frame
 
@@ -85,7 +85,7 @@ def test_the_default_rule_leaks_nothing_on_the_real_table(index: pd.DataFrame) -
 
 def test_the_real_radiographs_of_the_nih_are_read_and_cut(real_data: Path) -> None:
     rejects = Rejects()
-    index = read_index(Nih(layout="nih", root=str(real_data / "nih")), "s", True, rejects)
+    index = read_rows(Nih(layout="nih", root=str(real_data / "nih")), "s", rejects)
     assert rejects.lines == []
     counts = {
         c: (int((index[f"label.{c}"] == 1).sum()), index.loc[index[f"label.{c}"] == 1, "patient"].nunique())
@@ -108,6 +108,6 @@ def test_the_real_radiographs_of_the_nih_are_read_and_cut(real_data: Path) -> No
 
 def test_every_real_file_passes_the_check(real_data: Path) -> None:
     rejects = Rejects()
-    index = read_index(Nih(layout="nih", root=str(real_data / "nih")), "s", False, rejects)
+    index = read_index(Nih(layout="nih", root=str(real_data / "nih")), "s", rejects)
     assert len(index) == 4_999
     assert rejects.lines == []

@@ -41,7 +41,7 @@ def clinical(job: dict[str, Any]) -> dict[str, Any]:
     """What an adapter made of a tree: the images that it kept, and how often it refused for which reason."""
     data = TypeAdapter(Data).validate_python(job["data"])
     rejects = Rejects()
-    frame = read_index(data, "salt", False, rejects)
+    frame = read_index(data, "salt", rejects)
     return {"kept": sorted(frame["image"]), "refused": rejects.counts()}
 
 

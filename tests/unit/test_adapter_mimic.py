@@ -19,34 +19,34 @@ def data(root: Path, **keys: object) -> Mimic:
 
 def test_six_rows_become_the_golden_index(tmp_path: Path) -> None:
     rejects = Rejects()
-    frame = read_index(data(mimic_tree(tmp_path, "dcm")), "golden", False, rejects)
+    frame = read_index(data(mimic_tree(tmp_path, "dcm")), "golden", rejects)
     assert as_text(frame) == (GOLDEN / "mimic_index.csv").read_text()
     assert rejects.lines == []
 
 
 @pytest.mark.parametrize(("release", "zipped", "old"), [("2.0.0", "", False), ("2.1.0", ".gz", True)])
 def test_all_releases_give_the_same_rows(tmp_path: Path, release: str, zipped: str, old: bool) -> None:
-    usual = read_rows(data(mimic_tree(tmp_path / "a")), "s", False, Rejects())
-    other = read_rows(data(mimic_tree(tmp_path / "b", "jpg", release, zipped, old)), "s", False, Rejects())
+    usual = read_rows(data(mimic_tree(tmp_path / "a")), "s", Rejects())
+    other = read_rows(data(mimic_tree(tmp_path / "b", "jpg", release, zipped, old)), "s", Rejects())
     assert as_text(usual) == as_text(other)
     assert usual["image"].str.endswith(".jpg").all()
 
 
 def test_age_is_that_at_the_study_and_90_stands_for_all_above(tmp_path: Path) -> None:
-    frame = read_rows(data(mimic_tree(tmp_path)), "s", True, Rejects())
+    frame = read_rows(data(mimic_tree(tmp_path)), "s", Rejects())
     # 52 in 2180; 86 in 2126 and so 93 in 2133; anchor 91 means over 89; no date; not in MIMIC-IV
     assert frame["age"].fillna(-1).tolist() == [52, 52, 90, 90, -1, -1]
 
 
 @pytest.mark.parametrize(("rule", "race"), [("drop", None), ("majority", "White"), ("first", "Hispanic/Latino")])
 def test_contradicting_races_follow_the_configured_rule(tmp_path: Path, rule: str, race: str | None) -> None:
-    frame = read_rows(data(mimic_tree(tmp_path), contradiction=rule), "s", True, Rejects())
+    frame = read_rows(data(mimic_tree(tmp_path), contradiction=rule), "s", Rejects())
     found = frame["race"].astype(object).where(frame["race"].notna(), None).tolist()
     assert found == ["White", "White", "Asian", race, None, None]
 
 
 def test_the_race_table_of_the_configuration_wins(tmp_path: Path) -> None:
-    frame = read_rows(data(mimic_tree(tmp_path), races={"Elsewhere": ("OTHER",)}), "s", True, Rejects())
+    frame = read_rows(data(mimic_tree(tmp_path), races={"Elsewhere": ("OTHER",)}), "s", Rejects())
     assert frame["race"].dropna().tolist() == ["Elsewhere"]
 
 
@@ -55,7 +55,7 @@ def test_labels_of_a_study_go_to_all_its_images_and_a_study_without_labels_is_re
     text = (root / "mimic-cxr-2.0.0-chexpert.csv").read_text().splitlines()
     (root / "mimic-cxr-2.0.0-chexpert.csv").write_text("\n".join(text[:-1]) + "\n")
     rejects = Rejects()
-    frame = read_rows(data(root), "s", True, rejects)
+    frame = read_rows(data(root), "s", rejects)
     assert frame["label.No Finding"].fillna(-9).tolist() == [1, 1, -9, -9, -9]
     assert rejects.lines[0][1:3] == ("7", "NO_LABELS")
 
@@ -65,7 +65,7 @@ def test_the_same_study_number_of_another_patient_is_another_study(tmp_path: Pat
     path = root / "mimic-cxr-2.0.0-chexpert.csv"
     path.write_text(path.read_text().replace("10000032,50414267", "10000033,50414267"))
     rejects = Rejects()
-    assert len(read_rows(data(root), "s", True, rejects)) == 4
+    assert len(read_rows(data(root), "s", rejects)) == 4
     assert rejects.counts() == {"NO_LABELS": 2}
 
 
@@ -75,7 +75,7 @@ def test_conflicting_labels_of_one_study_are_an_error(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[1].replace("1.0", "0.0")]) + "\n")
     with pytest.raises(FdamedError, match="contradict"):
-        read_rows(data(root), "s", True, Rejects())
+        read_rows(data(root), "s", Rejects())
 
 
 def test_a_path_made_of_a_wicked_dicom_id_is_refused(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_path_made_of_a_wicked_dicom_id_is_refused(tmp_path: Path) -> None:
     path = root / "mimic-cxr-2.0.0-metadata.csv"
     path.write_text(path.read_text().replace(MIMIC_IMAGES[5][0], "../../../../etc/passwd"))
     rejects = Rejects()
-    assert len(read_rows(data(root), "s", True, rejects)) == 5
+    assert len(read_rows(data(root), "s", rejects)) == 5
     assert rejects.counts() == {"PATH_OUTSIDE_ROOT": 1}
 
 
@@ -91,21 +91,21 @@ def test_without_mimic_iv_sex_age_and_race_are_unknown_unless_it_was_asked_for(t
     root = mimic_tree(tmp_path)
     for path in (root / "hosp").iterdir():
         path.unlink()
-    frame = read_rows(data(root), "s", True, Rejects())
+    frame = read_rows(data(root), "s", Rejects())
     assert frame[["sex", "age", "race"]].isna().all(axis=None)
     with pytest.raises(FdamedError, match=r"no such folder.*data\.mimic_iv.*patients\.csv"):
-        read_rows(data(root, mimic_iv=str(tmp_path / "nowhere")), "s", True, Rejects())
+        read_rows(data(root, mimic_iv=str(tmp_path / "nowhere")), "s", Rejects())
 
 
 def test_a_missing_label_table_is_named(tmp_path: Path) -> None:
     root = mimic_tree(tmp_path)
     (root / "mimic-cxr-2.0.0-negbio.csv.gz").unlink()
     with pytest.raises(FdamedError, match="negbio"):
-        read_rows(data(root, labels="negbio"), "s", True, Rejects())
+        read_rows(data(root, labels="negbio"), "s", Rejects())
 
 
 def test_admissions_without_race_and_ethnicity_are_refused(tmp_path: Path) -> None:
     root = mimic_tree(tmp_path)
     write_table(root / "hosp/admissions.csv.gz", ["subject_id", "insurance"], [["10000032", "Other"]])
     with pytest.raises(FdamedError, match="ethnicity"):
-        read_rows(data(root), "s", True, Rejects())
+        read_rows(data(root), "s", Rejects())

@@ -28,13 +28,13 @@ def changed(cell: int, value: str) -> list[tuple[str, ...]]:
 
 def test_six_rows_become_the_golden_index(tmp_path: Path) -> None:
     rejects = Rejects()
-    frame = read_index(data(padchest_tree(tmp_path)), "golden", False, rejects)
+    frame = read_index(data(padchest_tree(tmp_path)), "golden", rejects)
     assert as_text(frame) == (GOLDEN / "padchest_index.csv").read_text()
     assert rejects.lines == []
 
 
 def test_all_images_in_one_folder_are_found_too(tmp_path: Path) -> None:
-    frame = read_index(data(padchest_tree(tmp_path, flat=True)), "s", False, Rejects())
+    frame = read_index(data(padchest_tree(tmp_path, flat=True)), "s", Rejects())
     assert frame["image"].tolist() == [row[0] for row in PADCHEST_IMAGES]
 
 
@@ -48,13 +48,13 @@ def test_a_sixteen_bit_png_keeps_its_gray_values(tmp_path: Path) -> None:
 
 def test_only_the_physicians_labels_on_request(tmp_path: Path) -> None:
     rejects = Rejects()
-    frame = read_rows(data(padchest_tree(tmp_path), physicians_only=True), "s", True, rejects)
+    frame = read_rows(data(padchest_tree(tmp_path), physicians_only=True), "s", rejects)
     assert frame["label.No Finding"].tolist() == [1, 1]
     assert rejects.counts() == {"OTHER_LABELER": 4} and rejects.faults() == 0
 
 
 def test_labels_beside_unchanged_are_unknown_and_not_zero(tmp_path: Path) -> None:
-    frame = read_rows(data(padchest_tree(tmp_path)), "s", True, Rejects())
+    frame = read_rows(data(padchest_tree(tmp_path)), "s", Rejects())
     assert frame["label.cardiomegaly"].tolist() == [0, 0, 0, 1, 1, 0]
     assert frame["label.pneumonia"].fillna(-9).tolist() == [0, 0, 0, 0, -9, 1]
 
@@ -82,7 +82,7 @@ def test_a_row_that_cannot_be_used_is_rejected_with_its_reason(
     lines = next(padchest_tree(tmp_path / "c" / "d", changed(cell, value)).glob("*.csv")).read_text()
     table.write_text(lines)
     rejects = Rejects()
-    assert len(read_rows(data(root), "s", True, rejects)) == 5
+    assert len(read_rows(data(root), "s", rejects)) == 5
     assert [line[1:3] for line in rejects.lines] == [("2", reason)]
 
 
@@ -93,4 +93,4 @@ def test_a_printed_list_is_read_name_by_name() -> None:
 
 def test_no_table_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FdamedError, match="PADCHEST_chest_x_ray"):
-        read_rows(data(tmp_path), "s", True, Rejects())
+        read_rows(data(tmp_path), "s", Rejects())

@@ -55,7 +55,7 @@ def tree(root: Path, table_rows: list[list[str]] = ROWS) -> Path:
 
 def test_a_foreign_table_becomes_rows_of_the_contract(tmp_path: Path) -> None:
     rejects = Rejects()
-    frame = read_index(data(tree(tmp_path)), "s", False, rejects)
+    frame = read_index(data(tree(tmp_path)), "s", rejects)
     assert rejects.lines == []
     assert frame["sex"].fillna("-").tolist() == ["F", "M", "-", "F"]
     assert frame["age"].fillna(-1).tolist() == [41, 90, -1, 33]
@@ -73,7 +73,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
         ["a/8.png", "", "", "41", "", "krank", ""],
     ]
     rejects = Rejects()
-    assert len(read_rows(data(tree(tmp_path, ROWS + odd)), "s", True, rejects)) == 4
+    assert len(read_rows(data(tree(tmp_path, ROWS + odd)), "s", rejects)) == 4
     assert rejects.counts() == {"BAD_LABEL": 1, "BAD_SEX": 1, "BAD_VIEW": 1, "BLANK_ID": 1}
 
 
@@ -93,7 +93,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
 )
 def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(FdamedError) as error:
-        read_rows(data(tree(tmp_path), **keys), "s", True, Rejects())
+        read_rows(data(tree(tmp_path), **keys), "s", Rejects())
     assert message in str(error.value)
 
 

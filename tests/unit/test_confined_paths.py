@@ -210,7 +210,7 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     mapping = {"table": "export.csv", "columns": {"image": "file", "patient": "id"}, "labels": {"ill": "ill"}}
     for allowed, kept in (((), 0), ((str(store),), 1), ((str(tmp_path / "sto"),), 0)):
         data = Table.model_validate({"layout": "table", "root": str(root), "allowed_roots": allowed, **mapping})
-        assert len(read_index(data, "salt", False, Rejects())) == kept
+        assert len(read_index(data, "salt", Rejects())) == kept
     assert Roots.of(root, (str(store),)).locate("a.png") == store / "a.png"
 
     export = raw_trees.midrc_tree(tmp_path / "midrc")
@@ -219,7 +219,7 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     (store / "Open-A1" / "round").symlink_to(store)
     for allowed, kept in (((), 0), ((str(store),), 6)):
         data = Midrc.model_validate({"layout": "midrc", "root": str(export), "allowed_roots": allowed})
-        assert len(read_index(data, "salt", False, Rejects())) == kept
+        assert len(read_index(data, "salt", Rejects())) == kept
 
 
 def test_numbers_that_lie_in_another_file_are_not_fetched(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from fdamed.config.datasets import Domain, Moved
 from fdamed.config.split import Partition
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
-from fdamed.data.benchmark.partition import partition, shared
+from fdamed.data.benchmark.partition import partition
 from fdamed.data.benchmark.samples import Samples, shifted
 from fdamed.data.benchmark.sources import read
+from fdamed.data.splitting.leakage import Leakage, count_leaks
 from fdamed.pipeline.paths import Places
 from tests.support.idx_files import write_idx
 
@@ -23,6 +24,10 @@ from tests.support.idx_files import write_idx
 def samples(n: int, test: int, origin: str) -> Samples:
     x = np.arange(n, dtype=np.uint32).view(np.uint8).reshape(n, 2, 2)
     return Samples(x, np.arange(n) % 10, np.arange(n) >= n - test, (), origin)
+
+
+def leaks(parts: dict) -> Leakage:
+    return count_leaks({client: part.order for client, part in parts.items()})
 
 
 def ids(part, *splits: str) -> set[str]:
@@ -43,7 +48,7 @@ def test_a_shifted_copy_of_a_sources_sample_is_never_at_the_target(cut: Partitio
     assert list(parts) == [*(f"C{i}" for i in range(10)), "b"]
     sources = set().union(*(ids(parts[f"C{i}"], "train") for i in range(10)))
     everything = [i for p in parts.values() for i in p.order["image"]]
-    assert len(everything) == len(set(everything)) and shared(parts) == {"clients": 0, "splits": 0}
+    assert len(everything) == len(set(everything)) and leaks(parts) == Leakage(0, 0, 0)
     assert len(sources) == 990 and not sources & set(parts["b"].order["image"])
     assert ids(parts["b"], "test") == {f"a/{r}" for r in range(1100, 1300)}, "the released test part"
     assert len(parts["b"].order) == 110 + 200
@@ -66,7 +71,7 @@ def test_a_sample_in_two_hospitals_would_be_counted() -> None:
         {"a": samples(130, 20, "f"), "b": samples(130, 20, "f")}, CUTS[2].model_copy(update={"labeled": 2})
     )
     parts["C0"] = parts["b"]
-    assert shared(parts)["clients"] == len(parts["b"].order)
+    assert leaks(parts).patients_in_two_clients == len(parts["b"].order)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_table_and_a_header_agree_about_the_same_words(tmp_path: Path, view: s
     )
     columns = {"image": "image", "patient": "who", "projection": "view", "age": "age", "sex": "sex"}
     known = {"layout": "table", "root": str(tmp_path), "table": "t.csv", "columns": columns, "labels": {"y": "y"}}
-    found = read_rows(Table.model_validate(known), "s", True, Rejects()).iloc[0]
+    found = read_rows(Table.model_validate(known), "s", Rejects()).iloc[0]
     assert found["sex"] == header["sex"] == "M"
     assert parse_view(found["projection"]) == (header["view"], header["projection"])
     assert (found["age"] == pytest.approx(header["age"])) if header["age"] is not None else np.isnan(found["age"])

@@ -129,7 +129,7 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
     data, _ = clinical(config)
     rejects = Rejects()
     try:
-        index = read_rows(data, SALT, False, rejects)
+        index = read_rows(data, SALT, rejects)
     except FdamedError as error:
         hint = " The phantom is written by `fdamed phantom`." if config.phantom else ""
         report.add("fail", "tables", f"{error.what} ({error.where}). {error.fix}{hint}")

@@ -26,32 +26,28 @@ from fdamed.pipeline.paths import Places, clinical, write_rows
 log = logging.getLogger(__name__)
 GROUP = "prepare", 5
 PRIVATE = True
-OPTIONS = {
-    "--config": "",
-    "--tables-only": {"action": "store_true", "help": "index the tables without opening images"},
-}
+OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     places = Places.of(config)
     with locked(private(places.clients)):
-        ingest(config, places, arguments.tables_only)
+        ingest(config, places)
 
 
-def ingest(config: Config, places: Places, tables_only: bool) -> None:
+def ingest(config: Config, places: Places) -> None:
     """Read the data set; rejects.csv is always written, index.parquet only if enough rows are valid."""
     data, _ = clinical(config)
     begin, rejects, listed = time.monotonic(), Rejects(), places.clients / "rejects.csv"
     try:
-        frame = read_index(data, _salt(data, places), tables_only, rejects)
+        frame = read_index(data, _salt(data, places), rejects)
     finally:
         write_text(listed, rejects.as_csv())
     check_share(data, len(frame), rejects, str(listed))
     write_rows(places.clients / "index.parquet", frame)
     summary = {
         "layout": config.data.layout,
-        "tables_only": tables_only,
         "rows": len(frame),
         "patients": int(frame["patient"].nunique()),
         "rejected": rejects.counts(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from fdamed.config.split import Partition
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest, private, write_json
-from fdamed.data.benchmark.partition import partition, repeated, shared
+from fdamed.data.benchmark.partition import partition, repeated
 from fdamed.data.benchmark.samples import fitted, numbered_alike
 from fdamed.data.benchmark.sources import read
 from fdamed.data.manifest import SPLITS, content_hash
+from fdamed.data.splitting.leakage import count_leaks
 from fdamed.pipeline.paths import Places, write_rows
 
 log = logging.getLogger(__name__)
@@ -60,14 +62,10 @@ def write(config: Config, places: Places) -> None:
         if len(parts) <= LISTED:
             log.info(f"{client}: {', '.join(f'{n} {name}' for name, n in _counts(part.order).items() if n)}")
     log.info(f"{len(parts)} clients")
-    same, twice, rows = repeated(parts), shared(parts), sum(map(len, sets.values()))
+    same, rows = repeated(parts), sum(map(len, sets.values()))
     clients = {client: _describe(part.order, config.model.classes) for client, part in parts.items()}
     known = digest({client: entry["content"] for client, entry in clients.items()})
-    leakage = {
-        "patients_in_two_splits": twice["splits"],
-        "patients_in_two_clients": twice["clients"],
-        "images_in_two_splits": twice["splits"],
-    }
+    leakage = asdict(count_leaks({client: part.order for client, part in parts.items()}))
     index = {"layout": "benchmark", "rows": rows, "patients": rows, "rejected": {}, "burned_in": 0, "hash": known}
     write_json(places.root / "ingest.json", index | {"seconds": round(time.monotonic() - begin, 3)})
     cohort = {"by": split.by, "rule": "partition", "seed": split.seed, "clients": clients, "leakage": leakage}

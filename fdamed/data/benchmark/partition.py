@@ -168,13 +168,6 @@ def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
     return Part(x, order)
 
 
-def shared(parts: dict[str, Part]) -> dict[str, int]:
-    """Number of samples at two clients, and in two parts of any clients."""
-    everything = pd.concat([p.order[["image", "split"]].assign(client=name) for name, p in parts.items()])
-    counts = everything.groupby("image").agg(clients=("client", "nunique"), splits=("split", "nunique"))
-    return {"clients": int((counts["clients"] > 1).sum()), "splits": int((counts["splits"] > 1).sum())}
-
-
 def repeated(parts: dict[str, Part]) -> dict[str, int]:
     """Number of test samples that are also, bit for bit, among the training samples, by client."""
     found = {}

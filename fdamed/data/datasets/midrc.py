@@ -50,7 +50,7 @@ class Midrc(DataSet):
         rejects, tables, sites = reader.rejects, nodes(Path(self.root)), _sites(self.states or STATES)
         cases = {first(c, "submitter_id"): c for c in tables["case"]}
         studies = {first(s, "submitter_id"): s for s in tables["imaging_study"]}
-        files = None if reader.tables_only else self._files({n for s in tables["series"] for n in _names(s)})
+        files = self._files({n for s in tables["series"] for n in _names(s)})
         seen: dict[str, dict[str, object]] = {}
         for series in tables["series"]:
             table, row = first(series, "_table"), int(first(series, "_row"))
@@ -174,16 +174,14 @@ def _names(series: Record) -> list[str]:
     return [n for n in dict.fromkeys([*series.get("series_uid", ())[:1], *stems]) if n]
 
 
-def _images(series: Record, files: dict[str, list[str]] | None, table: str, row: int, rejects: Rejects) -> list[str]:
-    """The series' DICOM files; by the tables alone (`files` None) the name that one would have."""
+def _images(series: Record, files: dict[str, list[str]], table: str, row: int, rejects: Rejects) -> list[str]:
+    """The series' DICOM files."""
     from fdamed.data.row_reader import UNSAFE_PATH
 
     names = _names(series)
     if not names or any(re.search(UNSAFE_PATH, name) for name in (*names, *series.get("file_name", ()))):
         rejects.add(table, row, "PATH_OUTSIDE_ROOT", "the series has no name, or its file_name leaves the data root")
         return []
-    if files is None:
-        return [f"{names[0]}.dcm"]
     found = next((files[name] for name in names if name in files), [])
     if not found:
         packed = any(f"{name}.zip" in files for name in names)

@@ -41,7 +41,7 @@ class Nih(DataSet):
         table.parse_view("View Position")
         table.named_labels("Finding Labels", lambda cell: [name.strip() for name in cell.split("|")], FINDINGS)
         table.strip_spaces("Patient ID", "Follow-up #")
-        names, where = table.frame["Image Index"], {} if reader.tables_only else _images(root)
+        names, where = table.frame["Image Index"], _images(root)
         table.set(
             image=names.map(lambda name: where.get(name, f"images/{name}")),
             release_split=names.map(_release_split(root)),

@@ -57,7 +57,7 @@ class Padchest(DataSet):
         labels = [c for c in table.frame.columns if c.startswith("label.")]
         table.set(**{c: table.frame[c].where(~(unchanged & (table.frame[c] == 0))) for c in labels})
         folders, image = table.frame["ImageDir"], table.frame["ImageID"]
-        in_folders = reader.tables_only or any((root / name).is_dir() for name in folders.unique())
+        in_folders = any((root / name).is_dir() for name in folders.unique())
         table.set(image=folders + "/" + image if in_folders else image)
         table.check_paths("image")
         return reader.index(table.frame, table.frame["PatientID"], table.frame["StudyID"])

@@ -26,22 +26,31 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
     """Count leaks between parts and clients; raise on any, except under `rule: reference`."""
     for client, frame in manifests.items():
         _check_columns(client, frame)
-    columns = ["image", "patient", "split"]
-    rows = pd.concat([f[columns].assign(client=p) for p, f in manifests.items()], ignore_index=True)
-    in_two_splits = _in_several(rows, "patient", "split")
-    leakage = Leakage(
-        len(in_two_splits), len(_in_several(rows, "patient", "client")), len(_in_several(rows, "image", "split"))
-    )
+    leakage = count_leaks(manifests)
     if rule == "reference" or leakage == Leakage(0, 0, 0):
         return leakage
     if leakage.patients_in_two_splits:
-        clients = ", ".join(sorted(rows.loc[rows["patient"].isin(in_two_splits), "client"].unique()))
+        rows = _joined(manifests)
+        leaking = rows["patient"].isin(_in_several(rows, "patient", "split"))
+        clients = ", ".join(sorted(rows.loc[leaking, "client"].unique()))
         what = f"{leakage.patients_in_two_splits} patients are in more than one split (at {clients})"
     elif leakage.patients_in_two_clients:
         what = f"{leakage.patients_in_two_clients} patients are at more than one hospital"
     else:
         what = f"{leakage.images_in_two_splits} images are in more than one split, under different patients"
     raise FdamedError(what, f"manifests of {', '.join(manifests)}", FIX)
+
+
+def count_leaks(manifests: Mapping[str, pd.DataFrame]) -> Leakage:
+    """Patients and images in two parts or at two clients."""
+    rows = _joined(manifests)
+    pairs = ("patient", "split"), ("patient", "client"), ("image", "split")
+    return Leakage(*(len(_in_several(rows, key, other)) for key, other in pairs))
+
+
+def _joined(manifests: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    columns = ["image", "patient", "split"]
+    return pd.concat([frame[columns].assign(client=client) for client, frame in manifests.items()], ignore_index=True)
 
 
 def _check_columns(client: str, frame: pd.DataFrame) -> None:
