@@ -7,7 +7,6 @@ weights (how often each patient was drawn), and every score is a sum of weights 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fdamed.core.rng import Stream
 from fdamed.evaluation.intervals import LEVEL
-from fdamed.evaluation.metrics import OF_TWO, SPECIFICITY, THRESHOLD, checked
+from fdamed.evaluation.metrics import SEVERAL, TWO, Weights, checked, prepared
 from fdamed.evaluation.paired_tests import Scored
 
 Floats = NDArray[np.float64]
-Weights = NDArray[np.float32]
-"""(rows, patients): how often each patient was drawn; whole numbers, so that float32 sums of them are exact."""
-TWO = ("acc", "auc", "balanced_acc", "brier", *OF_TWO)
-"""Scores of two classes."""
-SEVERAL = ("acc", "balanced_acc", "brier")
 CHUNK = 200_000
 """Weights at once: bounds the memory, and fits into a processor's cache."""
 REPLICATES = 1000
@@ -112,98 +106,3 @@ def draws(stream: Stream, replicates: int, patients: int, images: int) -> Iterat
         drawn = generator.integers(0, patients, size=(rows, patients), dtype=np.int32).astype(np.int64)
         drawn += np.arange(rows)[:, None] * patients
         yield np.bincount(drawn.ravel(), minlength=rows * patients).reshape(rows, patients).astype(np.float32)
-
-
-def prepared(labels: Floats, chances: Floats, owner: NDArray[np.intp], patients: int) -> Two | Several:
-    """One model's images in the order that its scores need, and its sums by patient."""
-
-    def by_patient(values: ArrayLike) -> Weights:
-        return np.bincount(owner, weights=np.asarray(values, dtype=np.float64), minlength=patients).astype(np.float32)
-
-    if chances.ndim == 2:
-        hits = chances.argmax(axis=1) == labels
-        classes = [labels == c for c in range(chances.shape[1])]
-        squares = ((chances - np.eye(chances.shape[1])[labels.astype(np.int64)]) ** 2).sum(axis=1)
-        columns = [hits & c for c in classes] + classes + [squares]
-        return Several(np.stack([by_patient(c) for c in columns], axis=1), chances.shape[1])
-    true, said = labels == 1, chances >= THRESHOLD
-    columns = [true, ~true, said & true, ~said & ~true, (chances - labels) ** 2]
-    order = np.argsort(-chances, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(chances[order]) != 0, True))
-    return Two(
-        sums=np.stack([by_patient(c) for c in columns], axis=1),
-        owner=owner[order],
-        true=true[order].astype(np.float32),
-        last=None if len(last) == len(order) else last,
-    )
-
-
-@dataclass(frozen=True)
-class Two:
-    """A model of two classes: its images by falling probability, and sums by patient that need no order."""
-
-    sums: Weights
-    """(patients, 5): positives, negatives, true positives, true negatives, squared errors."""
-    owner: NDArray[np.intp]
-    true: Weights
-    """(n,): 1 for a positive."""
-    last: NDArray[np.intp] | None
-    """The last place of each probability; None: all differ."""
-
-    def scores(self, times: Weights) -> dict[str, Floats]:
-        """Score -> (rows,), NaN where a replicate lacks a class."""
-        positives, negatives, caught, cleared, squares = (times @ self.sums).astype(np.float64).T
-        with np.errstate(invalid="ignore", divide="ignore"):
-            sensitivity, specificity = caught / positives, cleared / negatives
-            alarms = negatives - cleared
-            out = {
-                "acc": (caught + cleared) / (positives + negatives),
-                "balanced_acc": (sensitivity + specificity) / 2,
-                "brier": squares / (positives + negatives),
-                "sensitivity": sensitivity,
-                "specificity": specificity,
-                "f1": np.where(positives > 0, 2 * caught / (caught + alarms + positives), np.nan),
-            }
-            return out | self._over_thresholds(times, positives, negatives)
-
-    def _over_thresholds(self, times: Weights, positives: Floats, negatives: Floats) -> dict[str, Floats]:
-        """Scores over all thresholds: AUC, average precision, sensitivity at a specificity."""
-        weights = times[:, self.owner]
-        caught = np.cumsum(weights * self.true, axis=1)  # true positives from the top down to here
-        above = np.cumsum(weights, axis=1)
-        if self.last is not None:
-            caught, above = caught[:, self.last], above[:, self.last]
-        alarms = above - caught
-        gained = np.diff(caught, axis=1, prepend=np.float32(0))
-        # A positive beats the negatives with a lower probability, and half of those with the same.
-        beaten = 2 * negatives.astype(np.float32)[:, None] - alarms
-        beaten[:, 1:] -= alarms[:, :-1]
-        won = np.einsum("ij,ij->i", gained, beaten, dtype=np.float64) / 2
-        np.maximum(above, 1, out=above)
-        precise = np.einsum("ij,ij->i", gained, caught / above, dtype=np.float64)
-        allowed = np.floor((1 - SPECIFICITY) * negatives + 1e-9)
-        places = (alarms <= allowed[:, None].astype(np.float32)).sum(axis=1)
-        found = np.where(places > 0, caught[np.arange(len(caught)), np.maximum(places, 1) - 1], 0.0)
-        both = (positives > 0) & (negatives > 0)
-        return {
-            "auc": np.where(both, won / (positives * negatives), np.nan),
-            "ap": np.where(positives > 0, precise / positives, np.nan),
-            "sens_at_spec90": np.where(both, found / positives, np.nan),
-        }
-
-
-@dataclass(frozen=True)
-class Several:
-    """A model of several classes; by patient: hits of each class, images of each class, squared errors."""
-
-    sums: Weights
-    classes: int
-
-    def scores(self, times: Weights) -> dict[str, Floats]:
-        """Score -> (rows,), NaN where a replicate lacks a class."""
-        sums = (times @ self.sums).astype(np.float64)
-        hits, images, squares = sums[:, : self.classes], sums[:, self.classes : -1], sums[:, -1]
-        total = images.sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            recall = (hits / images).mean(axis=1)
-        return {"acc": hits.sum(axis=1) / total, "balanced_acc": recall, "brier": squares / total}

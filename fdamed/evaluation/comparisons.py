@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap as resampling
 from fdamed.evaluation.intervals import LEVEL
-from fdamed.evaluation.metrics import THRESHOLD
+from fdamed.evaluation.metrics import SEVERAL, THRESHOLD, TWO
 from fdamed.evaluation.paired_tests import (
     Estimate,
     Scored,
@@ -50,7 +50,7 @@ def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) ->
     else:
         closed = {"auc": auc_of(y, chances, patient), "acc": accuracy_of(y, chances, patient)}
     known = {name: found for name, found in closed.items() if found is not None}
-    rest = [n for n in (resampling.SEVERAL if chances.ndim == 3 else resampling.TWO) if n not in closed]
+    rest = [n for n in (SEVERAL if chances.ndim == 3 else TWO) if n not in closed]
     return known | resampling.scored(y, chances, patient, stream, rest)
 
 

@@ -68,7 +68,8 @@ def attack_patients(
         known = within_class(likelihood, y, others)
         used = (mine | others) & np.isfinite(known)
         members.append(member)
-        values.append(pd.Series(known[used]).groupby(owner[used]).mean().reindex(range(patients)).to_numpy(np.float64))
+        means = pd.Series(known[used]).groupby(owner[used]).mean().reindex(range(patients))
+        values.append(np.asarray(means, dtype=np.float64))
     return attacked(members, values, stream, smallest)
 
 

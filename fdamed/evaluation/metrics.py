@@ -6,14 +6,18 @@ A score that the data cannot define (AUC where a class is absent) is None with a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypedDict, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
-OF_TWO = ("sensitivity", "specificity", "f1", "sens_at_spec90", "ap")
-"""Scores that only two classes have, beside the AUC."""
+Weights = NDArray[np.floating]
+"""(rows, patients): how often each patient was drawn; whole numbers, so that float32 sums of them are exact."""
+SEVERAL = ("acc", "balanced_acc", "brier")
+TWO = ("acc", "auc", "balanced_acc", "brier", "sensitivity", "specificity", "f1", "sens_at_spec90", "ap")
+"""Scores of several classes, and of two."""
 THRESHOLD = 0.5
 """Probabilities from here on count as positive."""
 SPECIFICITY = 0.9
@@ -58,78 +62,108 @@ def scores(y: ArrayLike, p: ArrayLike) -> Scores:
     """All scores for labels `y` (n,) of probabilities `p`: (n, C), or (n,) of the positive class."""
     labels, chances = checked(y, p)
     n, two = len(labels), chances.ndim == 1
-    if two:
-        values = _of_two(labels, chances)
-        reason = "no positives" if not labels.any() else "no negatives"
-    else:
-        values = _of_several(labels, chances) | dict.fromkeys(OF_TWO)
-        reason = "a class is absent"
-    why = dict.fromkeys((k for k, v in values.items() if v is None), reason if n else "no images")
+    found = prepared(labels, chances, np.arange(n), n).scores(np.ones((1, n))) if n else {}
+    values = {name: float(found[name][0]) if name in found and np.isfinite(found[name][0]) else None for name in TWO}
+    reason = "no images" if n == 0 else "a class is absent"
+    if two and n:
+        reason = "no negatives" if labels.any() else "no positives"
+    why = dict.fromkeys((name for name, value in values.items() if value is None), reason)
     if not two:
-        why |= dict.fromkeys(("auc", *OF_TWO), "more than two classes")
+        why |= dict.fromkeys((name for name in TWO if name not in SEVERAL), "more than two classes")
     return cast(Scores, {"n": n, "positives": int(labels.sum()) if two else None, **values, "why": why})
 
 
-def _of_two(labels: Floats, chances: Floats) -> dict[str, float | None]:
-    true, predicted = labels == 1, chances >= THRESHOLD
-    sensitivity, specificity = _mean(predicted[true]), _mean(~predicted[~true])
-    return {
-        "acc": _mean(predicted == true),
-        "auc": auc(labels, chances),
-        "balanced_acc": None if sensitivity is None or specificity is None else (sensitivity + specificity) / 2,
-        "brier": _mean((chances - labels) ** 2),
-        "sensitivity": sensitivity,
-        "specificity": specificity,
-        "f1": float(2 * (predicted & true).sum() / (predicted.sum() + true.sum())) if true.any() else None,
-        "sens_at_spec90": sensitivity_at(labels, chances),
-        "ap": average_precision(labels, chances),
-    }
+def prepared(labels: Floats, chances: Floats, owner: NDArray[np.intp], patients: int) -> Two | Several:
+    """One model's images in the order that its scores need, and its sums by patient."""
 
+    def by_patient(values: ArrayLike) -> Floats:
+        sums = np.bincount(owner, weights=np.asarray(values, dtype=np.float64), minlength=patients)
+        return sums.astype(np.float64)
 
-def _of_several(labels: Floats, chances: Floats) -> dict[str, float | None]:
-    hits, classes = chances.argmax(axis=1) == labels, range(chances.shape[1])
-    recalls = [hits[labels == c].mean() for c in classes if (labels == c).any()]
-    errors = ((chances - np.eye(len(classes))[labels.astype(np.int64)]) ** 2).sum(axis=1)
-    complete = len(recalls) == len(classes)
-    return {
-        "acc": _mean(hits),
-        "auc": None,
-        "balanced_acc": float(np.mean(recalls)) if complete else None,
-        "brier": _mean(errors),
-    }
-
-
-def _mean(values: NDArray[np.generic]) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def auc(y: ArrayLike, p: ArrayLike) -> float | None:
-    """Probability that a positive scores above a negative, ties counting a half; None without both classes."""
-    labels, chances = checked(y, p)
-    positive, negative = chances[labels == 1], np.sort(chances[labels == 0])
-    if not len(positive) or not len(negative):
-        return None
-    below = np.searchsorted(negative, positive, "left") + np.searchsorted(negative, positive, "right")
-    return float(below.sum() / 2 / (len(positive) * len(negative)))
-
-
-def sensitivity_at(y: ArrayLike, p: ArrayLike, specificity: float = SPECIFICITY) -> float | None:
-    """Largest sensitivity of any threshold with at least this specificity; None without both classes."""
-    labels, chances = checked(y, p)
-    positive, negative = chances[labels == 1], np.sort(chances[labels == 0])
-    if not len(positive) or not len(negative):
-        return None
-    allowed = int((1 - specificity) * len(negative) + 1e-9)
-    return float((positive > negative[len(negative) - 1 - allowed]).mean()) if allowed < len(negative) else 1.0
-
-
-def average_precision(y: ArrayLike, p: ArrayLike) -> float | None:
-    """Precision at each distinct score, weighted by the recall that it adds; None without positives."""
-    labels, chances = checked(y, p)
-    if not labels.any():
-        return None
+    if chances.ndim == 2:
+        hits = chances.argmax(axis=1) == labels
+        classes = [labels == c for c in range(chances.shape[1])]
+        squares = ((chances - np.eye(chances.shape[1])[labels.astype(np.int64)]) ** 2).sum(axis=1)
+        columns = [hits & c for c in classes] + classes + [squares]
+        return Several(np.stack([by_patient(c) for c in columns], axis=1), chances.shape[1])
+    true, said = labels == 1, chances >= THRESHOLD
+    columns = [true, ~true, said & true, ~said & ~true, (chances - labels) ** 2]
     order = np.argsort(-chances, kind="stable")
-    hits = np.cumsum(labels[order])
     last = np.flatnonzero(np.append(np.diff(chances[order]) != 0, True))
-    precision, recall = hits[last] / (last + 1), hits[last] / labels.sum()
-    return float((precision * np.diff(recall, prepend=0.0)).sum())
+    return Two(
+        sums=np.stack([by_patient(c) for c in columns], axis=1),
+        owner=owner[order],
+        true=true[order].astype(np.float32),
+        last=None if len(last) == len(order) else last,
+    )
+
+
+@dataclass(frozen=True)
+class Two:
+    """A model of two classes: its images by falling probability, and sums by patient that need no order."""
+
+    sums: Floats
+    """(patients, 5): positives, negatives, true positives, true negatives, squared errors."""
+    owner: NDArray[np.intp]
+    true: Weights
+    """(n,): 1 for a positive."""
+    last: NDArray[np.intp] | None
+    """The last place of each probability; None: all differ."""
+
+    def scores(self, times: Weights) -> dict[str, Floats]:
+        """Score -> (rows,), NaN where a replicate lacks a class."""
+        positives, negatives, caught, cleared, squares = (times @ self.sums).T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sensitivity, specificity = caught / positives, cleared / negatives
+            alarms = negatives - cleared
+            out = {
+                "acc": (caught + cleared) / (positives + negatives),
+                "balanced_acc": (sensitivity + specificity) / 2,
+                "brier": squares / (positives + negatives),
+                "sensitivity": sensitivity,
+                "specificity": specificity,
+                "f1": np.where(positives > 0, 2 * caught / (caught + alarms + positives), np.nan),
+            }
+            return out | self._over_thresholds(times, positives, negatives)
+
+    def _over_thresholds(self, times: Weights, positives: Floats, negatives: Floats) -> dict[str, Floats]:
+        """Scores over all thresholds: AUC, average precision, sensitivity at a specificity."""
+        weights = times[:, self.owner]
+        caught = np.cumsum(weights * self.true, axis=1)  # true positives from the top down to here
+        above = np.cumsum(weights, axis=1)
+        if self.last is not None:
+            caught, above = caught[:, self.last], above[:, self.last]
+        alarms = above - caught
+        gained = np.diff(caught, axis=1, prepend=np.float32(0))
+        # A positive beats the negatives with a lower probability, and half of those with the same.
+        beaten = 2 * negatives.astype(np.float32)[:, None] - alarms
+        beaten[:, 1:] -= alarms[:, :-1]
+        won = np.einsum("ij,ij->i", gained, beaten, dtype=np.float64) / 2
+        np.maximum(above, 1, out=above)
+        precise = np.einsum("ij,ij->i", gained, caught / above, dtype=np.float64)
+        allowed = np.floor((1 - SPECIFICITY) * negatives + 1e-9)
+        places = (alarms <= allowed[:, None].astype(np.float32)).sum(axis=1)
+        found = np.where(places > 0, caught[np.arange(len(caught)), np.maximum(places, 1) - 1], 0.0)
+        both = (positives > 0) & (negatives > 0)
+        return {
+            "auc": np.where(both, won / (positives * negatives), np.nan),
+            "ap": np.where(positives > 0, precise / positives, np.nan),
+            "sens_at_spec90": np.where(both, found / positives, np.nan),
+        }
+
+
+@dataclass(frozen=True)
+class Several:
+    """A model of several classes; by patient: hits of each class, images of each class, squared errors."""
+
+    sums: Floats
+    classes: int
+
+    def scores(self, times: Weights) -> dict[str, Floats]:
+        """Score -> (rows,), NaN where a replicate lacks a class."""
+        sums = times @ self.sums
+        hits, images, squares = sums[:, : self.classes], sums[:, self.classes : -1], sums[:, -1]
+        total = images.sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            recall = (hits / images).mean(axis=1)
+        return {"acc": hits.sum(axis=1) / total, "balanced_acc": recall, "brier": squares / total}

@@ -11,8 +11,8 @@ import pandas as pd
 
 from fdamed.core.disclosure import cell_safe, hides
 from fdamed.core.run_record import Record
-from fdamed.evaluation.bootstrap import TWO
 from fdamed.evaluation.intervals import Interval, over_seeds, t_factor
+from fdamed.evaluation.metrics import TWO
 
 SUPPRESSED = "suppressed"
 ALL_TARGETS = "mean of all targets"

@@ -18,7 +18,7 @@ from fdamed.config.study import Recipe
 from fdamed.config.validation import Directions, Norms, Validation
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
-from fdamed.evaluation.metrics import auc
+from fdamed.evaluation.metrics import scores
 from fdamed.federation.checkpoint import Record
 from fdamed.federation.client import Client, Step
 from fdamed.federation.messages import kinds
@@ -132,7 +132,7 @@ def federate(
     join(record, more, 0)
     judged = judge_model(method, server, theta)
     test = radiographs(TARGET, 400, seed + 1000)
-    score = auc(test.y, predict(judged, test)[:, 1].astype(np.float64))
+    score = scores(test.y, predict(judged, test)[:, 1].astype(np.float64))["auc"]
     assert score is not None
     return Result(theta, record, score, {p: site.memory for p, site in sites.items()})
 
