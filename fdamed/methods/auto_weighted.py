@@ -28,7 +28,7 @@ from fdamed.federation.server import Server
 from fdamed.methods._shared.local_training import Moved, move_locally
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
-from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, with_step
+from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas
 from fdamed.training.local import fit
 
 SMALLEST = 1e-30
@@ -87,26 +87,29 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     client, model, layout = _paced(client, ask.pace), client.model, client.model.layout
     model.load(ask.x)
     before, step = ask.x.clone(), torch.empty_like(ask.x)
-    sums, first = no_steps(len(ask.u)), True
+    dots: list[Tensor] = []
+    squares: list[float] = []
+    first = True
 
     def watch(_: Tensor | None = None) -> None:
-        nonlocal sums, first
+        nonlocal first
         if not first:
             now = model.theta.detach().cpu()
             torch.sub(now, before, out=step)
             dot, _, square = inner_products(step, ask.u, layout, per_layer=False)
-            sums = with_step(sums, dot[:, 0], float(square[0]))
+            dots.append(dot[:, 0])
+            squares.append(float(square[0]))
             before.copy_(now)
         first = False
 
     outcome = fit(model, client.data, client.recipe, client.rng, correct=watch, precision=client.precision)
     watch()  # the last step; `correct` sees the model before each one
     g = model.read().sub_(ask.x)
-    mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / sums.count**2
+    mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / len(dots) ** 2
     zero = torch.zeros(len(ask.u), dtype=torch.float64)
     e = Estimates(0.0, mean2, zero, zero, zero)
-    if sums.count > 1:
-        e = estimates(sums, mean2, ask.length * client.recipe.lr)
+    if len(dots) > 1:
+        e = estimates(dots, squares, mean2, ask.length * client.recipe.lr)
     recipe, n = client.recipe, len(client.data)
     reach = recipe.lr * recipe.epochs * n / recipe.batch
     return Compared(
@@ -114,7 +117,7 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
         n=n,
         reach=reach,
         loss=outcome.loss,
-        steps=sums.count,
+        steps=len(dots),
         sigma2=e.sigma2,
         mean2=e.mean2,
         d2=e.d2,

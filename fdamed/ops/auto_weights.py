@@ -8,26 +8,16 @@ its mean step, scaled to the target's learning rate. With g the mean of the g_j 
     p_i^2 = [mean_j |r_j|^2 - sum_j |r_j - r|^2 / (B - 1)]+ ,  r_j = g_j - t_ij u_i,  |r_j|^2 = |g_j|^2 - t_ij^2
     delta_i = 1 - share of steps with t_ij <= 0, over B
 
-so that sums over the steps suffice, and no step is kept.
+so that t_ij and |g_j|^2 suffice, and no step is kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What is kept of the target's steps: sums of |g_j|^2, t_ij, t_ij^2 and [t_ij > 0]; (N,) float64."""
-
-    count: int
-    square: float
-    dot: Tensor
-    dot_square: Tensor
-    positive: Tensor
 
 
 @dataclass(frozen=True)
@@ -41,33 +31,22 @@ class Estimates:
     delta: Tensor
 
 
-def no_steps(sources: int) -> Sums:
-    zero = torch.zeros(sources, dtype=torch.float64)
-    return Sums(0, 0.0, zero, zero, zero)
-
-
-def with_step(sums: Sums, dot: Tensor, square: float) -> Sums:
-    """The sums after one more step with t = `dot` (N,) and |g_j|^2 = `square`."""
-    t = dot.double()
-    positive = sums.positive + (t > 0).double()
-    return Sums(sums.count + 1, sums.square + square, sums.dot + t, sums.dot_square + t.square(), positive)
-
-
-def estimates(sums: Sums, mean2: float, length: Tensor) -> Estimates:
-    """The estimators above; `mean2` = |g|^2 and `length` = l_i (N,). One step alone has no variance: an error."""
-    b = sums.count
+def estimates(t: Sequence[Tensor], squares: Sequence[float], mean2: float, norm: Tensor) -> Estimates:
+    """The estimators above from t_j (N,) float64 and |g_j|^2 of each step j, `mean2` = |g|^2 and `norm` = l_i (N,)."""
+    b = len(t)
     if b < 2:
         raise ValueError("the variance of the target's steps needs at least two of them")
-    square, t, t2 = sums.square / b, sums.dot / b, sums.dot_square / b
+    zero = torch.zeros_like(t[0])
+    square, dot, dot2 = sum(squares) / b, sum(t, zero) / b, sum((x.square() for x in t), zero) / b
     s_b = max(b * (square - mean2) / (b - 1), 0.0)
-    across = (b * (t2 - t.square()) / (b - 1)).clamp(min=0.0)
+    across = (b * (dot2 - dot.square()) / (b - 1)).clamp(min=0.0)
     beside = (s_b - across).clamp(min=0.0)
     return Estimates(
         sigma2=s_b / b,
         mean2=mean2,
-        d2=(square - 2.0 * length * t + length.square() - s_b).clamp(min=0.0),
-        p2=(square - t2 - beside).clamp(min=0.0),
-        delta=1.0 - (1.0 - sums.positive / b) / b,
+        d2=(square - 2.0 * norm * dot + norm.square() - s_b).clamp(min=0.0),
+        p2=(square - dot2 - beside).clamp(min=0.0),
+        delta=1.0 - (1.0 - sum(((x > 0).double() for x in t), zero) / b) / b,
     )
 
 

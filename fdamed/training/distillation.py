@@ -16,23 +16,8 @@ from fdamed.training.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """What to learn: `images` (n, ...), `label` (n, C) that adds up to 1 and `weight` (n,) of each."""
-
-    images: Tensor
-    label: Tensor
-    weight: Tensor
-    mixup: float = 0.0
-    """Images and labels are mixed with a share ~ Beta(mixup, mixup); 0: not at all."""
-    soft: bool = False
-    """KL(label || output) rather than cross-entropy: the same gradient, and 0 where they agree."""
-    noise: float = 0.0
-    """Standard deviation of the noise on the images, drawn anew at each step."""
-
-
-@dataclass(frozen=True)
 class Distilled:
-    """What it came to: the mean loss over the steps, and the batches passed over because nothing in them has weight."""
+    """The mean loss over the steps, and the batches that were skipped because no image in them has weight."""
 
     loss: float
     steps: int
@@ -62,7 +47,7 @@ def outputs(
     if len(rows) > 1 and len(rows[-1]) == 1:
         rows[-2:] = [torch.cat(rows[-2:])]
     model.module.train(adapt and len(images) > 1)
-    told, buffers = [], []
+    found, buffers = [], []
     for vector in vectors:
         model.load(vector)
         q = []
@@ -71,36 +56,50 @@ def outputs(
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
                 logits = model.module(x)
             q.append(torch.softmax(logits.float(), dim=1).cpu())
-        told.append(torch.cat(q)[order.argsort()])
+        found.append(torch.cat(q)[order.argsort()])
         buffers.append(model.theta[model.layout.trainable :].to("cpu", copy=True))
-    return torch.stack(told), torch.stack(buffers)
+    return torch.stack(found), torch.stack(buffers)
 
 
 def distil(
-    model: FlatModel, lesson: Distillation, recipe: Recipe, rng: Stream, *, precision: str = "float32"
+    model: FlatModel,
+    images: Tensor,
+    label: Tensor,
+    weight: Tensor,
+    recipe: Recipe,
+    rng: Stream,
+    *,
+    mixup: float = 0.0,
+    soft: bool = False,
+    noise: float = 0.0,
+    precision: str = "float32",
 ) -> Distilled:
-    """Train `model` in place on the lesson for `recipe.epochs` epochs; the loss is averaged over whole batches."""
-    device, n = model.theta.device, len(lesson.images)
+    """Train `model` in place on images (n, ...) with labels (n, C) that add up to 1 and weights (n,).
+
+    `mixup`: images and labels are mixed with a share ~ Beta(mixup, mixup). `soft`: KL(label || output) rather than
+    cross-entropy, which has the same gradient and is 0 where they agree. `noise`: its deviation, drawn at each step.
+    """
+    device, n = model.theta.device, len(images)
     optimizer = Optimizer(model, recipe)
     model.module.train(n > 1)
     total, steps, skipped = torch.zeros((), device=device), 0, 0
     for epoch in range(recipe.epochs):
         for number, rows in enumerate(batches(n, recipe.batch, rng.child("order", epoch))):
-            if not bool(lesson.weight[rows].any()):  # weight decay and momentum would move the model all the same
+            if not bool(weight[rows].any()):  # weight decay and momentum would move the model all the same
                 skipped += 1
                 continue
             at = (epoch, number)
-            x = prepared(lesson.images, rows, device, rng, *at, augment=recipe.augment, noise=lesson.noise)
-            y = lesson.label[rows].to(device)
-            if lesson.mixup:
-                x, y = mixed(x, y, lesson.mixup, rng.child("mixup", *at))
+            x = prepared(images, rows, device, rng, *at, augment=recipe.augment, noise=noise)
+            y = label[rows].to(device)
+            if mixup:
+                x, y = mixed(x, y, mixup, rng.child("mixup", *at))
             model.grad.zero_()
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
                 logits = model.module(x)
             losses = -(y * torch.log_softmax(logits.float(), dim=1)).sum(1)
-            if lesson.soft:
+            if soft:
                 losses = losses - torch.special.entr(y).sum(1)
-            value = (lesson.weight[rows].to(device) * losses).mean()
+            value = (weight[rows].to(device) * losses).mean()
             value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += value.detach()
@@ -109,7 +108,7 @@ def distil(
 
 
 def mixed(x: Tensor, y: Tensor, beta: float, rng: Stream) -> tuple[Tensor, Tensor]:
-    """share x + (1 - share) x_pi and the labels likewise; one share ~ Beta(beta, beta) and one order pi a batch."""
+    """share x + (1 - share) x_pi and the labels likewise, with share ~ Beta(beta, beta) and a random order pi."""
     share = float(rng.numpy.beta(beta, beta))
     other = torch.from_numpy(rng.child("partner").numpy.permutation(len(x))).to(x.device)
     return share * x + (1.0 - share) * x[other], share * y + (1.0 - share) * y[other]

@@ -25,7 +25,7 @@ from fdamed.methods.kd3a.client import SourceTask, Teachers, distill, receive_mo
 from fdamed.methods.kd3a.method import KD3A, State
 from fdamed.models.flat import FlatModel, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.training.distillation import Distillation, distil, mixed, outputs
+from fdamed.training.distillation import distil, mixed, outputs
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
 
@@ -196,8 +196,8 @@ def test_the_adapted_statistics_enter_the_average() -> None:
     images = torch.from_numpy(site.data.batch(np.arange(20)))
     _, buffers = outputs(site.model, [a, b], images, 4, stream(1, "learn"), adapt=True)
     site.model.load(h)
-    labels = Distillation(images, torch.full((20, 2), 0.5), torch.ones(20), mixup=2.0)
-    distil(site.model, labels, site.recipe.model_copy(update={"lr": 0.0}), stream(1, "learn"))
+    still = site.recipe.model_copy(update={"lr": 0.0})
+    distil(site.model, images, torch.full((20, 2), 0.5), torch.ones(20), still, stream(1, "learn"), mixup=2.0)
     student = site.model.read()
     expected = mean([*buffers, student[at:]], reply.alpha)
     torch.testing.assert_close(reply.x[at:], expected)
@@ -215,9 +215,9 @@ def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
     log_q = torch.log_softmax(logits, dim=0)
     cross = -(label @ log_q)
     recipe = Recipe(lr=1e-9, batch=4)
-    hard = distil(model, Distillation(images, label, weight), recipe, stream(1))
+    hard = distil(model, images, label, weight, recipe, stream(1))
     assert hard.loss == pytest.approx(float((weight * cross).sum() / 4), rel=1e-5)
-    soft = distil(model, Distillation(images, label, weight, soft=True), recipe, stream(1))
+    soft = distil(model, images, label, weight, recipe, stream(1), soft=True)
     entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
     assert soft.loss == pytest.approx(hard.loss - 2.0 * entropy / 4, rel=1e-5)
 
@@ -225,8 +225,8 @@ def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
 def test_a_batch_without_weight_moves_nothing_not_even_by_weight_decay() -> None:
     model = hospitals.model()
     before = model.read()
-    nothing = Distillation(torch.zeros(6, 8, 8, dtype=torch.uint8), torch.full((6, 2), 0.5), torch.zeros(6))
-    done = distil(model, nothing, Recipe(lr=0.1, batch=4, weight_decay=0.1), stream(1))
+    images, recipe = torch.zeros(6, 8, 8, dtype=torch.uint8), Recipe(lr=0.1, batch=4, weight_decay=0.1)
+    done = distil(model, images, torch.full((6, 2), 0.5), torch.zeros(6), recipe, stream(1))
     assert (done.steps, done.skipped, done.loss) == (0, 2, 0.0)
     assert torch.equal(model.read(), before)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, no_steps, weight, with_step
+from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas, weight
 
 STEPS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]], dtype=torch.float64)
 
@@ -14,11 +14,8 @@ STEPS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]], dtype=torch.float64)
 def from_sums(steps: Tensor, sources: Tensor) -> Estimates:
     length = sources.norm(dim=1)
     u = sources / length.where(length > 0, torch.ones_like(length))[:, None]
-    sums = no_steps(len(sources))
-    for g in steps:
-        sums = with_step(sums, u @ g, float(g @ g))
     mean = steps.mean(0)
-    return estimates(sums, float(mean @ mean), length)
+    return estimates([u @ g for g in steps], [float(g @ g) for g in steps], float(mean @ mean), length)
 
 
 def written_out(steps: Tensor, source: Tensor) -> dict[str, float]:
@@ -90,9 +87,8 @@ def test_the_opposite_source_is_far_for_fedda_and_near_for_a_projection_without_
 
 
 def test_one_step_has_no_variance() -> None:
-    sums = with_step(no_steps(1), torch.tensor([1.0]), 1.0)
     with pytest.raises(ValueError, match="at least two"):
-        estimates(sums, 1.0, torch.ones(1))
+        estimates([torch.ones(1)], [1.0], 1.0, torch.ones(1))
 
 
 def test_a_target_without_variance_needs_nobody_even_a_source_at_no_distance() -> None:

@@ -1,5 +1,3 @@
 """FedRF-TCA (paper 002, section IV, Algorithms 2 to 5): alignment by mean random features; the target has no labels."""
 
-from fdamed.methods.fedrf_tca.method import FedRfTca
-
-__all__ = ["FedRfTca"]
+from fdamed.methods.fedrf_tca.method import FedRfTca as FedRfTca

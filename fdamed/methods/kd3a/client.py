@@ -18,7 +18,7 @@ from fdamed.methods.kd3a import consensus
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import checksum, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.training.distillation import Distillation, distil, outputs
+from fdamed.training.distillation import distil, outputs
 from fdamed.training.local import held
 
 LOW = 0.001
@@ -123,8 +123,10 @@ def distill(client: Client, ask: Teachers) -> Average:
     else:
         weight, label, mixup = agreed, nn.functional.one_hot(v.label, q.shape[2]), MIXUP
     client.model.load(client.memory["kd3a.h"])
-    data = Distillation(images, label.float(), weight.float(), mixup, bool(ask.paper), noise)
-    d = distil(client.model, data, recipe, client.rng, precision=precision)
+    goal, soft = (label.float(), weight.float()), bool(ask.paper)
+    d = distil(
+        client.model, images, *goal, recipe, client.rng, mixup=mixup, soft=soft, noise=noise, precision=precision
+    )
     student = client.model.read()
 
     passed = float(agreed.double().mean())
