@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from fdamed.config.base import Strict
 
 Head = Literal["sex", "age", "view", "race"]
+HEAD_CLASSES = {"sex": 2, "age": 10, "view": 2}
+"""Classes of each auxiliary head (age in decades); race has as many as the configuration names."""
 
 
 class Image(Strict):

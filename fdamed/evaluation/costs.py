@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fdamed.config.loader import catalog
+from fdamed.config.model import HEAD_CLASSES
 from fdamed.config.runs import Run
 from fdamed.config.study import Model
 from fdamed.core.run_record import SERVER, Record
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import with_all_targets
-from fdamed.models.head_sizes import CLASSES
 
 FORWARDED = "individual"
 """Kind of the model of a single hospital that the server forwards to another hospital."""
@@ -111,7 +111,7 @@ class Cost:
 
 def head_parameters(names: Iterable[str], model: Model) -> int:
     """Parameters of the linear heads on the hidden feature."""
-    classes = CLASSES | {"race": len(model.races)}
+    classes = HEAD_CLASSES | {"race": len(model.races)}
     return sum((model.hidden + 1) * classes[name] for name in names)
 
 

@@ -136,12 +136,11 @@ def train(client: Client, ask: Ask) -> Answer:
     own = Reference(shape.classes, shape.d, bool(ask.scaled))
     reference = flat_part(own, client.memory.get(REFERENCE, torch.empty(0)), client.rng, device)
     local = Local(client, (encoder, reference))
-    local.resume_optimizers("fedsr.")
+    local.resume("fedsr.")
     total, steps = torch.zeros((), device=device), 0
     for batch in round_batches(client, ask.steps):
         total, steps = total + local.step(batch, objective(local, encoder, reference, ask)), steps + 1
-    local.keep_heads()
-    local.keep_optimizers("fedsr.")
+    local.keep("fedsr.")
     client.memory |= {REFERENCE: reference.read(), STEP: torch.tensor([_done(client) + steps])}
     loss = finite(client, float(total) / max(1, steps))
     return Answer(x=client.model.read(), s=encoder.read(), n=len(client.data), loss=loss)

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fdamed.config.study import Model
+from fdamed.config.model import HEAD_CLASSES, Model
 from fdamed.models.backbone import feature_size
-from fdamed.models.head_sizes import CLASSES
 
 
 def build(model: Model) -> nn.ModuleDict:
     """One linear head for each auxiliary task of the configuration."""
-    sizes = CLASSES | {"race": len(model.races)}
+    sizes = HEAD_CLASSES | {"race": len(model.races)}
     return nn.ModuleDict({name: nn.Linear(feature_size(model), sizes[name]) for name in model.heads})
 
 

@@ -42,7 +42,7 @@ class Batch:
 Pull = Callable[[Tensor], Tensor]
 """Features (B, d) -> the scalar that draws them towards the other side."""
 Objective = Callable[[Tensor, Batch], Tensor]
-"""Features (B, d) -> the scalar whose gradient goes on into the extractor; opponents may learn on the way."""
+"""Features (B, d) -> the scalar whose gradient continues into the extractor; opponents may train on the way."""
 
 
 @dataclass
@@ -100,19 +100,21 @@ class Local:
         total, steps = 0.0, 0
         for batch in all_batches(self.client, self.client.rng):
             total, steps = total + float(self.step(batch, objective)), steps + 1
-        self.keep_heads()
+        self._keep_heads()
         return finite(self.client, total / max(1, steps))
 
-    def keep_heads(self) -> None:
+    def _keep_heads(self) -> None:
         if self.auxiliary:
             self.client.memory["heads"] = self.auxiliary.heads.read()
 
-    def resume_optimizers(self, prefix: str) -> None:
-        """Continue with the moments that `keep_optimizers` left in the hospital's memory."""
+    def resume(self, prefix: str) -> None:
+        """Continue with the optimizers' moments that `keep` left in the hospital's memory."""
         for i, optimizer in enumerate(self.optimizers):
             optimizer.restore(self.client.memory, f"{prefix}{i}.")
 
-    def keep_optimizers(self, prefix: str) -> None:
+    def keep(self, prefix: str) -> None:
+        """Keep the auxiliary heads and the optimizers' moments in the hospital's memory."""
+        self._keep_heads()
         for i, optimizer in enumerate(self.optimizers):
             optimizer.keep(self.client.memory, f"{prefix}{i}.")
 

@@ -116,10 +116,9 @@ def receive_gradients(client: Client, ask: Gradients) -> Loss:
     client.model.load(client.memory[X])
     g, pace = ask.g.to(client.model.theta.device), float(client.memory[PACE])
     side = side_of(client, lambda f: (f * g).sum(), pace, client.memory.get(D), client.memory[RATES])
-    side.local.resume_optimizers("exchange.")
+    side.local.resume("exchange.")
     loss = float(side.local.step(_batch(client, ask.number), side))
-    side.local.keep_optimizers("exchange.")
-    side.local.keep_heads()
+    side.local.keep("exchange.")
     client.memory[X] = client.model.read()
     if side.d:
         client.memory[D] = side.d.read()

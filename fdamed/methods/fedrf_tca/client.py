@@ -158,7 +158,7 @@ def train(client: Client, ask: Train) -> Trained:
         client = replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace}))
     parts = _parts(client, ask.components, ask.width)
     local = Local(client, (parts,))
-    local.resume_optimizers("fedrf.")  # a round is a few steps of one long training
+    local.resume("fedrf.")  # a round is a few steps of one long training
     others = ask.others.to(client.model.theta.device)
     losses = Losses(local, parts, _omega(client), others, ask.weight, bool(ask.normalize), bool(ask.aligned))
     loss = 0.0
@@ -167,8 +167,7 @@ def train(client: Client, ask: Train) -> Trained:
         for number in range(first, first + steps):
             loss += float(local.step(_batch(client, number), losses))
             client.model.theta[: ask.frozen] = start
-    local.keep_heads()
-    local.keep_optimizers("fedrf.")
+    local.keep("fedrf.")
     vector, cut = parts.read(), ask.components * ask.others.shape[1]
     w, c = vector[:cut].clone(), vector[cut:].clone()
     client.memory |= {G: client.model.read(), W: w, STEP: torch.tensor([first + steps])}
