@@ -63,7 +63,7 @@ def test_hospitals_that_come_and_go_give_the_same_bits_and_ledger(tmp_path, seat
     theta, record = run(method, server, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.equal(theta, expected)
     assert record.ledger == all_there.ledger and record.metrics == all_there.metrics
-    assert len(server.transport._resident) <= seats
+    assert len(server.transport.clients) <= seats
 
 
 @pytest.mark.parametrize("every", [1, 2])

@@ -263,6 +263,12 @@ def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
 
 def test_a_digest_tells_every_bit() -> None:
     assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+    long = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
+    for place in (0, 1, 4_999, 8_191, 8_192, 10_000):
+        other = long.clone()
+        other[place] = -other[place]
+        assert digest(other) != digest(long) == digest(long.clone())
+    assert digest(long[1:]) != digest(long[:-1]) and len(digest(long)) == 16
     assert digest(torch.arange(6.0).view(2, 3).t()) == digest(torch.arange(6.0).view(2, 3).t().contiguous())
 
 

@@ -21,7 +21,7 @@ class InProcess(Transport):
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         super().__init__(clients, next(iter(clients.values())).model.layout)
-        self.clients = dict(clients)
+        self.clients = OrderedDict(clients)
 
     def release(self, client: str) -> frozenset[str]:
         return self.clients[client].release
@@ -39,7 +39,7 @@ class InProcess(Transport):
         self.clients.clear()
 
 
-class OnDemand(Transport):
+class OnDemand(InProcess):
     """Any number of clients in this process; the least recently asked one makes room for the next.
 
     Its state waits in the file `parked(name)`, so neither memory nor open files grow with the number of clients
@@ -54,11 +54,9 @@ class OnDemand(Transport):
         parked: Callable[[str], Path],
         seats: int = SEATS,
     ) -> None:
-        super().__init__(builders, layout)
+        Transport.__init__(self, builders, layout)
+        self.clients = OrderedDict()
         self._builders, self._release, self._parked, self._seats = dict(builders), release, parked, seats
-        self._resident: OrderedDict[str, Client] = OrderedDict()
-        self._asked: set[str] = set()
-        """Resident clients that were asked since they were built, so that their state may have changed."""
         self._away: set[str] = set()
         """Clients whose state is in their parked file."""
 
@@ -66,37 +64,27 @@ class OnDemand(Transport):
         return self._release
 
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        resident = self._seated(client)
-        self._asked.add(client)
-        return answer(resident, step, self.round, nth, msg)
-
-    def _seated(self, name: str) -> Client:
-        if name not in self._resident:
-            while len(self._resident) >= self._seats:
-                leaving, client = self._resident.popitem(last=False)
-                if leaving in self._asked:
-                    self._park(leaving, pack_state(client.memory))
-            self._resident[name] = self._builders[name]()
-            if name in self._away:
-                self._resident[name].memory = read_state(self._parked(name))
-        self._resident.move_to_end(name)
-        return self._resident[name]
+        if client not in self.clients:
+            while len(self.clients) >= self._seats:
+                name, leaving = self.clients.popitem(last=False)
+                self._park(name, pack_state(leaving.memory))
+            self.clients[client] = self._builders[client]()
+            if client in self._away:
+                self.clients[client].memory = read_state(self._parked(client))
+        self.clients.move_to_end(client)
+        return super().deliver(client, step, nth, msg)
 
     def _park(self, name: str, state: bytes) -> None:
-        self._asked.discard(name)
         self._away.discard(name)
         if state:
             park_state(state, self._parked(name))
             self._away.add(name)
 
     def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
-        if client in self._resident:
-            return pack_state(self._resident[client].memory, names)
+        if client in self.clients:
+            return super().state(client, names)
         return pack_state(read_state(self._parked(client)), names) if client in self._away else b""
 
     def restore(self, client: str, state: bytes) -> None:
         self._park(client, state)
-        self._resident.pop(client, None)
-
-    def close(self) -> None:
-        self._resident.clear()
+        self.clients.pop(client, None)
