@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 
@@ -38,8 +38,8 @@ class Moments:
     def delta(self) -> Array:
         """Probability (N,) that the filter keeps a source: <v^, u_i> > 0 under normal noise."""
         spread = np.sqrt(np.clip(np.diag(self.cov), 0.0, None))
-        ratio = [0.0 if t == 0 else t / s if s > 0 else np.sign(t) * 40.0 for t, s in zip(self.t, spread, strict=True)]
-        return np.array([0.5 * (1.0 + erf(float(r) / sqrt(2.0))) for r in ratio])
+        kept: Array = ndtr(np.divide(self.t, spread, out=np.sign(self.t) * 40.0, where=spread > 0))
+        return kept
 
     @property
     def distance2(self) -> Array:
@@ -77,7 +77,7 @@ def estimated(sigma2: float, mean2: float, t: Array, cov: Array, length: Array, 
     """Moments from noisy inner products: `mean2` = |v^|^2, `t` = <v^, u_i>.
 
     t is shrunk as a whole so that its square, t' G^-1 t, loses what noise alone would give it; |v|^2 is at least the
-    length of what the sources see of v. So no combination of the estimates has a negative square.
+    norm of what the sources see of v. So no combination of the estimates has a negative square.
     """
     values, vectors = np.linalg.eigh(gram)
     gram = (vectors * np.clip(values, 0.05, None)) @ vectors.T

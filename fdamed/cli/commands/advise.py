@@ -10,7 +10,6 @@ import argparse
 import json
 import logging
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,8 +63,14 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     model = resident(config)
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
     sizes = _counts(config, target)
-    build = partial(client_of, config, target=target, seed=seed)
-    wire = transport(config, "advise", model, threads, build, partial(_aside, places, target, seed))
+    wire = transport(
+        config,
+        "advise",
+        model,
+        threads,
+        build=partial(client_of, config, target=target, seed=seed),
+        aside=lambda p: places.memory(p, "advise", target, seed) / "aside.safetensors",
+    )
     server = Server(wire, target, "advise")
     samples = [sizes[s] for s in server.sources]
     epochs = config.train.source.epochs * sum(samples) + config.train.target.epochs * sizes[target]
@@ -89,10 +94,6 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
     write_lines(folder / f"{target}.ledger.jsonl", server.ledger.lines())
     write_json(folder / f"{target}.json", content)
     return content
-
-
-def _aside(places: Places, target: str, seed: int, client: str) -> Path:
-    return places.memory(client, "advise", target, seed) / "aside.safetensors"
 
 
 def _counts(config: Config, target: str) -> dict[str, int]:

@@ -23,7 +23,7 @@ GROUP = "reproduce published studies", 1
 OPTIONS = {
     "folder": {
         "type": "path",
-        "help": "one .mat a domain: amazon*, dslr*, webcam* and, for Office-Caltech10, caltech*",
+        "help": "one .mat per domain: amazon*, dslr*, webcam* and, for Office-Caltech10, caltech*",
     },
     "--out": {"type": "path", "metavar": "TABLE.csv", "help": "every figure with the setting that gave it"},
     "--methods": {"nargs": "+", "metavar": "METHOD", "help": "only these (default: all)"},
@@ -51,23 +51,16 @@ def run(arguments: argparse.Namespace) -> None:
         content = {"set": given.name, "classifier": arguments.classifier, "published": source.get("source")}
         print(json.dumps(content | {"rows": json.loads(frame.to_json(orient="records"))}))
         return
+    about = {"oracle": "the best on the target's own labels: not attainable", "published": source.get("source")}
     for column in COLUMNS:
         if frame[column].notna().any():
-            print(f"\n{column}{_about(column, source, arguments.classifier)}\n{markdown(frame, column)}")
+            print(f"\n{column} ({about.get(column, arguments.classifier)})\n{markdown(frame, column)}")
     for line in source.get("errata", ()):
         log.warning(f"erratum: {line}")
 
 
-def _about(column: str, source: dict[str, str], classifier: str) -> str:
-    if column == "oracle":
-        return " (the best on the target's own labels: not attainable)"
-    if column != "published":
-        return f" ({classifier})"
-    return f" ({source['source']})"
-
-
 def _known(given: list[str] | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """What was asked for, in capitals or not, if it is all known."""
+    """The names that were asked for, in capitals or not; all of them by default."""
     by_letters = {name.lower(): name for name in known}
     stray = [name for name in given or () if name.lower() not in by_letters]
     if stray:

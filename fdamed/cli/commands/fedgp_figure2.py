@@ -7,7 +7,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from fdamed.core.files import write_json, write_text
 from fdamed.report.plots.decision_map import panels
 from fdamed.theory.bounds import winner
-from fdamed.theory.figure2 import SMALL, Cell, Setting, study, summary
+from fdamed.theory.figure2 import SMALL, Setting, study, summary
 
 GROUP = "reproduce published studies", 2
 OPTIONS = {
@@ -24,6 +23,12 @@ OPTIONS = {
     "--small": {"action": "store_true", "help": "3 x 3 pairs of small data sets: seconds, a first look"},
     "--whole": {"action": "store_true", "help": "project the whole model at once, not tensor by tensor"},
 }
+PANELS = {
+    "theory, measured at the first weights": "errors",
+    "theory, τ² = 0.5, δ = 1, m = 10": "errors_paper",
+    "training: smallest test loss": "losses",
+}
+"""Title -> field of a cell whose smallest value wins."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -32,14 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     cells = study(setting)
     found = summary(cells)
     by = {(c.shift, c.size): c for c in cells}
-    maps: dict[str, Callable[[Cell], str]] = {
-        "theory, measured at the first weights": lambda c: winner(c.errors),
-        "theory, τ² = 0.5, δ = 1, m = 10": lambda c: winner(c.errors_paper),
-        "training: smallest test loss": lambda c: winner(c.losses),
-    }
     drawn = {
-        name: [[best(by[shift, size]) for size in setting.sizes] for shift in setting.shifts]
-        for name, best in maps.items()
+        name: [[winner(getattr(by[shift, size], errors)) for size in setting.sizes] for shift in setting.shifts]
+        for name, errors in PANELS.items()
     }
     columns = [f"{by[setting.shifts[0], size].sigma2 ** 0.5:.1f}" for size in setting.sizes]
     rows = [f"{by[shift, setting.sizes[0]].d2 ** 0.5:.1f}" for shift in setting.shifts]

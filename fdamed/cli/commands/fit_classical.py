@@ -12,7 +12,6 @@ import os
 import time
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import sklearn
@@ -68,8 +67,14 @@ def fit(one: StudyRun, threads: int) -> None:
     model = resident(config)
     backbone = needed(places.weights(row.features, target, seed), "init" if row.features == FROZEN else "federate")
     theta = weights_in(backbone, "federate", model.layout)
-    build = partial(client_of, config, row, target=target, seed=seed)
-    wire = transport(config, spec.method, model, threads, build, partial(_aside, one))
+    wire = transport(
+        config,
+        spec.method,
+        model,
+        threads,
+        build=partial(client_of, config, row, target=target, seed=seed),
+        aside=lambda p: places.memory(p, one.name, target, seed) / "aside.safetensors",
+    )
     server = Server(wire, target, spec.method)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin, used = time.perf_counter(), time.process_time()
@@ -94,10 +99,6 @@ def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
     for client in config.split.clients:
         for step in TARGET_STEPS if client == target else SOURCE_STEPS:
             check_release(step, frozenset(config.privacy.release), client, spec.method)
-
-
-def _aside(one: StudyRun, client: str) -> Path:
-    return one.places.memory(client, one.name, one.target, one.seed) / "aside.safetensors"
 
 
 def client_of(

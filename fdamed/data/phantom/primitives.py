@@ -110,12 +110,6 @@ def _tree(number: int) -> Image.Image:
     return wide
 
 
-def grow_trees() -> None:
-    """Draw all trees, so that processes that start afterwards have them already."""
-    for number in range(TREES):
-        _tree(number)
-
-
 @cache
 def _small_tree(number: int, shrink: int) -> Image.Image:
     """The tree on the square -2..2 at a resolution that suits the wanted size, mirrored for odd numbers."""

@@ -13,7 +13,6 @@ from fdamed.core.progress import track
 from fdamed.core.rng import stream
 from fdamed.data.phantom import findings
 from fdamed.data.phantom.population import Cohort
-from fdamed.data.phantom.primitives import grow_trees
 from fdamed.data.phantom.projection import frontal, lateral
 from fdamed.data.phantom.scanner import expose
 
@@ -72,6 +71,5 @@ def save_all(cohort: Cohort, save: Save) -> None:
         _begin(cohort, save)
         list(track(map(_work, chunks), "phantom", total=len(chunks)))
         return
-    grow_trees()  # before the processes start
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save)) as pool:
         list(track(pool.map(_work, chunks), "phantom", total=len(chunks)))
