@@ -79,7 +79,7 @@ class Method(Generic[S]):
     asks_target: ClassVar[bool] = True
     """False: nothing is ever asked of the target."""
     noised: ClassVar[bool] = False
-    """True: its sources send nothing but what local training under DP-SGD has made."""
+    """True: its sources send nothing, or nothing but what local training under DP-SGD has made."""
     needs_each: ClassVar[str] = ""
     """Why the server must see each source's answer by itself; empty: sums over the sources are enough."""
     rule: ClassVar[Rule] = ""
@@ -155,6 +155,7 @@ def method(name: str, **properties: Unpack[Properties]) -> Callable[[type[T]], t
         made: Any = dataclasses.dataclass(frozen=True)(cls)
         if name in REGISTRY:
             raise TypeError(f"two methods are called {name}")
+        properties.setdefault("noised", not properties.get("asks_sources", True))
         for key, value in {"name": name, **properties}.items():
             setattr(made, key, value)
         REGISTRY[name] = made

@@ -47,8 +47,6 @@ def measure(client: Client, ask: Model) -> Statistics:
     model = client.model
     model.load(ask.x)
     layers = [m for m in model.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if not layers:
-        raise FdamedError("the network has no BatchNorm to adapt", "adabn", "Set `model.norm: batch`, or use fedavg.")
     usual = [layer.momentum for layer in layers]
     try:
         if len(client.data) > 1:
@@ -87,6 +85,9 @@ class AdaBN(Method[State]):
         return State(x=theta, adapted=theta)
 
     def round(self, state: State, server: Server) -> State:
+        if not len(server.layout.variances):
+            what, fix = "the network has no BatchNorm to adapt", "Set `model.norm: batch`, or use fedavg."
+            raise FdamedError(what, "adabn", fix)
         x = average_models(server, Model(x=state.x)).x if self.fedavg else state.x
         b = server.ask(server.target, measure, Model(x=x)).b
         return State(x=x, adapted=torch.cat([x[: server.layout.trainable], b]))

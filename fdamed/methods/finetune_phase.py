@@ -113,7 +113,6 @@ class Tuning(Method[Tuned]):
     steps=(finetune_head,),
     target_labels=True,
     asks_sources=False,
-    noised=True,
 )
 class FinetuneHead(Tuning):
     """Only the main head is trained."""
@@ -126,7 +125,6 @@ class FinetuneHead(Tuning):
     steps=(finetune_whole,),
     target_labels=True,
     asks_sources=False,
-    noised=True,
 )
 class FinetuneWhole(Tuning):
     """All layers are trained."""

@@ -18,7 +18,6 @@ from fdamed.methods._shared.local_training import train_locally
     target_labels=True,
     every_target_label=True,
     asks_sources=False,
-    noised=True,
     baseline=True,
 )
 class Oracle(OneModel):

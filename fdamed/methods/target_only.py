@@ -20,7 +20,6 @@ from fdamed.ops.aggregation import scaled
     steps=(move_locally,),
     target_labels=True,
     asks_sources=False,
-    noised=True,
     theory="target_only",
     baseline=True,
 )

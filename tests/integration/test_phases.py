@@ -30,6 +30,8 @@ RUNS = {
     "head": {"method": "fedavg", "then": "finetune_head"},
     "short": {"method": "fedavg", "then": {"method": "finetune_head", "rounds": 2, "head": "kept"}},
     "warm": {"method": "gp", "warmup": 2, "then": {"method": "finetune_head", "rounds": 1}},
+    "fedbn": {"warmup": 1},
+    "adapted": {"method": "finetune", "then": {"method": "adabn", "fedavg": False, "rounds": 1}},
     "tuned": {"method": "kd3a", "heads": "average", "warmup": {"method": "finetune", "rounds": 1}},
     "whole": {"method": "kd3a", "heads": "average", "then": {"method": "finetune_whole", "rounds": 1}},
 }
@@ -112,6 +114,13 @@ def test_the_rounds_of_a_warm_up_are_the_first_of_the_run_and_those_of_its_metho
     assert lines(config, "warm", "metrics")[:2] == lines(config, "plain", "metrics")[:2]
     asked = [{x["to"] for x in lines(config, "warm", "ledger") if x["round"] == r} for r in (2, 3)]
     assert "dark" not in asked[0] and "dark" in asked[1]
+
+
+def test_a_second_phase_of_adabn_changes_statistics_alone(study) -> None:
+    config, _ = study
+    assert {x["step"] for x in lines(config, "adapted", "ledger") if x["round"] == 4} == {"adabn.measure"}
+    scores = [line["test/acc"] for line in lines(config, "adapted", "metrics")]
+    assert len(scores) == 4 and all(0.0 <= score <= 1.0 for score in scores)
 
 
 def test_run_json_is_about_the_runs_own_method_and_names_the_warm_up(study) -> None:

@@ -13,7 +13,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.runner import run
 from fdamed.methods.adabn import AdaBN, measure
 from fdamed.methods.fedavg import FedAvg
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import layout_of
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
@@ -62,9 +62,11 @@ def test_one_image_keeps_the_statistics_and_a_network_without_batch_norm_is_refu
     site = hospitals.hospital("target", labels=False)
     site.data = Unlabeled(site.data.images[:1])
     assert torch.equal(answer(site, measure, 1, 0, Model(x=hospitals.theta())).b, hospitals.theta()[LAYOUT.trainable :])
-    site.model = FlatModel(torch.nn.Linear(2, 2))
+    server = hospitals.in_process(labels=False)
+    server.layout = layout_of(torch.nn.Linear(2, 2))
     with pytest.raises(FdamedError, match="no BatchNorm"):
-        answer(site, measure, 1, 0, Model(x=site.model.read()))
+        AdaBN().round(AdaBN().start(hospitals.theta()), server)
+    assert not server.ledger.total()
 
 
 def test_a_round_costs_the_bytes_of_fedavg_one_model_and_its_statistics() -> None:
