@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -17,15 +17,13 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
+from fdamed.data.manifest import SPLITS
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 from fdamed.training.local import embed
 
-SPLITS = ("train", "adapt", "val", "test")
 
-
-@dataclass(frozen=True)
-class Embedded:
+class Embedded(NamedTuple):
     """A client's features with the rows that they belong to."""
 
     z: Tensor
@@ -33,8 +31,6 @@ class Embedded:
     rows: pd.DataFrame
     backbone: Tensor
     """The fingerprint of the weights that made them."""
-    order: str
-    """Digest of the rows' file."""
 
 
 def write(config: Config, client: str, backbone: str, target: str, seed: int, threads: int) -> None:
@@ -58,13 +54,13 @@ def read(config: Config, client: str, backbone: str, target: str, seed: int) -> 
     places = Places.of(config)
     path = needed(places.features(client, backbone, target, seed), "features")
     order = places.client(client) / "order.parquet"
-    rows, now = rows_in(order, "cache"), digest_file(order)
+    rows = rows_in(order, "cache")
     fix = f"Run `fdamed features` again for {client}."
     try:
         with safe_open(path, framework="pt") as file:
             about, z, made_with = file.metadata() or {}, file.get_tensor("z"), file.get_tensor("backbone")
     except (SafetensorError, OSError):
         raise FdamedError("the features are damaged", str(path), fix) from None
-    if about.get("order") != now or len(z) != len(rows):
+    if about.get("order") != digest_file(order) or len(z) != len(rows):
         raise FdamedError("the features belong to other images", str(path), fix)
-    return Embedded(z, rows, made_with, now)
+    return Embedded(z, rows, made_with)

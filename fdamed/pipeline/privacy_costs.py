@@ -1,4 +1,4 @@
-"""What noise at the sources has cost their patients in a run: read from each hospital's own account, in its folder."""
+"""The privacy cost of a run for the patients of its sources, read from the account in each client's own folder."""
 
 from __future__ import annotations
 
@@ -25,40 +25,35 @@ def costs_of(
 ) -> dict[str, Any]:
     """`privacy` of run.json: settings and, for each source, epsilon, delta and the steps behind it; {} without noise.
 
-    `memory`: a hospital and a file's name -> the file among its memories; `checkpoints` have what it was for a hospital
-    whose process has ended.
+    `memory`: client and file name -> the file in the client's folder; `checkpoints` have the state of a client whose
+    process has ended.
     """
     wanted = config.differential_of(spec)
     if wanted is None:
         return {}
     sources: dict[str, Any] = {}
     for client in server.sources:
-        whose = patients(Places.of(config).client(client), ("train", "adapt"))
-        delta = Mechanism(wanted.multiplier, wanted.clip, whose, wanted.delta).allowance
-        if wanted.secure:
-            spent = lines_in({}, memory(client, FILE))
-        else:
-            spent = lines_in(_remembered(server, client, checkpoints))
+        owners = patients(Places.of(config).client(client), ("train", "adapt"))
+        delta = Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta).allowance
+        state = {} if wanted.secure else _state(server, client, checkpoints)
+        spent = lines_in(state, memory(client, FILE)) if wanted.secure else lines_in(state)
         if spent:
             sources[client] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
     if not sources:
         return {}
-    return {"unit": "patient", "mode": "secure" if wanted.secure else "reproducible"} | {
-        "multiplier": wanted.multiplier,
-        "clip": wanted.clip,
-        "sources": sources,
-    }
+    settings = {"unit": "patient", "mode": "secure" if wanted.secure else "reproducible"}
+    return settings | {"multiplier": wanted.multiplier, "clip": wanted.clip, "sources": sources}
 
 
-def _remembered(server: Server, client: str, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
-    """What a hospital remembers of all that it has answered, also when its process has ended since."""
+def _state(server: Server, client: str, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
+    """The state of a client after its last answer, even if its process has ended since."""
     if client in checkpoints.behind:
         raise FdamedError(
-            f"what noise has cost the patients of {client} is not known: its process ended after answers that are in "
-            "the model and in no account",
+            f"the privacy cost for the patients of {client} is not known: its process ended after answers that are in "
+            "the model but in no account",
             str(checkpoints.folder),
-            "Delete this folder and start the run again; `train.checkpoint_every: 1` leaves the least to be lost, and "
-            "`secure: true` of the differential privacy keeps the account in a file.",
+            "Delete this folder and start the run again; `train.checkpoint_every: 1` loses least, and `secure: true` "
+            "of the differential privacy keeps the account in a file.",
         )
     state = server.transport.state(client)
     if state is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,22 @@ class StudyRun:
     @property
     def folder(self) -> Path:
         return self.places.run(self.name, self.target, self.seed)
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json says about every run."""
+        config, spec = self.config, self.spec
+        return {
+            "study": config.study,
+            "run": self.name,
+            "method": spec.method,
+            "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
+            "labeled": spec.labeled or config.split.labeled,
+            "target": self.target,
+            "sources": sorted(client for client in config.split.clients if client != self.target),
+            "seed": self.seed,
+            "noise": config.noise_of(spec),
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        }
 
     @property
     def method(self) -> Method[Any]:

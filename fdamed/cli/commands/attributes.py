@@ -29,6 +29,7 @@ from fdamed.core.files import atomic, digest, digest_file, write_json
 from fdamed.core.provenance import digest_code
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
+from fdamed.data.manifest import SPLITS
 from fdamed.evaluation.ablations import without_heads
 from fdamed.evaluation.attribute_inference import UNTRAINED, Question, chosen, questions, read, results
 from fdamed.evaluation.intervals import LEVEL
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 GROUP = "analyze", 3
 PRIVATE = True
 OPTIONS = {"--config": "", "--target": "the client whose images are embedded", "--threads": ""}
-SPLITS = ("train", "adapt", "val", "test")
 Predictions = dict[str, dict[int, list["NDArray[Any]"]]]
 """Run -> seed -> predictions, one array for each attribute."""
 

@@ -33,6 +33,7 @@ from fdamed.core.files import free, megabytes
 from fdamed.core.progress import console
 from fdamed.core.rng import stream
 from fdamed.data.ingestion import check_files, read_rows
+from fdamed.data.manifest import SPLITS
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
@@ -54,7 +55,6 @@ DECODED = {"DICOM": 15.0, "JPEG or PNG": 80.0}
 TRAINED = 25.0
 """Images per second and core for training a full ResNet-18 at 64 pixels, roughly; a GPU equals 60 cores."""
 GPU = 60.0
-SPLITS = ("train", "adapt", "val", "test")
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 

@@ -8,7 +8,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
 import torch
@@ -91,7 +90,7 @@ def federate(one: StudyRun, threads: int) -> None:
         final, record, lengths, costs = train(job, plan, theta)
     except (MemoryError, RuntimeError) as error:
         raise memory_error(error, "training", one.key, ", ".join(sorted(sides))) or error from None
-    facts = describe(job, plan, lengths, cohort["hash"])
+    facts = describe(one, job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     for name in ("metrics", "timing", "ledger", "layers", "absences"):
         write_lines(folder / f"{name}.jsonl", getattr(record, name))
@@ -102,22 +101,12 @@ def federate(one: StudyRun, threads: int) -> None:
         checkpoints(job, phase).clear(config.split.clients)
 
 
-def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
+def describe(one: StudyRun, job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """The content of run.json."""
     config, main = job.config, next(phase for phase in plan if phase.name == MAIN)
-    spec = config.expanded_runs()[job.run]
-    facts = {
-        "study": config.study,
-        "run": job.run,
-        "method": spec.method,
+    facts = one.facts() | {
         "title": ", then ".join(type(phase.method).title for phase in plan if phase.name != WARMUP),
         "options": vars(main.method),
-        "auxiliary": spec.auxiliary.model_dump(mode="json") if spec.auxiliary else None,
-        "labeled": spec.labeled or config.split.labeled,
-        "target": job.target,
-        "sources": sorted(p for p in config.split.clients if p != job.target),
-        "seed": job.seed,
-        "noise": config.noise_of(spec),
         "rounds": sum(lengths),
         "train": main.train.model_dump(mode="json"),
         "device": job.fingerprint["device"],
@@ -133,7 +122,6 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
         },
         "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")}
         | {"manifest": manifest, "images": digest_images(config)},
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
     if main.train.patience:
         facts["stopped_early"] = sum(lengths[: plan.index(main) + 1]) < main.method.length * main.train.rounds

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -139,19 +138,10 @@ def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str)
     """The content of run.json."""
     config, spec = one.config, one.spec
     data = {p: digest_file(one.places.client(p) / "order.parquet") for p in sorted(config.split.clients)}
-    return {
-        "study": config.study,
-        "run": one.name,
-        "method": spec.method,
+    return one.facts() | {
         "title": type(row).title,
         "options": dataclasses.asdict(row),
         "fitted": dataclasses.asdict(fitted),
-        "auxiliary": None,
-        "labeled": config.split.labeled,
-        "target": one.target,
-        "sources": sorted(p for p in config.split.clients if p != one.target),
-        "seed": one.seed,
-        "noise": config.split.noise,
         "rounds": 1,
         "train": config.train.model_dump(mode="json"),
         "device": device(config),
@@ -164,5 +154,4 @@ def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str)
             "init": backbone,
             "manifest": manifest,
         },
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
