@@ -130,7 +130,8 @@ def rebuilt(model: Any, method: Method[Any] | None, tensors: dict[str, Tensor]) 
         flat = FlatModel(network)
         flat.load(vector_from(tensors, flat.layout))
         return flat.module
-    whole = method.predictor(network, tensors)
+    # Copies are aligned in memory, tensors of a file need not be, and kernels round differently then.
+    whole = method.predictor(network, {name: tensor.clone() for name, tensor in tensors.items()})
     if whole is None:
         raise ValueError("a part of the model is missing")
     return whole

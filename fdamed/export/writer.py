@@ -39,9 +39,9 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
         draft = Path(name)
-        tensors = chosen.tensors()
+        tensors = {name: tensor.contiguous() for name, tensor in chosen.tensors().items()}
         with atomic(draft / WEIGHTS) as part:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, part, metadata={"format": "pt"})
+            save_file(tensors, part, metadata={"format": "pt"})
         network = rebuilt(chosen.config.model, chosen.method, tensors)
         batches, images = samples(chosen)
         about = describe(chosen)
