@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fdamed import __version__
+from fdamed.core.disclosure import vague
 from fdamed.core.files import write_text
 from fdamed.evaluation.formatting import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv, to_markdown
@@ -61,7 +62,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= FILTERS
+    environment.filters |= FILTERS | {"vague": vague}
     environment.globals |= {"key": key, "spot": spot, "all_targets": ALL_TARGETS, "metric_names": METRICS}
     return environment
 

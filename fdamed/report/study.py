@@ -78,10 +78,6 @@ class View:
     """What the names of its figure files end with."""
 
     @property
-    def rows(self) -> list[Row]:
-        return [*self.plain, *self.swept]
-
-    @property
     def ranked(self) -> Sequence[Row]:
         """The runs that are compared: those of sweeps only where there are no others."""
         return self.plain or self.swept
@@ -134,12 +130,6 @@ class Study:
     def fold(self) -> dict[str, str]:
         """Swept run -> the name that all values of its sweep share."""
         return {name: f"{place.run} (swept)" for name, place in self.config.sweeps().items()}
-
-    @cached_property
-    def targets(self) -> list[str]:
-        """The targets of the study, their mean first where there are several."""
-        names = list(self.config.split.targets)
-        return [ALL_TARGETS, *names] if len(names) > 1 else names
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -200,13 +190,15 @@ class Study:
 
     @cached_property
     def views(self) -> list[View]:
+        """One for each target, their mean first where there are several."""
         here = at_target(self.scores)
         undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
         noted = remarks(self.absences, self.records)
         out: list[View] = []
-        for target in self.targets:
+        targets = self.config.split.targets
+        for target in [ALL_TARGETS, *targets] if len(targets) > 1 else targets:
             rows = [
                 Row(
                     index=self.index[run],

@@ -6,17 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.core.disclosure import vague
 from fdamed.evaluation.protocol import SPLITS, TOTAL, rejects, sizes
 from fdamed.report.section import Section
 from fdamed.report.sections.communication import MANY, smallest_median_largest
 from fdamed.report.study import Study
-
-LEAKAGE = {
-    "patients_in_two_splits": "patients in two splits",
-    "patients_in_two_clients": "patients at two hospitals",
-    "near_duplicates": "near-duplicate images across splits",
-}
 
 
 def frame(study: Study) -> pd.DataFrame:
@@ -42,20 +35,10 @@ def rows(study: Study) -> list[dict[str, Any]]:
     return [out[c] for c in out if c not in sources] + [out[c] | {"meaning": what} for c, what in few.items()]
 
 
-def leakage(study: Study) -> list[tuple[bool, str]]:
-    """The findings of the leakage check, and whether each is good."""
-    found = {words: study.leakage.get(key) for key, words in LEAKAGE.items()}
-    return [
-        (False, f"not checked: {words}") if n is None else (n == 0, f"{vague(int(n), study.smallest)} {words}")
-        for words, n in found.items()
-    ]
-
-
 def context(study: Study) -> dict[str, Any]:
     return {
         "splits": [*SPLITS, TOTAL],
         "rows": rows(study),
-        "leakage": leakage(study),
         "rejects": rejects(study.ingest.get("rejected") or {}, study.smallest),
     }
 

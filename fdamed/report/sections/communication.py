@@ -18,16 +18,18 @@ MANY = 20
 KINDS = ("weights", "update", "statistic", "features", "scalar", "count")
 
 
-def by_run(study: Study, value: str, columns: str) -> pd.DataFrame:
-    """(run, kind) x `columns`: the sum of `value`, mean over the targets for which the run is finished."""
+def by_run(study: Study, value: str) -> pd.DataFrame:
+    """(run, kind) x hospital: the sum of `value`, mean over the targets for which the run is finished."""
     targets = study.traffic.groupby("run")["target"].nunique()
-    table = study.sent.pivot_table(index=["run", "kind"], columns=columns, values=value, aggfunc="sum", fill_value=0.0)
+    table = study.sent.pivot_table(
+        index=["run", "kind"], columns="hospital", values=value, aggfunc="sum", fill_value=0.0
+    )
     return table.div(targets, axis=0, level="run").reindex(list(study.runs), level="run")
 
 
 def by_kind(study: Study) -> pd.DataFrame:
     """Runs x kinds: MB per round sent by the hospitals; runs of a sweep as one, their mean."""
-    hospitals = by_run(study, "mb_per_round", "hospital").drop(columns=SERVER, errors="ignore").sum(axis=1)
+    hospitals = by_run(study, "mb_per_round").drop(columns=SERVER, errors="ignore").sum(axis=1)
     table = hospitals.unstack(fill_value=0).reindex(list(study.runs), fill_value=0.0)
     table = table[[kind for kind in table if table[kind].any()]]
     order = sorted(table.columns, key=lambda k: (KINDS.index(k) if k in KINDS else len(KINDS), str(k)))
@@ -36,8 +38,8 @@ def by_kind(study: Study) -> pd.DataFrame:
 
 def rows(study: Study, clients: Sequence[str]) -> list[dict[str, Any]]:
     """One row per run and kind: bytes of each hospital in a run, bytes that the server forwarded, MB per round."""
-    sums = by_run(study, "bytes", "hospital").reindex(columns=[*clients, SERVER], fill_value=0.0)
-    per_round = by_run(study, "mb_per_round", "hospital").sum(axis=1)
+    sums = by_run(study, "bytes").reindex(columns=[*clients, SERVER], fill_value=0.0)
+    per_round = by_run(study, "mb_per_round").sum(axis=1)
     return [
         {"run": run, "kind": kind, "bytes": [round(v) for v in cells[:-1]], "forwarded": round(cells[-1])}
         | {"mb": float(per_round[run, kind])}

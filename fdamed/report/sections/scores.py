@@ -32,7 +32,7 @@ def context(study: Study) -> dict[str, Any]:
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": here,
             "steps": steps(here),
-            "span": _span([r.scores[study.main] for r in view.rows], study.chance),
+            "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
 
