@@ -50,7 +50,11 @@ def render(config: Config, record: Record, about: Mapping[str, Any], kept: bool)
 
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown; the page is escaped below
-    environment.filters |= {"count": count, "vague": partial(vague, smallest=config.privacy.smallest_cell)}
+    environment.filters |= {
+        "count": count,
+        "figure": figure,
+        "vague": partial(vague, smallest=config.privacy.smallest_cell),
+    }
     facts = _facts(config, record, about)
     card = environment.get_template("model_card.md.jinja").render(config=config, about=about, kept=kept, **facts)
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
@@ -74,7 +78,9 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "images": f"{' or '.join(views)} chest radiographs" if views else "images like those of the study",
         "is_radiographs": isinstance(config.split, Split),
         "cohort": _cohort(protocol.sizes(read_json(root / "cohort.json"), smallest), record.target),
-        "learns": _learns(record.facts["labeled"], methods),
+        "labeled": record.facts["labeled"],
+        "few_labels": any(method["target_labels"] for method in methods),
+        "all_labels": any(method["every_target_label"] for method in methods),
         "leakage": _optional(root / "leakage.json"),
         "rejected": protocol.rejects(_optional(root / "ingest.json").get("rejected", {}), smallest),
         "sent": _sent(sent([record]), record.target),
@@ -83,7 +89,7 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "audit": audit,
         "groups": groups,
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
-        "calibration": calibration and {"error": calibration["error"], "rows": _bins(calibration["bins"])},
+        "calibration": calibration,
         "differential_privacy": differential_privacy(record.facts.get("privacy")),
         "smallest": smallest,
         "noise": record.facts.get("noise"),
@@ -93,14 +99,6 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
 
 def _optional(path: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.is_file() else {}
-
-
-def _learns(labeled: float | str, methods: Sequence[Mapping[str, Any]]) -> str:
-    if any(method["every_target_label"] for method in methods):
-        return "The target learns from all its labels (`train` and `adapt`), which no real target could do."
-    if any(method["target_labels"] for method in methods):
-        return f"The target learns from labeled images: {labeled} (`adapt`)."
-    return "The target's labels are not used for learning."
 
 
 def _cohort(sizes: pd.DataFrame, target: str) -> dict[str, Any]:
@@ -161,10 +159,6 @@ def group_rows(audit: Mapping[str, Any], run: str) -> Rows:
             cells = [count(group["n"]), *scored, figure(found["calibration_error"])]
         rows.append([f"{group['by'][0]}: {group['are'][0]}", *cells])
     return rows
-
-
-def _bins(bins: Sequence[Mapping[str, Any]]) -> Rows:
-    return [[count(b["n"]), figure(b["chance"]), figure(b["rate"])] for b in bins]
 
 
 def differential_privacy(private: Mapping[str, Any] | None) -> str:
