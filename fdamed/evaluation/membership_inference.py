@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fdamed.core.disclosure import small
 from fdamed.core.rng import Stream
 from fdamed.evaluation.bootstrap import draws, percentiles
+from fdamed.evaluation.metrics import Curve, area, sensitivity_at
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -111,24 +112,10 @@ def attacked(
 def _of_seeds(
     seeds: Sequence[tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]], times: NDArray[np.float32]
 ) -> dict[str, Floats]:
-    """Name -> (S, R): the attack on each seed's model in each draw."""
-    parts = [_judged(members, said, times[:, asked]) for members, said, asked in seeds]
+    """Name -> (S, R): the attack on each seed's model in R draws; `times` (R, K): how often each patient was drawn."""
+    parts = []
+    for members, values, asked in seeds:
+        caught, alarms = Curve.of(members, values, np.arange(len(members))).counts(times[:, asked])
+        rates = {name: sensitivity_at(caught, alarms, rate) for name, rate in RATES.items()}
+        parts.append({"auc": area(caught, alarms)} | rates)
     return {name: np.stack([part[name] for part in parts]) for name in ("auc", *RATES)}
-
-
-def _judged(members: NDArray[np.bool_], said: Floats, times: NDArray[np.float32]) -> dict[str, Floats]:
-    """AUC and true positive rates, (R,) each, in R draws; `times` (R, K): how often each patient was drawn."""
-    values, place = np.unique(-said, return_inverse=True)  # most suspect first; ties share a place
-    starts = np.searchsorted(np.sort(place), np.arange(len(values)))
-    order = np.argsort(place, kind="stable")
-    weights = times[:, order].astype(np.float64)
-    mine = np.add.reduceat(np.where(members[order], weights, 0.0), starts, axis=1)
-    others = np.add.reduceat(np.where(members[order], 0.0, weights), starts, axis=1)
-    found, wrong = mine.cumsum(axis=1), others.cumsum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        pairs = found[:, -1] * wrong[:, -1]
-        out = {"auc": ((wrong[:, -1:] - wrong + others / 2) * mine).sum(axis=1) / pairs}
-        for name, rate in RATES.items():
-            within = wrong <= rate * wrong[:, -1:] + 1e-9
-            out[name] = np.where(within, found, 0.0).max(axis=1) / found[:, -1]
-    return out

@@ -88,27 +88,41 @@ def prepared(labels: Floats, chances: Floats, owner: NDArray[np.intp], patients:
         return Several(np.stack([by_patient(c) for c in columns], axis=1), chances.shape[1])
     true, said = labels == 1, chances >= THRESHOLD
     columns = [true, ~true, said & true, ~said & ~true, (chances - labels) ** 2]
-    order = np.argsort(-chances, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(chances[order]) != 0, True))
-    return Two(
-        sums=np.stack([by_patient(c) for c in columns], axis=1),
-        owner=owner[order],
-        true=true[order].astype(np.float32),
-        last=None if len(last) == len(order) else last,
-    )
+    return Two(np.stack([by_patient(c) for c in columns], axis=1), Curve.of(true, chances, owner))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Images by falling value, such as their probability."""
+
+    owner: NDArray[np.intp]
+    true: NDArray[np.float32]
+    """(n,): 1 for a positive."""
+    last: NDArray[np.intp] | None
+    """The last place of each value; None: all differ."""
+
+    @classmethod
+    def of(cls, true: NDArray[np.bool_], values: Floats, owner: NDArray[np.intp]) -> Curve:
+        order = np.argsort(-values, kind="stable")
+        last = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))
+        return cls(owner[order], true[order].astype(np.float32), None if len(last) == len(order) else last)
+
+    def counts(self, times: Weights) -> tuple[Weights, Weights]:
+        """True and false positives, (rows, thresholds) each, at every threshold from the highest value down."""
+        weights = times[:, self.owner]
+        caught, above = np.cumsum(weights * self.true, axis=1), np.cumsum(weights, axis=1)
+        if self.last is not None:
+            caught, above = caught[:, self.last], above[:, self.last]
+        return caught, above - caught
 
 
 @dataclass(frozen=True)
 class Two:
-    """A model of two classes: its images by falling probability, and sums by patient that need no order."""
+    """A model of two classes."""
 
     sums: Floats
     """(patients, 5): positives, negatives, true positives, true negatives, squared errors."""
-    owner: NDArray[np.intp]
-    true: Weights
-    """(n,): 1 for a positive."""
-    last: NDArray[np.intp] | None
-    """The last place of each probability; None: all differ."""
+    curve: Curve
 
     def scores(self, times: Weights) -> dict[str, Floats]:
         """Score -> (rows,), NaN where a replicate lacks a class."""
@@ -124,32 +138,32 @@ class Two:
                 "specificity": specificity,
                 "f1": np.where(positives > 0, 2 * caught / (caught + alarms + positives), np.nan),
             }
-            return out | self._over_thresholds(times, positives, negatives)
+        caught, alarms = self.curve.counts(times)
+        precision = caught / np.maximum(caught + alarms, 1)
+        precise = np.einsum("ij,ij->i", np.diff(caught, axis=1, prepend=np.float32(0)), precision, dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            out["ap"] = precise / positives
+        return out | {"auc": area(caught, alarms), "sens_at_spec90": sensitivity_at(caught, alarms, 1 - SPECIFICITY)}
 
-    def _over_thresholds(self, times: Weights, positives: Floats, negatives: Floats) -> dict[str, Floats]:
-        """Scores over all thresholds: AUC, average precision, sensitivity at a specificity."""
-        weights = times[:, self.owner]
-        caught = np.cumsum(weights * self.true, axis=1)  # true positives from the top down to here
-        above = np.cumsum(weights, axis=1)
-        if self.last is not None:
-            caught, above = caught[:, self.last], above[:, self.last]
-        alarms = above - caught
-        gained = np.diff(caught, axis=1, prepend=np.float32(0))
-        # A positive beats the negatives with a lower probability, and half of those with the same.
-        beaten = 2 * negatives.astype(np.float32)[:, None] - alarms
-        beaten[:, 1:] -= alarms[:, :-1]
-        won = np.einsum("ij,ij->i", gained, beaten, dtype=np.float64) / 2
-        np.maximum(above, 1, out=above)
-        precise = np.einsum("ij,ij->i", gained, caught / above, dtype=np.float64)
-        allowed = np.floor((1 - SPECIFICITY) * negatives + 1e-9)
-        places = (alarms <= allowed[:, None].astype(np.float32)).sum(axis=1)
-        found = np.where(places > 0, caught[np.arange(len(caught)), np.maximum(places, 1) - 1], 0.0)
-        both = (positives > 0) & (negatives > 0)
-        return {
-            "auc": np.where(both, won / (positives * negatives), np.nan),
-            "ap": np.where(positives > 0, precise / positives, np.nan),
-            "sens_at_spec90": np.where(both, found / positives, np.nan),
-        }
+
+def area(caught: Weights, alarms: Weights) -> Floats:
+    """AUC (rows,) of true and false positives at every threshold; NaN where a class is absent."""
+    positives, negatives = (counts[:, -1].astype(np.float64) for counts in (caught, alarms))
+    # A positive beats the negatives with a lower probability, and half of those with the same.
+    beaten = 2 * alarms[:, -1:] - alarms
+    beaten[:, 1:] -= alarms[:, :-1]
+    won = np.einsum("ij,ij->i", np.diff(caught, axis=1, prepend=np.float32(0)), beaten, dtype=np.float64) / 2
+    with np.errstate(invalid="ignore"):
+        return np.asarray(won / (positives * negatives))
+
+
+def sensitivity_at(caught: Weights, alarms: Weights, rate: float) -> Floats:
+    """Sensitivity (rows,) at the lowest threshold with at most this false positive rate; NaN without both classes."""
+    positives, negatives = (counts[:, -1].astype(np.float64) for counts in (caught, alarms))
+    places = (alarms <= np.floor(rate * negatives + 1e-9)[:, None]).sum(axis=1)
+    found = np.where(places > 0, caught[np.arange(len(caught)), np.maximum(places, 1) - 1], 0.0)
+    with np.errstate(invalid="ignore"):
+        return np.where(negatives > 0, found / positives, np.nan)
 
 
 @dataclass(frozen=True)
