@@ -39,7 +39,7 @@ class Report:
 
     images: int
     decoded: int
-    refused: dict[str, int]
+    rejected: dict[str, int]
 
 
 def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers: int, what: str = "cache") -> Report:
@@ -68,9 +68,9 @@ def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers
                 else:
                     entries[row] = replace(entries[row], row=row, checksum=result)
                 journal.write(entries[row].line())
-        refused = list_rejects(rows, entries)
-        write_text(hidden / "rejects.csv", refused.as_csv())
-        _check(rows, entries, refused, data.reject_share, str(hidden / "rejects.csv"))
+        rejected = list_rejects(rows, entries)
+        write_text(hidden / "rejects.csv", rejected.as_csv())
+        _check(rows, entries, rejected, data.reject_share, str(hidden / "rejects.csv"))
         kept = [row for row, e in enumerate(entries) if not e.reason]
         if len(kept) < len(rows):
             close_gaps(draft, kept, image.size)
@@ -79,10 +79,10 @@ def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers
         order = rows.iloc[kept].drop(columns="manifest_row").reset_index(drop=True)
         with atomic(folder / "order.parquet") as part:
             order.assign(crc32=np.array([e.checksum for e in final], dtype=np.int64)).to_parquet(part, index=False)
-        write_text(folder / "rejects.csv", refused.as_csv())
+        write_text(folder / "rejects.csv", rejected.as_csv())
         publish(draft, folder / "images.npy")
         promote_draft(hidden)
-    return Report(len(kept), len(tasks), refused.counts())
+    return Report(len(kept), len(tasks), rejected.counts())
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,12 +100,12 @@ def _look(image: str, roots: Roots) -> Entry:
             raise FileNotFoundError
         return Entry(image, found.st_size, found.st_mtime_ns)
     except Unreadable as error:
-        refused = error
+        rejected = error
     except (FileNotFoundError, NotADirectoryError):
-        refused = Unreadable("MISSING")
+        rejected = Unreadable("MISSING")
     except OSError:
-        refused = Unreadable("UNREADABLE")
-    return Entry(image, -1, -1, reason=refused.reason, detail=refused.detail)
+        rejected = Unreadable("UNREADABLE")
+    return Entry(image, -1, -1, reason=rejected.reason, detail=rejected.detail)
 
 
 def place(task: Task, draft: str, image: Image) -> int:
@@ -129,15 +129,15 @@ def list_rejects(rows: pd.DataFrame, entries: list[Entry]) -> Rejects:
 
 def _check(rows: pd.DataFrame, entries: list[Entry], rejects: Rejects, reject_share: float, listed: str) -> None:
     """Raise if too many images were rejected, or if a class of a part is empty."""
-    refused = np.array([bool(e.reason) for e in entries])
+    rejected = np.array([bool(e.reason) for e in entries])
     reasons = ", ".join(f"{r} {n}" for r, n in Counter(rejects.counts()).most_common())
-    if refused.mean() > reject_share or refused.all():
+    if rejected.mean() > reject_share or rejected.all():
         raise FdamedError(
-            f"{refused.sum()} of {len(entries)} images were rejected ({reasons})",
+            f"{rejected.sum()} of {len(entries)} images were rejected ({reasons})",
             listed,
             f"Fix or remove these files, or raise data.reject_share (now {reject_share:g}).",
         )
     for (split, y), group in rows.groupby(["split", "y"], observed=True):
-        if refused[group.index].all():
+        if rejected[group.index].all():
             what = f"all {len(group)} images with y = {y} in split {split} were rejected ({reasons})"
             raise FdamedError(what, listed, "Fix these files, or change the `split` settings.")

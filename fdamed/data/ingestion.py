@@ -83,6 +83,6 @@ def _examine(chunk: Chunk) -> list[dict[str, Any] | Unreadable]:
     for image in images:
         try:
             out.append(read_header(roots.locate(image)))
-        except Unreadable as refused:
-            out.append(refused)
+        except Unreadable as rejected:
+            out.append(rejected)
     return out

@@ -81,8 +81,8 @@ def _result(future: Future[Any]) -> Any:
 def _attempt(work: Callable[[T], R], item: T) -> R | Unreadable:
     try:
         return work(item)
-    except Unreadable as refused:
-        return refused
+    except Unreadable as rejected:
+        return rejected
     except MemoryError:
         return Unreadable("MEMORY")
 

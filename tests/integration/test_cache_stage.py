@@ -70,8 +70,8 @@ def test_a_manifest_of_mixed_formats_becomes_a_cache(study: Path, capfd: pytest.
     assert (folder / "rejects.csv").read_text() == "file,row,reason,detail\n"
     assert command(study) == 0
     said = capfd.readouterr()
-    assert "A: 16 images, 16 decoded now, refused: none" in said.out
-    assert "A: 16 images, 0 decoded now, refused: none" in said.out
+    assert "A: 16 images, 16 decoded now, rejected: none" in said.out
+    assert "A: 16 images, 0 decoded now, rejected: none" in said.out
     assert "CANARY" not in said.out + said.err
 
 
@@ -80,7 +80,7 @@ def test_refusals_are_counted_on_screen_and_named_only_in_the_hospital(
 ) -> None:
     (study / "data" / "CANARY-05").write_bytes(b"DICM")
     assert command(study) == 0
-    assert "refused: NOT_AN_IMAGE 1" in capfd.readouterr().out
+    assert "rejected: NOT_AN_IMAGE 1" in capfd.readouterr().out
     (study / "data" / "CANARY-06").write_bytes(b"")
     assert command(study) == 2
     said = capfd.readouterr()

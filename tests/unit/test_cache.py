@@ -210,7 +210,7 @@ def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) ->
     assert len(load(root.parent / "client", ("train", "adapt", "val", "test"))) == 19
     again = make(manifest(), root)
     assert again.decoded == 0
-    assert again.refused == report.refused
+    assert again.rejected == report.rejected
 
 
 def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: Path) -> None:

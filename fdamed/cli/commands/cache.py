@@ -29,5 +29,5 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("the data root is not a folder", data.root, "Set data.root to the folder of the images.")
     rows = rows_in(folder / "manifest.parquet", "split")
     report = build(rows, folder, data, config.image, workers, f"cache {client}")
-    refused = ", ".join(f"{reason} {count}" for reason, count in sorted(report.refused.items())) or "none"
-    print(f"{client}: {report.images} images, {report.decoded} decoded now, refused: {refused}")
+    rejected = ", ".join(f"{reason} {count}" for reason, count in sorted(report.rejected.items())) or "none"
+    print(f"{client}: {report.images} images, {report.decoded} decoded now, rejected: {rejected}")

@@ -23,19 +23,6 @@ from fdamed.data.safe_paths import Roots
 
 IMAGES = (".jpg", ".jpeg", ".png")
 MNIST_M_SIDE = 32
-FILES = {
-    "idx": "the four idx files of MNIST or Fashion-MNIST, plain or gzipped; Debian and Ubuntu have the latter as the "
-    "package dataset-fashion-mnist (/usr/share/datasets/fashion-mnist)",
-    "colored": "the four idx files of MNIST or Fashion-MNIST",
-    "npz": "an .npz file with x, y, x_test and y_test: images as uint8, or feature vectors",
-    "digits": "scikit-learn",
-    "mat": "*train*.mat and *test*.mat with X and y, such as train_32x32.mat and test_32x32.mat of SVHN",
-    "usps": "an HDF5 file with train/data, train/target, test/data and test/target",
-    "cifar10": "the binary version of CIFAR-10 (cifar-10-batches-bin)",
-    "mnist_m": "mnist_m.tar.gz, unpacked: two folders and their lists of labels, lines such as `00000000.png 5`",
-    "folder": "one folder of JPEG or PNG files per class",
-}
-"""Kind of a set -> what its root must be or hold."""
 BROKEN = (
     OSError, EOFError, ValueError, KeyError, SyntaxError, AttributeError, NotImplementedError, struct.error,
     zlib.error, zipfile.BadZipFile, Unreadable,
@@ -43,12 +30,13 @@ BROKEN = (
 
 
 def read(domain: Domain, where: str, side: int = 224) -> Samples:
-    """The samples of a set, image folders at `side` pixels; raises FdamedError if it cannot be read."""
+    """The samples of a set, image folders at `side` pixels; an error shows the first line of its reader's docstring."""
     try:
         samples = READERS[domain.kind](domain, side)
     except BROKEN as error:
         what = f"no set of kind `{domain.kind}` can be read ({error})"
-        raise FdamedError(what, domain.root, f"Needed: {FILES[domain.kind]}. Nothing is downloaded.") from None
+        needed = str(READERS[domain.kind].__doc__).splitlines()[0]
+        raise FdamedError(what, domain.root, f"Needed: {needed} Nothing is downloaded.") from None
     if len(samples.x) != len(samples.y) or len(samples.y) != len(samples.test) or not len(samples.y):
         what = f"{len(samples.x)} samples and {len(samples.y)} labels"
         raise FdamedError(what, where, "The files do not belong together.")
@@ -68,7 +56,7 @@ def _released(parts: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Samples:
 
 
 def _idx(domain: Domain, side: int) -> Samples:
-    """MNIST's format (LeCun): train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..."""
+    """The four idx files of MNIST or Fashion-MNIST, plain or gzipped (Debian's package dataset-fashion-mnist)."""
     root = Path(domain.root)
     return _released((_array(root, f"{p}-images"), _array(root, f"{p}-labels")) for p in ("train", "t10k"))
 
@@ -91,7 +79,7 @@ def _first(root: Path, pattern: str) -> Path:
 
 
 def _npz(domain: Domain, side: int) -> Samples:
-    """x, y, x_test, y_test in one .npz: images uint8 or feature vectors."""
+    """One .npz file with x, y, x_test and y_test: images as uint8, or feature vectors."""
     with np.load(domain.root, allow_pickle=False) as content:
         found = _released([(content["x"], content["y"]), (content["x_test"], content["y_test"])])
     if found.x.ndim > 2 and found.x.dtype != np.uint8:
@@ -110,7 +98,7 @@ def _digits(domain: Domain, side: int) -> Samples:
 
 
 def _mat(domain: Domain, side: int) -> Samples:
-    """SVHN and the synthetic digits: X (S, S, 3, n) and y, 10 meaning 0."""
+    """*train*.mat and *test*.mat of SVHN or the synthetic digits, with X (S, S, 3, n) and y, 10 meaning 0."""
     from scipy.io import loadmat
 
     parts = [loadmat(_first(Path(domain.root), f"*{part}*.mat")) for part in ("train", "test")]
@@ -118,7 +106,7 @@ def _mat(domain: Domain, side: int) -> Samples:
 
 
 def _usps(domain: Domain, side: int) -> Samples:
-    """USPS as one HDF5 file: 256 gray values in 0..1 a digit."""
+    """USPS as one HDF5 file with train/data, train/target, test/data and test/target: 256 gray values in 0..1 each."""
     import h5py
 
     with h5py.File(domain.root, "r") as file:
@@ -141,7 +129,7 @@ def _own(file: Any, path: str) -> NDArray[Any]:
 
 
 def _cifar10(domain: Domain, side: int) -> Samples:
-    """CIFAR-10, the binary version: a label and 3 x 32 x 32 bytes a sample."""
+    """The binary version of CIFAR-10 (cifar-10-batches-bin): a label and 3 x 32 x 32 bytes a sample."""
     names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     rows = np.concatenate([np.fromfile(Path(domain.root) / n, dtype=np.uint8).reshape(-1, 3073) for n in names])
     x = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -149,10 +137,10 @@ def _cifar10(domain: Domain, side: int) -> Samples:
 
 
 def _colored(domain: Domain, side: int) -> Samples:
-    """ColoredMNIST (Arjovsky et al.): two classes, a quarter of the labels turned round, red or green by the label.
+    """The four idx files of MNIST or Fashion-MNIST, for ColoredMNIST (Arjovsky et al.).
 
-    Classes 0 to 4 against 5 to 9; the color goes with the label in (1 + correlation) / 2 of the samples. It is made
-    from any idx set, Fashion-MNIST too, at 14 x 14 like the original.
+    Classes 0 to 4 against 5 to 9, a quarter of the labels turned round; red or green goes with the label in
+    (1 + correlation) / 2 of the samples, at 14 x 14 like the original.
     """
     plain = _idx(domain, side)
     rng = stream(0, "coloured", f"{domain.correlation:g}").numpy
@@ -166,7 +154,7 @@ def _colored(domain: Domain, side: int) -> Samples:
 
 
 def _folder(domain: Domain, side: int) -> Samples:
-    """VLCS, TerraIncognita and the like: every fifth image by hash is the test."""
+    """One folder of JPEG or PNG files per class, as of VLCS or TerraIncognita; every fifth by hash is the test."""
     from fdamed.data.splitting.assignment import uniform_of
 
     root = Path(domain.root)
@@ -181,7 +169,7 @@ def _folder(domain: Domain, side: int) -> Samples:
 
 
 def _mnist_m(domain: Domain, side: int) -> Samples:
-    """MNIST-M as released.
+    """mnist_m.tar.gz, unpacked: two folders and their lists of labels, lines such as `00000000.png 5`.
 
     Its test part is made from MNIST's, its training part from MNIST's training part: do not split MNIST again
     for training, or the target is tested on digits that the sources have seen.
