@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, room_for, write_text
+from fdamed.core.files import atomic, room_for, sweep, write_text
 
 HEADER = 128
 """Bytes before the first row."""
@@ -121,6 +121,7 @@ def promote_draft(folder: Path) -> None:
 
 def publish(draft: Path, out: Path) -> None:
     """Give the finished draft its public name too; without hard links, as a copy."""
+    sweep(out.parent, out.name)
     with atomic(out) as part:
         try:
             os.link(draft, part)
