@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
+
+ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
 
 class Trainable(Protocol):
@@ -27,9 +29,6 @@ class Optimizer:
     import the compiler (about 5 s of CPU) in every job (decision 0004).
     """
 
-    BETAS = (0.9, 0.999)
-    EPS = 1e-8
-
     def __init__(self, model: Trainable, recipe: Recipe) -> None:
         self._model = model
         self._recipe = recipe
@@ -47,21 +46,8 @@ class Optimizer:
                 )
                 return
             self.count += 1
-            torch._fused_adam_(
-                [theta],
-                [grad],
-                [self.mean],
-                [self.square],
-                [],
-                [self.count],
-                lr=recipe.lr,
-                beta1=self.BETAS[0],
-                beta2=self.BETAS[1],
-                weight_decay=recipe.weight_decay,
-                eps=self.EPS,
-                amsgrad=False,
-                maximize=False,
-            )
+            options = ADAM | {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+            torch._fused_adam_([theta], [grad], [self.mean], [self.square], [], [self.count], **options)
 
     def keep(self, memory: dict[str, Tensor], prefix: str) -> None:
         """Copy the moments into a hospital's memory, for its next round."""
