@@ -2,13 +2,12 @@
 
 Reproducible noise: the account is part of the client's state and of the checkpoint, so a round that is repeated after a
 kill gives the same bits and costs nothing more. Secure noise: a repeated round gives other bits, so the account is a
-file that is written before the answer is sent and never reset.
+file that is written, atomically and durably, before the answer is sent, and never reset.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
+from fdamed.core.files import write_text
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, message
@@ -45,58 +45,30 @@ class Cost:
 
 def spend(client: Client, noise: Mechanism, steps: int, batch: int) -> None:
     """Record steps in the account, before their result can be sent."""
-    line = (noise.multiplier, noise.probability(batch), steps)
-    if client.account is not None:
-        append(client.account, line)
+    steps_of = {(multiplier, rate): n for multiplier, rate, n in lines_in(client.memory, client.account)}
+    key = (noise.multiplier, noise.probability(batch))
+    steps_of[key] = steps_of.get(key, 0) + steps
+    lines = [(*key, n) for key, n in steps_of.items()]
+    if client.account is None:
+        client.memory[SPENT] = torch.tensor(lines, dtype=torch.float64)
     else:
-        client.memory[SPENT] = torch.tensor(_merged([*lines_in(client.memory), line]), dtype=torch.float64)
-
-
-def append(path: Path, line: Spent) -> None:
-    """Add a line to an account file, durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab+") as file:
-        whole, size = _whole_lines(path), path.stat().st_size
-        file.truncate(min(size, len(whole)))
-        file.write(whole[size:] + json.dumps(line).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        write_text(client.account, "".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[Spent]:
-    """The account of a client, from its file or its state, with steps under the same conditions on one line."""
+    """The account of a client, from its file or its state: one line for the steps under the same conditions."""
     if account is None:
         table = memory.get(SPENT, torch.empty(0, 3)).tolist()
         return [(multiplier, rate, int(steps)) for multiplier, rate, steps in table]
-    lines = []
-    for number, line in enumerate(_whole_lines(account).splitlines() if account.exists() else (), 1):
-        if not (spent := _parse(line)):
+    lines: list[Spent] = []
+    for number, line in enumerate(account.read_text().splitlines() if account.exists() else (), 1):
+        try:
+            multiplier, rate, steps = map(float, json.loads(line))
+            lines.append((multiplier, rate, int(steps)))
+        except (ValueError, TypeError, OverflowError):
             fix = "Restore the file from a backup: without it the budget spent so far is unknown."
-            raise FdamedError(f"line {number} of the account of privacy is damaged", str(account), fix)
-        lines.append(spent)
-    return _merged(lines)
-
-
-def _whole_lines(path: Path) -> bytes:
-    """The complete lines of an account. The answer of a line that a kill or a full disk truncated was never sent."""
-    whole, newline, last = path.read_bytes().rpartition(b"\n")
-    return whole + newline + (last + b"\n" if last and _parse(last) else b"")
-
-
-def _parse(line: bytes) -> Spent | None:
-    """The entry in a line; None: it cannot be read."""
-    try:
-        multiplier, rate, steps = map(float, json.loads(line))
-        return multiplier, rate, int(steps)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _merged(lines: list[Spent]) -> list[Spent]:
-    steps_of: dict[tuple[float, float], int] = {}
-    for multiplier, rate, steps in lines:
-        steps_of[multiplier, rate] = steps_of.get((multiplier, rate), 0) + steps
-    return [(multiplier, rate, steps) for (multiplier, rate), steps in steps_of.items()]
+            raise FdamedError(f"line {number} of the account of privacy is damaged", str(account), fix) from None
+    return lines
 
 
 @step("report_privacy_cost", noised=True)

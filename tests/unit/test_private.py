@@ -303,15 +303,15 @@ from pathlib import Path
 from fdamed.federation import privacy_budget as accounts
 from tests.unit import test_private as t
 
-entered, append = [], accounts.append
+entered, write = [], accounts.write_text
 
-def enter(path, line):
-    append(path, line)
+def enter(path, text):
+    write(path, text)
     entered.append(path)
     if len(entered) == 5:  # three hospitals in round 1; north and east in round 2
         os.kill(os.getpid(), signal.SIGKILL)
 
-accounts.append = enter
+accounts.write_text = enter
 t.in_folder(Path(sys.argv[1]))
 """
 
@@ -323,22 +323,14 @@ def in_folder(folder: Path) -> tuple[torch.Tensor, object]:
     return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=log_costs)
 
 
-def test_a_line_that_a_kill_cut_off_was_never_paid_for_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
+def test_steps_under_the_same_conditions_are_one_line_of_the_account(tmp_path: Path) -> None:
     account = tmp_path / "north" / FILE
-    accounts.append(account, (1.0, 0.5, 4))
-    account.write_bytes(account.read_bytes() + b"[1.0, 0.")
-    assert lines_in({}, account) == [(1.0, 0.5, 4)]
-    accounts.append(account, (1.0, 0.5, 3))
-    assert account.read_text() == "[1.0, 0.5, 4]\n[1.0, 0.5, 3]\n"
-
-
-def test_a_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
-    """An editor may have taken the end away: what is paid twice is the safer mistake."""
-    account = tmp_path / FILE
-    account.write_text("[1.0, 0.5, 4]\n[1.0, 0.5, 7]")
-    assert lines_in({}, account) == [(1.0, 0.5, 11)]
-    accounts.append(account, (1.0, 0.5, 3))
-    assert account.read_text() == "[1.0, 0.5, 4]\n[1.0, 0.5, 7]\n[1.0, 0.5, 3]\n"
+    site = clients_of(federation(False, tmp_path))["north"]
+    for steps in (4, 3):
+        accounts.spend(site, site.noise, steps, 4)
+    assert account.read_text() == f"[1.0, {4 / 7}, 7]\n" and lines_in({}, account) == [(1.0, 4 / 7, 7)]
+    accounts.spend(site, site.noise, 2, 7)
+    assert lines_in({}, account) == [(1.0, 4 / 7, 7), (1.0, 1.0, 2)]
 
 
 @pytest.mark.parametrize(
