@@ -145,7 +145,8 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def predict(self, X: Any) -> Array:
         """The most likely classes."""
-        classes: Array = self.classes_[self._logits(X).argmax(axis=1)]
+        best = self._logits(X).argmax(axis=1)
+        classes: Array = self.classes_[best]
         return classes
 
 
