@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, write_json
+from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.evaluation.bootstrap import bootstrap
 from fdamed.evaluation.metrics import Scores, scores
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.paths import Places, needed, weights_in, write_rows
 from fdamed.pipeline.personalized_models import kept_model, own_path, shared_model
-from fdamed.pipeline.selection import StudyRun
+from fdamed.pipeline.selection import StudyRun, all_runs
 
 REPLICATES = 2000
 """Bootstrap samples behind an interval over patients: its ends are then certain to about 5 % of its width."""
@@ -26,11 +26,9 @@ REPLICATES = 2000
 
 def finished_runs(config: Config, target: str) -> Iterator[StudyRun]:
     """The federated runs of a target that have a model."""
-    for name, spec in config.expanded_runs().items():
-        for seed in config.seeds:
-            run = StudyRun(config, name, target, seed, spec)
-            if not run.classical and (run.folder / "theta.safetensors").exists():
-                yield run
+    for run in all_runs(config):
+        if run.target == target and not run.classical and (run.folder / "theta.safetensors").exists():
+            yield run
 
 
 def initial_model(config: Config, seed: int, model: FlatModel) -> FlatModel:
@@ -95,7 +93,6 @@ def _keep_predictions(run: StudyRun, client: str, y: NDArray[Any], p: NDArray[An
     known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]
     columns = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
     frame = rows[known].assign(y=y).assign(**columns)
-    with atomic(run.places.predictions(client, run.name, run.target, run.seed)) as draft:
-        frame.to_parquet(draft, index=False)
+    write_rows(run.places.predictions(client, run.name, run.target, run.seed), frame)
     patients: NDArray[Any] = frame["patient"].to_numpy()
     return patients

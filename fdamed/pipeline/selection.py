@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,12 @@ class StudyRun:
         from fdamed.pipeline.phases import phases
 
         return phases(self.config, self.spec)[-1].method
+
+
+def all_runs(config: Config) -> Iterator[StudyRun]:
+    """Every run, target and seed of the study."""
+    for (name, spec), target, seed in product(config.expanded_runs().items(), config.split.targets, config.seeds):
+        yield StudyRun(config, name, target, seed, spec)
 
 
 def is_classical(spec: Run) -> bool:

@@ -291,7 +291,7 @@ def test_runs_that_were_judged_on_other_images_are_not_compared(study: Path, cap
     path = study / "c/clients/B/predictions/gp/B/1.parquet"
     pd.read_parquet(path).iloc[1:].to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 2
-    assert "judged on other images" in capsys.readouterr().err
+    assert "scored on other images" in capsys.readouterr().err
 
 
 def test_a_target_with_few_images_of_a_class_lets_nothing_out(study: Path) -> None:

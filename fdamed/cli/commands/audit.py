@@ -10,7 +10,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from typing import Any
 
@@ -18,14 +17,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import print_json, read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.evaluation.audit import audit
 from fdamed.pipeline.paths import Places, rows_in
-from fdamed.pipeline.selection import check_known
+from fdamed.pipeline.selection import all_runs, check_known
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 2
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     path = Places.of(config).root / "audit" / f"{target}.json"
     write_json(path, content)
     if arguments.json:
-        print(json.dumps(content, indent=1, ensure_ascii=False))
+        print_json(content)
     log.info(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}")
 
 
@@ -53,19 +52,19 @@ def predictions(config: Config, target: str) -> tuple[pd.DataFrame, NDArray[Any]
     first: pd.DataFrame | None = None
     rows: list[NDArray[Any]] = []
     runs: dict[str, dict[int, int]] = {}
-    for name in config.expanded_runs():
-        for seed in config.seeds:
-            path = Places.of(config).predictions(target, name, target, seed)
-            if not path.exists():
-                continue
-            frame = rows_in(path, "evaluate")
-            first = frame if first is None else first
-            if not frame[["patient", "y"]].equals(first[["patient", "y"]]):
-                what = f"{name}, seed {seed}, was judged on other images than the runs before it"
-                fix = "Run `fdamed evaluate` again for every run of this target."
-                raise FdamedError(what, f"predictions of {target}", fix)
-            runs.setdefault(name, {})[seed] = len(rows)
-            rows.append(frame.filter(regex="^score").to_numpy(dtype=np.float64))
+    for one in all_runs(config):
+        path = one.places.predictions(target, one.name, target, one.seed)
+        if one.target != target or not path.exists():
+            continue
+        frame = rows_in(path, "evaluate")
+        first = frame if first is None else first
+        if not frame[["patient", "y"]].equals(first[["patient", "y"]]):
+            fix = "Run `fdamed evaluate` again for every run of this target."
+            raise FdamedError(
+                f"{one.key} was scored on other images than the runs before it", f"predictions of {target}", fix
+            )
+        runs.setdefault(one.name, {})[one.seed] = len(rows)
+        rows.append(frame.filter(regex="^score").to_numpy(dtype=np.float64))
     if first is None:
         raise FdamedError("no run has been scored at this target", target, "Run `fdamed evaluate` first.")
     p = np.stack(rows)

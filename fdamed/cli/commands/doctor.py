@@ -10,7 +10,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
@@ -83,7 +82,7 @@ class Report:
 def run(arguments: argparse.Namespace) -> None:
     report = examine(read_config(arguments), arguments.cluster)
     if arguments.json:
-        print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1, ensure_ascii=False))
+        print_json({"ok": report.ok, **asdict(report)})
     else:
         show(report)
     if not report.ok:
@@ -177,12 +176,10 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
         report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
     for client, frame in cohort.manifests.items():
-        classes = {"positive": 1, "negative": 0}
         report.clients[client] = {
             "images": len(frame),
             "patients": int(frame["patient"].nunique()),
             "positive": round(float(frame["y"].mean()), 3),
-            "candidates": {name: vague(int((truth[client] == y).sum()), smallest) for name, y in classes.items()},
             "splits": {s: vague(int((frame["split"] == s).sum()), smallest) for s in SPLITS},
         }
     for note in cohort.notes[1:]:

@@ -25,7 +25,7 @@ from fdamed.config.study import Config
 from fdamed.core.locks import is_locked
 from fdamed.core.progress import console
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.selection import StudyRun, analysis_files, batches
+from fdamed.pipeline.selection import StudyRun, all_runs, analysis_files, batches
 
 GROUP = "analyze", 1
 OPTIONS = {"--config": "", "--json": ""}
@@ -84,17 +84,11 @@ def files_of(config: Config) -> dict[str, bool]:
 
 
 def runs_of(config: Config) -> list[State]:
-    """Every run, target and seed of the study."""
-    specs = config.expanded_runs()
-    logs = {name: f"fit_classical.{name}" for name in specs}
+    """The state of every run, target and seed of the study."""
+    logs = {name: f"fit_classical.{name}" for name in config.expanded_runs()}
     for number, names in enumerate(batches(config)):
         logs |= {name: f"federate.{name if config.batch_runs == 1 else f'batch_{number}'}" for name in names}
-    return [
-        state_of(StudyRun(config, name, target, seed, spec), logs[name])
-        for name, spec in specs.items()
-        for target in config.split.targets
-        for seed in config.seeds
-    ]
+    return [state_of(one, logs[one.name]) for one in all_runs(config)]
 
 
 def state_of(one: StudyRun, log: str) -> State:

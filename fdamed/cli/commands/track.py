@@ -22,6 +22,7 @@ from fdamed.core.progress import track as progress
 from fdamed.core.run_record import Record, study
 from fdamed.export.writer import save_for_mlflow
 from fdamed.pipeline.finished_runs import of_study
+from fdamed.pipeline.selection import all_runs
 from fdamed.report.plots.confusion import confusion_svg
 from fdamed.report.plots.lines import run_curve
 from fdamed.tracking.models import Candidate, offered
@@ -42,8 +43,7 @@ WAIT = 300.0
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     folder = Path(config.results) / config.study
-    keys = [(r, t, s) for r in config.expanded_runs() for t in config.split.targets for s in config.seeds]
-    records, missing = study(folder / "runs", keys)
+    records, missing = study(folder / "runs", [(one.name, one.target, one.seed) for one in all_runs(config)])
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     store = Store.of(config)
