@@ -111,10 +111,8 @@ class Partition(Strict):
             raise ValueError("by: domain needs `domains`, at least two of them")
         if self.by == "domain" and not self.target:
             raise ValueError("by: domain needs a `target`, one of the domains or `each`")
-        if self.by == "classes" and self.classes_each is None:
-            raise ValueError("by: classes needs `classes_each`")
-        if self.by != "classes" and self.classes_each is not None:
-            raise ValueError("`classes_each` goes with by: classes")
+        if (self.by == "classes") != (self.classes_each is not None):
+            raise ValueError("by: classes needs `classes_each`, and no other `by` has it")
         if self.by == "label_shift" and not self.first_group:
             raise ValueError("by: label_shift needs `first_group`, the classes of the first group")
         if self.by == "label_shift" and self.test == "release":

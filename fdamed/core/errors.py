@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NO_MEMORY = ("can't allocate memory", "out of memory", "bad allocation", "Cannot allocate memory")
+"""Messages of torch's plain RuntimeError when the host is out of memory."""
+
 
 class FdamedError(Exception):
     """An error with a known remedy: what is wrong, where, and how to fix it.
@@ -40,3 +43,18 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """` (nearest: X)` for the known word that is most similar, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (nearest: {found[0]})" if found else ""
+
+
+def memory_error(error: Exception, doing: str, where: str, batches: str) -> FdamedError | None:
+    """The error that names the batch sizes, such as `train.source.batch 32`; None: `error` is another one."""
+    import torch
+
+    plain = isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    if not plain and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return None
+    return FdamedError(
+        f"out of memory in {doing} ({batches})",
+        where,
+        "Give the job more memory, run fewer jobs at a time, or choose a smaller batch, which changes the results. "
+        "The last checkpoint is kept.",
+    )

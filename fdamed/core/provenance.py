@@ -16,7 +16,6 @@ NO_RESULT = (
     "fdamed.core.disclosure",
     "fdamed.core.errors",
     "fdamed.core.files",
-    "fdamed.core.out_of_memory",
     "fdamed.core.progress",
     "fdamed.core.signals",
     "fdamed.config.cross_checks",

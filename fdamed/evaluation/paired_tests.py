@@ -26,6 +26,21 @@ LARGE = 1e12
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A score, or the difference of two, as a mean over seeds, with its error."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+    """Of the value being zero."""
+    patients: float
+    """Standard error from the choice of patients, given the trained models."""
+    seeds_error: float | None
+    """Standard error from the choice of seeds; None with one seed."""
+
+
+@dataclass(frozen=True)
 class Scored:
     """A score of R models on the same patients, `value` (R,), and the covariance of its errors, (R, R)."""
 
@@ -42,21 +57,6 @@ class Influence:
 
     def rows(self, chosen: Sequence[int]) -> Influence:
         return Influence(self.value[list(chosen)], self.of[list(chosen)])
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A score, or the difference of two, as a mean over seeds, with its error."""
-
-    value: float
-    low: float
-    high: float
-    p: float
-    """Of the value being zero."""
-    patients: float
-    """Standard error from the choice of patients, given the trained models."""
-    seeds_error: float | None
-    """Standard error from the choice of seeds; None with one seed."""
 
 
 def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:

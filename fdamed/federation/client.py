@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from fdamed.config.privacy import DEFAULT_MINIMUM, Minimum, local_steps
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
-from fdamed.core.errors import FdamedError
-from fdamed.core.out_of_memory import memory_error
+from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.messages import WireError, decode, encode, kinds, pack, unpack
 from fdamed.models.flat import FlatModel

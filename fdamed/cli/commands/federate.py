@@ -18,10 +18,9 @@ from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import MAIN, WARMUP
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
 from fdamed.core.locks import locked
-from fdamed.core.out_of_memory import memory_error
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
 from fdamed.models.backbone import feature_size
