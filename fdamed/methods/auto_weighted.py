@@ -69,10 +69,6 @@ class Compared:
     p2: Statistic
     delta: Statistic
 
-    @property
-    def estimated(self) -> bool:
-        return self.steps > 1
-
 
 @step("auto_weighting.compute_update", noised=True)
 def move_paced(client: Client, ask: Paced) -> Moved:
@@ -112,23 +108,10 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
         e = estimates(dots, squares, mean2, ask.length * client.recipe.lr)
     recipe, n = client.recipe, len(client.data)
     reach = recipe.lr * recipe.epochs * n / recipe.batch
-    return Compared(
-        g=g,
-        n=n,
-        reach=reach,
-        loss=outcome.loss,
-        steps=len(dots),
-        sigma2=e.sigma2,
-        mean2=e.mean2,
-        d2=e.d2,
-        p2=e.p2,
-        delta=e.delta,
-    )
+    return Compared(g=g, n=n, reach=reach, loss=outcome.loss, steps=len(dots), **vars(e))
 
 
 def _paced(client: Client, pace: float) -> Client:
-    if pace == 1.0:
-        return client
     return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
 
 
@@ -171,7 +154,7 @@ def compare(server: Server, state: Model, pace: float) -> Comparison:
 
 def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated: float) -> Tensor:
     """beta (N,): `found` from the estimates, or where a single step leaves the variance unknown `unestimated`."""
-    if c.target.estimated:
+    if c.target.steps > 1:
         beta, of_bias = found, getattr(c.target, bias).tolist()
         server.log({"sigma2": c.target.sigma2} | {f"{bias}/{k}": v for k, v in zip(c.names, of_bias, strict=True)})
     else:

@@ -3,7 +3,7 @@
 Source k minimizes F_k(theta) + mu/2 |theta - theta_t|^2 over the trainable parameters: mu (theta - theta_t) is added to
 every gradient. The server averages as FedAvg does; with mu = 0 and no stragglers this is FedAvg bit for bit.
 
-On the wire: FedAvg's, and two numbers to each source (mu and the share of stragglers).
+Messages: FedAvg's, and two numbers to each source (mu and the share of stragglers).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Near:
 
 @step("fedprox.train", draws=train_locally, noised=True)
 def train_near(client: Client, ask: Near) -> Trained:
-    """Train for the hospital's epochs, or as a straggler for fewer, not far from theta_t."""
+    """Train for the client's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps
         check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
     recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
@@ -55,7 +55,7 @@ def proximal(model: FlatModel, x: Tensor, mu: float) -> Correct:
 
 
 def epochs(client: Client, stragglers: float) -> int:
-    """All of the hospital's epochs E, or with this chance a number drawn from 1..E."""
+    """All of the client's epochs E, or with this chance a number drawn from 1..E."""
     rng = client.rng.child("epochs").numpy
     return int(rng.integers(1, client.recipe.epochs + 1)) if rng.random() < stragglers else client.recipe.epochs
 

@@ -1,6 +1,6 @@
 """FedAvg_Finetune, online: Algorithm 1 of the healthcare paper (Weakly-Supervised Federated Domain Adaptation).
 
-On the wire, each round: the sources get h_T and send their models; the target gets their average and sends h_T.
+Messages of a round: the sources get h_T and send their models; the target gets their average and sends h_T.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finetune_Offline (FedGP paper, section 5): FedAvg to the end, then the target fine-tunes the result alone.
 
 The second phase has as many epochs as the first has rounds, with one optimizer from its beginning to its end.
-On the wire: FedAvg's messages; then the target trains by itself (its model is shown each round to be judged).
+Messages: FedAvg's messages; then the target trains by itself (its model is shown each round to be judged).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Oracle: the target trains on all of its labels, which no real target has. The upper bound of the papers' tables.
 
-On the wire: the target's model, to and fro.
+Messages: the target's model, there and back.
 """
 
 from __future__ import annotations
