@@ -27,7 +27,7 @@ class Stop:
         self.asked = False
         self._at_once = True
 
-    def heard(self, signal_number: int, frame: FrameType | None) -> None:
+    def handle(self, signal_number: int, frame: FrameType | None) -> None:
         self.asked = True
         if self._at_once:
             raise Stopped
@@ -44,7 +44,7 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGTERM, self.heard)
+        before = signal.signal(signal.SIGTERM, self.handle)
         try:
             yield
         finally:

@@ -89,7 +89,7 @@ def test_afterwards_sigterm_means_what_it_meant_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     own = Stop()
     with own.listening():
-        assert signal.getsignal(signal.SIGTERM) == own.heard
+        assert signal.getsignal(signal.SIGTERM) == own.handle
         own.at_once(False)
         os.kill(os.getpid(), signal.SIGTERM)
         assert own.asked
