@@ -97,7 +97,7 @@ def test_the_forms_of_the_model_agree_and_the_folder_says_how_well(models) -> No
     for run, folder in models.items():
         about = json.loads((folder / "model.json").read_text())
         parity = about["parity"]
-        assert parity["max_difference"]["safetensors"] == 0.0 and parity["max_difference"]["ONNX"] < 1e-4
+        assert parity["max_difference"]["safetensors"] < 1e-6 and parity["max_difference"]["ONNX"] < 1e-4
         assert parity["images"] > 5
         assert (about["predictor"] is None) == (run == "fedavg")
         assert about["output"]["classes"] == ["no Edema", "Edema"] and about["output"]["threshold"] == 0.5
