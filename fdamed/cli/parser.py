@@ -17,16 +17,14 @@ from typing import Any, NoReturn
 from fdamed import __version__
 from fdamed.cli.options import add_options
 
-GROUPS = ("prepare", "run", "analyze", "use the model", "reproduce published studies", "maintain")
+GROUPS = ("prepare", "run", "analyze", "use the model", "maintain")
 """Headings of the help, in the order of the work."""
 RENAMED = {
     "guard": "leakage",
     "divide": "partition",
     "align": "fit-classical",
-    "classical": "classical-benchmark",
     "probe": "attributes",
     "params": "parameters",
-    "figure2": "fedgp-figure2",
 }
 """Old command -> new one."""
 VERBOSITY = {

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks import fedgp_figure2
 from fdamed.cli.main import main
 from fdamed.theory.advice import score
 
@@ -115,8 +116,8 @@ def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:
     assert "no client 'nobody'" in capfd.readouterr().err
 
 
-def test_figure_2_small_writes_theory_beside_training(tmp_path: Path, capfd) -> None:
-    assert main(["fedgp-figure2", "--out", str(tmp_path), "--small"]) == 0
+def test_figure_2_small_writes_theory_beside_training(tmp_path: Path) -> None:
+    fedgp_figure2.main(["--out", str(tmp_path), "--small"])
     content = json.loads((tmp_path / "figure2.json").read_text())
     assert content["summary"]["cells"] == 9 and len(content["cells"]) == 9
     same = [c for c in content["cells"] if c["shift"] == 0.0]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.office_caltech import Candidate, View, fitted, tried
 from fdamed.classical import TCA, DaNN
 from fdamed.classical.dann import discrepancy, held_out
 from fdamed.classical.inputs import BadInput
-from fdamed.classical.office import Candidate, View, fitted, tried
 from fdamed.classical.selection import reverse_accuracy, squared_distances
 from fdamed.core.rng import stream
 

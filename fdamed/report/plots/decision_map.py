@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fdamed.report.plots.figure import apart, color, element, figure, logarithmic, rule, standalone, text
-from fdamed.report.plots.heat import Cell, Panel, heat
+from fdamed.report.plots.figure import apart, color, element, figure, logarithmic, rule, text
 
 RULES = {"source_only": 4, "fedda": 5, "fedgp": 2, "target_only": 3}
 """Rule -> its color, the same on every map."""
 TITLE = {"source_only": "source only", "fedda": "FedDA", "fedgp": "FedGP", "target_only": "target only"}
-SHORT = {"source_only": "source", "fedda": "DA", "fedgp": "GP", "target_only": "target"}
 SIDE, FINE = 360.0, 180
 """Side of a map, and into how many columns and rows its regions are cut."""
 LEFT, TOP = 62.0, 56.0
@@ -106,13 +104,3 @@ def _spots(spots: Sequence[Spot], across: Callable[[float], float], up: Callable
         ]
         out.append(element("g", "", *parts, title=f"{spot.name}: d = {value:.3g} ({least:.3g} to {most:.3g})"))
     return out
-
-
-def panels(maps: Mapping[str, Sequence[Sequence[str]]], columns: Sequence[str], rows: Sequence[str], title: str) -> str:
-    """Maps of winning rules side by side, [row][column], the first row at the bottom; a file of its own."""
-    made = [
-        Panel(name, [[Cell(RULES[r], 0.5, TITLE[r], [SHORT[r]]) for r in line] for line in reversed(winners)], columns)
-        for name, winners in maps.items()
-    ]
-    words = "Rows: source-target distance (d); columns: target variance (σ)."
-    return standalone(heat(made, list(reversed(rows)), title, (52, 34), words, " by ".join(reversed(AXES))))

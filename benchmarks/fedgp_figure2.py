@@ -4,23 +4,28 @@ D_1 ... D_9 share x (5,000 points in R^50 from a mixture of 10 Gaussians); y in 
 whose centers and widths drift away from those of D_1, the target. The target has 9 labeled subsets of falling size.
 One hidden layer of sigmoids, full-batch gradient descent with momentum.
 The paper gives the counts; what it leaves open (ranges, step size, steps) is in `Setting`.
+`python -m benchmarks.fedgp_figure2 --small --out figure2/` writes figure2.json and figure2.svg.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from fdamed.core.files import write_json, write_text
 from fdamed.core.rng import stream
+from fdamed.report.plots.decision_map import AXES, RULES, TITLE
+from fdamed.report.plots.figure import standalone
+from fdamed.report.plots.heat import Cell as HeatCell
+from fdamed.report.plots.heat import Panel, heat
 from fdamed.theory.bounds import PAPER, SIMPLE, fedda_error, fedgp_error, four_errors, winner
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,6 @@ def study(s: Setting) -> list[Cell]:
             losses = {name: float(loss(model, x[rest], y_t[rest], s)) for name, model in models.items()}
             drawn = (1.0 - n / s.points) / n * s.points / (s.points - 1)  # without replacement
             cells.append(_cell(s, shift, n, g_t, g_s, whole * drawn, projected * drawn, losses))
-        log.info("shift %g is done", shift)
     return cells
 
 
@@ -211,3 +215,50 @@ def summary(cells: list[Cell]) -> dict[str, object]:
         }
     out["always"] = {rule: 100.0 * actual.count(rule) / len(cells) for rule in SIMPLE}
     return out
+
+
+PANELS = {
+    "theory, measured at the first weights": "errors",
+    "theory, τ² = 0.5, δ = 1, m = 10": "errors_paper",
+    "training: smallest test loss": "losses",
+}
+"""Title -> field of a cell whose smallest value wins."""
+SHORT = {"source_only": "source", "fedda": "DA", "fedgp": "GP", "target_only": "target"}
+
+
+def plot(s: Setting, cells: list[Cell]) -> str:
+    """Maps of winning rules side by side: rows by distance, columns by variance."""
+    by = {(c.shift, c.size): c for c in cells}
+    rows = [f"{by[shift, s.sizes[0]].d2 ** 0.5:.1f}" for shift in reversed(s.shifts)]
+    columns = [f"{by[s.shifts[0], size].sigma2 ** 0.5:.1f}" for size in s.sizes]
+    made = []
+    for name, errors in PANELS.items():
+        won = [[winner(getattr(by[shift, size], errors)) for size in s.sizes] for shift in reversed(s.shifts)]
+        made.append(
+            Panel(name, [[HeatCell(RULES[r], 0.5, TITLE[r], [SHORT[r]]) for r in line] for line in won], columns)
+        )
+    words = "Rows: source-target distance (d); columns: target variance (σ)."
+    title = "Which rule wins, by theory and by training"
+    return standalone(heat(made, rows, title, (52, 34), words, " by ".join(reversed(AXES))))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where figure2.json and figure2.svg go")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--small", action="store_true", help="3 x 3 pairs of small data sets: seconds, a first look")
+    parser.add_argument("--whole", action="store_true", help="project the whole model at once, not tensor by tensor")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)  # the matrices are small
+    setting = replace(SMALL if arguments.small else Setting(), seed=arguments.seed, per_layer=not arguments.whole)
+    cells = study(setting)
+    found = summary(cells)
+    write_text(arguments.out / "figure2.svg", plot(setting, cells))
+    content = {"setting": asdict(setting), "summary": found, "cells": [asdict(c) for c in cells]}
+    write_json(arguments.out / "figure2.json", content)
+    for kind in ("measured", "paper"):
+        print(f"{kind}: {found[kind]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,7 @@
-"""All pairs of a set of feature files and every classical method (`fdamed classical-benchmark FOLDER`).
+"""TCA, CORAL, JDA and others on all pairs of a set: `python -m benchmarks.office_caltech FOLDER`.
+
+FOLDER has the features of Office-31 or Office-Caltech10, one .mat file per domain: amazon*, dslr*, webcam*, and for
+the latter caltech*.
 
 Three accuracies for each pair and method: `default` (fixed settings), `chosen` (reverse validation, no target labels)
 and `oracle` (the best of the grid on the target's own labels: not an estimate of anything, shown because paper 002
@@ -7,9 +10,10 @@ reports the best of its search in that way). Published figures are shown next to
 
 from __future__ import annotations
 
+import argparse
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,14 +24,16 @@ import pandas as pd
 from sklearn.base import clone
 from sklearn.preprocessing import normalize as unit_rows
 
+from benchmarks.feature_files import FeatureSet, read
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
-from fdamed.classical.feature_files import FeatureSet
 from fdamed.classical.gfk import GFK
 from fdamed.classical.inputs import Array, Shrunk
 from fdamed.classical.jda import JDA
 from fdamed.classical.selection import CLASSIFIERS, Unaligned, reverse_accuracy, squared_distances
 from fdamed.classical.tca import RFTCA, RTCA, TCA
+from fdamed.core.files import atomic
+from fdamed.core.progress import track
 
 COLUMNS = ("default", "chosen", "oracle", "published")
 SIZES = (100, 30)
@@ -139,7 +145,7 @@ def tried(fits: Iterable[Fitted], y: Array, source: Array, judge: str = "1nn") -
 @cache
 def published(name: str) -> dict[str, Any]:
     """{source, classifier, errata, accuracy: {method: {pair: %}}} of a set of features; empty where there is none."""
-    text = (Path(__file__).parent / "published.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "office_published.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text).get(name, {})
     return found
 
@@ -190,3 +196,33 @@ def markdown(frame: pd.DataFrame, column: str) -> str:
         for name, row in zip(table.index, table.to_numpy(), strict=True)
     ]
     return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, metavar="TABLE.csv", help="every figure with the setting that gave it")
+    parser.add_argument("--methods", nargs="+", choices=tuple(methods()), metavar="METHOD", help="only these")
+    parser.add_argument("--pairs", nargs="+", metavar="S->T", help="only these, such as 'C->A'")
+    parser.add_argument("--classifier", choices=("1nn", "svm", "linear", "logistic", "mlp"), default="1nn")
+    arguments = parser.parse_args(argv)
+    given = read(arguments.folder)
+    names, pairs = arguments.methods or tuple(methods()), arguments.pairs or given.pairs
+    if stray := set(pairs) - set(given.pairs):
+        parser.error(f"no pair {min(stray)!r}; choose among: {', '.join(given.pairs)}")
+    work = rows(given, names, pairs, arguments.classifier)
+    frame = pd.DataFrame(track(work, f"pairs of {given.name}", total=len(names) * len(pairs)))
+    if arguments.out:
+        with atomic(arguments.out) as draft:
+            frame.to_csv(draft, index=False)
+    source = published(given.name)
+    about = {"oracle": "the best on the target's own labels: not attainable", "published": source.get("source")}
+    for column in COLUMNS:
+        if frame[column].notna().any():
+            print(f"\n{column} ({about.get(column, arguments.classifier)})\n{markdown(frame, column)}")
+    for line in source.get("errata", ()):
+        print(f"erratum: {line}")
+
+
+if __name__ == "__main__":
+    main()
