@@ -26,6 +26,17 @@ LARGE = 1e12
 
 
 @dataclass(frozen=True)
+class Influence:
+    """A score of R models, `value` (R,), and how far each of K patients moves it, `of` (R, K); 0: not among them."""
+
+    value: Floats
+    of: Floats
+
+    def rows(self, chosen: Sequence[int]) -> Influence:
+        return Influence(self.value[list(chosen)], self.of[list(chosen)])
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A score, or the difference of two, as a mean over seeds, with its error."""
 
@@ -46,17 +57,6 @@ class Scored:
 
     value: Floats
     covariance: Floats
-
-
-@dataclass(frozen=True)
-class Influence:
-    """A score of R models, `value` (R,), and how far each of K patients moves it, `of` (R, K); 0: not among them."""
-
-    value: Floats
-    of: Floats
-
-    def rows(self, chosen: Sequence[int]) -> Influence:
-        return Influence(self.value[list(chosen)], self.of[list(chosen)])
 
 
 def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
