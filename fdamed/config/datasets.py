@@ -61,23 +61,6 @@ class DataSet(Strict):
         raise NotImplementedError
 
 
-class Shift(Strict):
-    """How a phantom domain differs from the reference scanner, for which every value is 0."""
-
-    gamma: float = 0.0
-    exposure: float = 0.0
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    blur: Annotated[float, Field(ge=0)] = 0.0
-    position: Annotated[float, Field(ge=0)] = 0.0
-    prevalence: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    sex: Annotated[float, Field(ge=-1, le=1)] = 0.0
-    """Correlation of the finding with male sex."""
-    age: Annotated[float, Field(ge=-1, le=1)] = 0.0
-    """Correlation of the finding with old age."""
-    weight: Annotated[float, Field(gt=0)] = 1.0
-    """Relative number of patients."""
-
-
 class Phantom(Strict):
     """Synthetic chest radiographs, written in the layout of `data` before ingest."""
 
@@ -86,8 +69,6 @@ class Phantom(Strict):
     seed: int = 0
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
     """0: findings are obvious; 1: findings are barely visible."""
-    domains: dict[str, Shift] = Field(default={})
-    """Shift of each condition (chexpert), race (mimic) or state (midrc); empty: the built-in ones."""
 
 
 class Moved(Strict):

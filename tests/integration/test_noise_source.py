@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fdamed.config.datasets import Phantom, Shift
+from fdamed.config.datasets import Phantom
 from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.data.phantom import LAYOUTS, findings
-from fdamed.data.phantom.population import draw_cohort
+from fdamed.data.phantom.population import Shift, draw_cohort
 from fdamed.data.phantom.render import render
 from fdamed.federation.client import Client
 from fdamed.federation.server import Server
@@ -51,8 +51,8 @@ def one_finding(rng, domain, positive) -> NDArray[np.bool_]:
 
 def phantoms(seed: int) -> dict[str, Labeled]:
     """Frontal images of each hospital, half of them positive."""
-    asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, domains=SHIFTS)
-    cohort = draw_cohort(asked, replace(LAYOUTS["mimic"], shows=one_finding))
+    asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0)
+    cohort = draw_cohort(asked, replace(LAYOUTS["mimic"], shows=one_finding, domains=SHIFTS))
     out = {}
     positive = cohort.images["positive"].to_numpy()
     for name in cohort.shifts:

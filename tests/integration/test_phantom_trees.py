@@ -17,10 +17,10 @@ from pydicom.pixels import apply_voi_lut
 from fdamed.cli.main import main
 from fdamed.config.datasets import Phantom
 from fdamed.core.errors import FdamedError
-from fdamed.data.phantom import LAYOUTS, cohort_of, write
+from fdamed.data.phantom import LAYOUTS, write
 from fdamed.data.phantom import folder as tree
 from fdamed.data.phantom.layouts import chexpert as chexpert_layout
-from fdamed.data.phantom.population import Cohort
+from fdamed.data.phantom.population import Cohort, draw_cohort
 
 SETTINGS = Phantom(patients=60, size=48)
 HEADER = (
@@ -93,7 +93,7 @@ def test_chexpert_patients_have_several_studies_and_some_fit_several_conditions(
 
 
 def test_labels_say_what_the_image_shows() -> None:
-    cohort = cohort_of(SETTINGS, "chexpert")
+    cohort = draw_cohort(SETTINGS, chexpert_layout.LAYOUT)
     paths, valid = chexpert_layout.paths_of(cohort)
     table = chexpert_layout.table_of(cohort, paths, valid)
     for condition in CONDITIONS:

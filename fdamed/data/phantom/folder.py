@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from fdamed.config.datasets import Phantom
@@ -26,7 +27,7 @@ It serves to try programs, not to learn anything about people or diseases.
 
 def write_folder(phantom: Phantom, layout: Layout, root: Path) -> Path:
     """Write into a folder beside `root`, then move it there; keep what is already right."""
-    shifts = {name: shift.model_dump() for name, shift in layout.domains_of(phantom).items()}
+    shifts = {name: asdict(shift) for name, shift in layout.domains.items()}
     settings = phantom.model_dump(mode="json") | {"domains": shifts}
     mark = digest({"version": VERSION, "layout": layout.name, "settings": settings})
     _check_ours(root)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.config.datasets import Phantom, Shift
-from fdamed.core.errors import FdamedError
+from fdamed.config.datasets import Phantom
 from fdamed.core.rng import stream
 from fdamed.data.phantom.anatomy import Chest, draw_chests
 from fdamed.data.phantom.primitives import Flags, Numbers, Reals, Words
@@ -22,8 +20,26 @@ Shows = Callable[[np.random.Generator, Words, Flags], Flags]
 
 
 @dataclass(frozen=True)
+class Shift:
+    """How a domain differs from the reference scanner, for which every value is 0."""
+
+    gamma: float = 0.0
+    exposure: float = 0.0
+    noise: float = 0.0
+    blur: float = 0.0
+    position: float = 0.0
+    prevalence: float = 0.5
+    sex: float = 0.0
+    """Correlation of the finding with male sex."""
+    age: float = 0.0
+    """Correlation of the finding with old age."""
+    weight: float = 1.0
+    """Relative number of patients."""
+
+
+@dataclass(frozen=True)
 class Layout:
-    """The phantom of one data set: its built-in domains, the findings of its studies, and its files."""
+    """The phantom of one data set: its domains, the findings of its studies, and its files."""
 
     name: str
     title: str
@@ -32,17 +48,6 @@ class Layout:
     write: Callable[[Cohort, Path], None]
     change: float = 0.12
     """Probability that a later study's label differs from the first."""
-
-    def domains_of(self, phantom: Phantom) -> Mapping[str, Shift]:
-        """The domains of the configuration, or the built-in ones."""
-        unknown = [name for name in phantom.domains if name not in self.domains]
-        if unknown:
-            raise FdamedError(
-                f"phantom.domains names {', '.join(unknown)}, which the {self.name} layout does not have",
-                "configuration",
-                f"Use some of: {', '.join(self.domains)}.",
-            )
-        return phantom.domains or self.domains
 
 
 @dataclass(frozen=True)
@@ -69,18 +74,13 @@ class Cohort:
     def patients(self) -> int:
         return int(self.images["patient"].iloc[-1]) + 1
 
-    def records(self, rows: Numbers | slice) -> Iterator[Any]:
-        """Each image with its row number as `Index`."""
-        yield from self.images.iloc[rows].itertuples()
-
     def chest_of(self, row: int) -> Chest:
         return Chest(**{name: values[row] for name, values in self.chest.items()})
 
 
 def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
     """Draw a whole cohort. Every group of numbers has its own stream, so that one knob does not change the others."""
-    domains = layout.domains_of(phantom)
-    names, shifts = np.array(list(domains), dtype=object), tuple(domains.values())
+    names, shifts = np.array(list(layout.domains), dtype=object), tuple(layout.domains.values())
     people, seed = phantom.patients, stream(phantom.seed, layout.name).key
 
     def group(name: str) -> np.random.Generator:
@@ -123,7 +123,7 @@ def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
         "marker": rng.choice(3, len(image), p=(0.25, 0.45, 0.30)),
     }
     chest = draw_chests(group("anatomy"), seed, who, male, age, supine[image], shows[image], position)
-    return Cohort(seed, phantom.size, domains, pd.DataFrame(images), shows[image], chest)
+    return Cohort(seed, phantom.size, layout.domains, pd.DataFrame(images), shows[image], chest)
 
 
 def repeated(count: Numbers) -> tuple[Numbers, Numbers]:

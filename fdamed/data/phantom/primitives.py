@@ -29,22 +29,13 @@ TREE_SIZE = 320
 
 def step(distance: Field, width: Length) -> Field:
     """0 to 1 over `width` around distance 0, smooth; without exp, which would cost more than all the rest."""
-    t: Field = distance / width
-    t += 0.5
-    np.clip(t, 0, 1, out=t)
-    square = t * t
-    t *= -2
-    t += 3
-    t *= square
-    return t
+    t = np.clip(distance / width + 0.5, 0, 1)
+    return t * t * (3 - 2 * t)
 
 
 def path_length(q: Field) -> Field:
-    """Relative path through an ellipsoid whose border is q = 1: a sharp rim and a flat middle. Overwrites q."""
-    np.subtract(1, q, out=q)
-    np.maximum(q, 0, out=q)
-    np.sqrt(q, out=q)
-    return q
+    """Relative path through an ellipsoid whose border is q = 1: a sharp rim and a flat middle."""
+    return np.sqrt(np.maximum(1 - q, 0))
 
 
 def ellipsoid(x: Field, y: Field, center: tuple[Length, Length], radii: tuple[Length, Length]) -> Field:
@@ -68,12 +59,8 @@ def bump(x: Field, y: Field, center: tuple[float, float], radii: tuple[float, fl
     """A soft hill of height 1 that ends at about twice its radii."""
     horizontal = (x - center[0]) * (1 / radii[0])
     vertical = (y - center[1]) * (1 / radii[1])
-    r: Field = horizontal * horizontal + vertical * vertical
-    r *= -0.25
-    r += 1
-    np.maximum(r, 0, out=r)
-    r *= r * r
-    return r
+    r = np.maximum(1 - 0.25 * (horizontal * horizontal + vertical * vertical), 0)
+    return r * (r * r)
 
 
 def mottle(rng: np.random.Generator, size: int, grain: int) -> Field:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ FINE = 176
 def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixels]]:
     """Row number and 12-bit pixels of each image: anatomy, findings, scanner. Each depends on its own row alone."""
     work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
-    for image in cohort.records(rows):
+    for image in cohort.images.iloc[rows].itertuples():
         row = image.Index
         project = lateral if image.lateral else frontal
         scene = project(cohort.chest_of(row), work)
@@ -49,16 +50,7 @@ def _crop(pixels: Pixels, crop: int) -> Pixels:
     return pixels[:, cut // 2 : size - (cut - cut // 2)] if crop == 2 else pixels
 
 
-_job: list[tuple[Cohort, Save]] = []
-"""What this process draws: sent once, not with every chunk."""
-
-
-def _begin(cohort: Cohort, save: Save) -> None:
-    _job[:] = [(cohort, save)]
-
-
-def _work(rows: NDArray[np.int64]) -> None:
-    cohort, save = _job[0]
+def _draw(cohort: Cohort, save: Save, rows: NDArray[np.int64]) -> None:
     for row, pixels in render(cohort, rows):
         save(row, pixels)
 
@@ -67,9 +59,6 @@ def save_all(cohort: Cohort, save: Save) -> None:
     """Draw and save every image, in several processes where it pays."""
     chunks = np.array_split(np.arange(len(cohort)), -(-len(cohort) // CHUNK))
     workers = min(len(os.sched_getaffinity(0)), len(chunks))
-    if workers == 1:
-        _begin(cohort, save)
-        list(track(map(_work, chunks), "phantom", total=len(chunks)))
-        return
-    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(cohort, save)) as pool:
-        list(track(pool.map(_work, chunks), "phantom", total=len(chunks)))
+    with ProcessPoolExecutor(workers) as pool:  # starts no process before the first task
+        drawn = (pool.map if workers > 1 else map)(partial(_draw, cohort, save), chunks)
+        list(track(drawn, "phantom", total=len(chunks)))

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from functools import cache
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from scipy.special import ndtri
 
-from fdamed.config.datasets import Shift
+from fdamed.data.phantom.population import Shift
 from fdamed.data.phantom.primitives import Field, mottle
 
 FULL = 4095
 """Pixel values are 12 bit, as a detector gives them."""
-
-
-@cache
-def _quantiles() -> Field:
-    normal = NormalDist()
-    return np.array([normal.inv_cdf((i + 0.5) / 256) for i in range(256)], dtype=np.float32)
+QUANTILES: Field = ndtri((np.arange(256) + 0.5) / 256).astype(np.float32)
+"""Of the normal distribution."""
 
 
 def grain(rng: np.random.Generator, size: int) -> Field:
     """White noise (size, size) from one random byte a pixel: ten times faster than a normal generator."""
     codes = np.frombuffer(rng.bytes(size * size), dtype=np.uint8)
-    noise: Field = _quantiles()[codes].reshape(size, size)
-    return noise
+    return QUANTILES[codes].reshape(size, size)
 
 
 @cache
@@ -57,14 +52,9 @@ def expose(
     out = np.array(image.resize((size, size), Image.Resampling.BICUBIC) if image.size != (size, size) else image)
     # Fewer quanta arrive behind dense tissue.
     sigma = np.float32((0.012 + 0.03 * shift.noise) * min(1.0, (size / 320) ** 0.5 + 0.25))
-    noise = grain(rng, size)
-    noise *= sigma
-    noise *= 0.6 + out
-    out += noise
+    out += grain(rng, size) * sigma * (0.6 + out)
     out += np.float32(0.1 + gain + 0.18 * shift.exposure)
-    out *= np.float32(FULL / 2)
-    np.clip(out, 0, FULL, out=out)
-    pixels = _curve(shift.gamma)[out.astype(np.uint16)]
+    pixels = _curve(shift.gamma)[np.clip(out * np.float32(FULL / 2), 0, FULL).astype(np.uint16)]
     if marker:
         _stamp(pixels, marker, rng)
     return pixels

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from fdamed.config.datasets import Shift
 from fdamed.core.rng import stream
 from fdamed.data.datasets.chexpert import COLUMNS
 from fdamed.data.datasets.chexpert import CONDITIONS as LABELS
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.population import Cohort, Layout, words
+from fdamed.data.phantom.population import Cohort, Layout, Shift, words
 from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
@@ -78,7 +77,7 @@ def paths_of(cohort: Cohort) -> tuple[Words, Flags]:
     paths = [
         f"{RELEASE}/{'valid' if held_out[image.patient] else 'train'}/patient{number[image.patient]:05d}"
         f"/study{image.study}/view{image.view}_{'lateral' if image.lateral else 'frontal'}.jpg"
-        for image in cohort.records(slice(None))
+        for image in cohort.images.itertuples()
     ]
     return np.array(paths, dtype=object), held_out[cohort.images["patient"]]
 

@@ -10,22 +10,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fdamed.config.datasets import Shift
 from fdamed.core.rng import stream
 from fdamed.data.datasets.midrc import STATES
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.layouts import dicom_file
+from fdamed.data.phantom.layouts import columns, dicom_file
 from fdamed.data.phantom.layouts.dicom_file import uids
-from fdamed.data.phantom.population import Cohort, Layout, words
+from fdamed.data.phantom.population import Cohort, Layout, Shift, words
 from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
 DOMAINS = {
-    "IL": Shift(gamma=-0.8, exposure=0.9, noise=0.8, blur=0.5, position=0.8, prevalence=0.62, weight=16203, age=-0.1),
-    "NC": Shift(gamma=0.9, exposure=-0.6, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717, sex=0.3),
-    "CA": Shift(gamma=-0.3, exposure=0.3, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560, age=0.3),
-    "IN": Shift(gamma=0.5, exposure=0.2, noise=0.3, blur=1.0, position=0.3, prevalence=0.62, weight=557, sex=0.2),
-    "TX": Shift(gamma=0.2, exposure=-0.6, noise=0.6, blur=0.6, position=0.3, prevalence=0.16, weight=501, age=0.2),
+    "IL": Shift(gamma=-0.8, exposure=0.9, noise=0.8, blur=0.5, position=0.8, prevalence=0.62, weight=16203.0, age=-0.1),
+    "NC": Shift(gamma=0.9, exposure=-0.6, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717.0, sex=0.3),
+    "CA": Shift(gamma=-0.3, exposure=0.3, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560.0, age=0.3),
+    "IN": Shift(gamma=0.5, exposure=0.2, noise=0.3, blur=1.0, position=0.3, prevalence=0.62, weight=557.0, sex=0.2),
+    "TX": Shift(gamma=0.2, exposure=-0.6, noise=0.6, blur=0.6, position=0.3, prevalence=0.16, weight=501.0, age=0.2),
 }
 """A domain is a state; the shift is large, weights and positive rates are those of the published cohort."""
 SHORTCUT = {"NC": 0.6, "CA": 0.5, "IN": 0.6, "TX": 0.5}
@@ -123,23 +122,18 @@ def _cases(cohort: Cohort) -> pd.DataFrame:
     suppressed = rng.random(len(rows)) < 0.01  # as for places with few inhabitants
     old = rows["age"].to_numpy() > 89
     return pd.DataFrame(
-        {
-            "type": "case",
+        columns("case")
+        | {
             "project_id": [PROJECTS[s] for s in states],
             "submitter_id": ids,
-            "datasets.submitter_id": "phantom",
             "age_at_index": np.where(old, "", rows["age"].astype(str)),
             "age_at_index_gt89": np.where(old, "Yes", "No"),
             "case_ids": [str([i]) for i in ids],
-            "country_of_residence": "United States of America",
             "covid19_positive": np.where(rows["positive"], "Yes", "No"),
             "ethnicity": np.where(rng.random(len(rows)) < 0.15, "Hispanic or Latino", "Not Hispanic or Latino"),
-            "icu_indicator": "Not Reported",
-            "index_event": "COVID-19 Test",
             "race": race,
             "sex": np.where(rows["male"], "Male", "Female"),
             "site_id": [f"{s}-1" for s in states],
-            "ventilator_indicator": "Not Reported",
             "zip": np.where(suppressed, "000", zips),
         }
     )
@@ -155,26 +149,19 @@ def _studies(cohort: Cohort, modality: Words) -> pd.DataFrame:
     old = rows["age"].to_numpy() > 89
     tests = [str([d]) for d in days.tolist()]
     return pd.DataFrame(
-        {
-            "type": "imaging_study",
+        columns("imaging_study")
+        | {
             "submitter_id": studies,
             "cases.submitter_id": ids,
             "age_at_imaging": np.where(old, "", rows["age"].astype(str)),
             "age_at_imaging_gt89": np.where(old, "Yes", "No"),
-            "body_part_examined": "['CHEST']",
             "case_ids": [str([i]) for i in ids],
             "days_from_study_to_neg_covid_test": np.where(rows["positive"], "", tests),
             "days_from_study_to_pos_covid_test": np.where(rows["positive"], tests, ""),
             "days_to_study": rng.integers(0, 30, len(rows)) + 40 * rows["study"].to_numpy(),
-            "loinc_code": "36643-5",
-            "loinc_long_common_name": "XR Chest 2 Views",
-            "loinc_method": "XR",
-            "loinc_system": "Chest",
             "study_description": np.where(rows["supine"], "XR CHEST PORTABLE", "XR CHEST 2 VIEWS"),
             "study_modality": [f"['{kind}']" for kind in modality[rows.index]],
             "study_uid": studies,
-            "study_year": 2020,
-            "study_year_shifted": "No",
         }
     )
 
@@ -186,27 +173,21 @@ def _series(cohort: Cohort, row: int, modality: str, root: Path) -> dict[str, ob
     maker, model = SCANNERS[cohort.images["domain"][row]]
     checksum = hashlib.md5(content, usedforsecurity=False).hexdigest()
     case, view = _case(cohort, row), _view(cohort, row)
-    return {
+    return columns("series_file") | {
         "type": f"{modality.lower()}_series_file",
         "submitter_id": series,
         "imaging_studies.submitter_id": study,
         "data_category": modality,
-        "data_format": "DCM",
-        "data_type": "DICOM",
         "file_name": f"{case}/{study}/{series}.zip",
         "file_size": len(content),
         "md5sum": checksum,
         "case_ids": str([case]),
-        "image_type": "['ORIGINAL', 'PRIMARY']",
-        "lossy_image_compression": "00",
         "manufacturer": maker,
         "manufacturer_model_name": model,
         "modality": modality,
         "object_id": f"dg.MD1R/{uuid.UUID(hex=checksum)}",
-        "series_description": "CHEST",
         "series_uid": series,
         "view_position": str([view]) if view else "",
-        "number_of_instances": 1,
     }
 
 

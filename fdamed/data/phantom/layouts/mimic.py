@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fdamed.config.datasets import Shift
 from fdamed.core.rng import stream
 from fdamed.data.datasets.mimic import LABELS
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.layouts import dicom_file
 from fdamed.data.phantom.layouts.mimic_iv import admissions, patients
-from fdamed.data.phantom.population import Cohort, Layout
+from fdamed.data.phantom.population import Cohort, Layout, Shift
 from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
 DOMAINS = {
-    "White": Shift(weight=4, age=0.1),
-    "Black": Shift(gamma=0.05, noise=0.1, weight=2),
+    "White": Shift(weight=4.0, age=0.1),
+    "Black": Shift(gamma=0.05, noise=0.1, weight=2.0),
     "Hispanic/Latino": Shift(exposure=0.08, blur=0.1, weight=1.5),
     "Asian": Shift(gamma=-0.08, exposure=-0.05, position=0.1, weight=1.2, age=0.1),
 }

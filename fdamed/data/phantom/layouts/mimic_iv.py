@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from fdamed.core.rng import stream
+from fdamed.data.phantom.layouts import columns
 from fdamed.data.phantom.population import repeated, words
 from fdamed.data.phantom.primitives import Flags, Numbers, Words
 
-RACES = {
-    "White": {
-        "WHITE": 0.88,
-        "WHITE - OTHER EUROPEAN": 0.05,
-        "WHITE - RUSSIAN": 0.03,
-        "WHITE - EASTERN EUROPEAN": 0.01,
-        "PORTUGUESE": 0.03,
-    },
-    "Black": {
-        "BLACK/AFRICAN AMERICAN": 0.80,
-        "BLACK/CAPE VERDEAN": 0.10,
-        "BLACK/AFRICAN": 0.05,
-        "BLACK/CARIBBEAN ISLAND": 0.05,
-    },
-    "Asian": {
-        "ASIAN": 0.35,
-        "ASIAN - CHINESE": 0.42,
-        "ASIAN - SOUTH EAST ASIAN": 0.13,
-        "ASIAN - ASIAN INDIAN": 0.08,
-        "ASIAN - KOREAN": 0.02,
-    },
-    "Hispanic/Latino": {
-        "HISPANIC OR LATINO": 0.30,
-        "HISPANIC/LATINO - PUERTO RICAN": 0.33,
-        "HISPANIC/LATINO - DOMINICAN": 0.22,
-        "HISPANIC/LATINO - SALVADORAN": 0.05,
-        "HISPANIC/LATINO - GUATEMALAN": 0.05,
-        "HISPANIC/LATINO - MEXICAN": 0.03,
-        "SOUTH AMERICAN": 0.02,
-    },
+RACES: dict[str, dict[str, float]] = {
+    str(group): rows.set_index("race")["share"].to_dict()
+    for group, rows in pd.read_csv(Path(__file__).with_name("mimic_iv_races.csv")).groupby("group", sort=False)
 }
+"""Race of the split -> races as admissions write them, with their shares."""
 NO_RACE = ("OTHER", "UNKNOWN", "UNABLE TO OBTAIN", "PATIENT DECLINED TO ANSWER", "MULTIPLE RACE/ETHNICITY")
 CONTRADICTS = 0.04
 """Share of patients with several admissions whose admissions name two races."""
@@ -67,7 +44,7 @@ def patients(seed: int, subject: Numbers, male: Flags, age: Numbers, year: Numbe
 
 
 def admissions(seed: int, subject: Numbers, race: Words, year: Numbers) -> pd.DataFrame:
-    """One row per admission, with the 16 columns of MIMIC-IV 2."""
+    """One row per admission."""
     rng = stream(seed, "mimic_iv", "admissions").numpy
     people = len(subject)
     count = np.where(rng.random(people) < NEVER_ADMITTED, 0, np.minimum(rng.geometric(0.5, people), 5))
@@ -78,12 +55,12 @@ def admissions(seed: int, subject: Numbers, race: Words, year: Numbers) -> pd.Da
     left = [f"{y}-{m:02d}-{d + 5:02d} 15:30:00" for y, m, d in dates]
     emergency = rng.random(len(owner)) < 0.6
     return pd.DataFrame(
-        {
+        columns("admissions")
+        | {
             "subject_id": subject[owner],
             "hadm_id": 20_000_000 + rng.choice(9_999_999, len(owner), replace=False),
             "admittime": admitted,
             "dischtime": left,
-            "deathtime": "",
             "admission_type": np.array(KINDS, dtype=object)[rng.integers(0, len(KINDS), len(owner))],
             "admit_provider_id": [f"P{n:05d}" for n in rng.integers(0, 100_000, len(owner))],
             "admission_location": np.where(emergency, "EMERGENCY ROOM", "PHYSICIAN REFERRAL"),
@@ -92,9 +69,6 @@ def admissions(seed: int, subject: Numbers, race: Words, year: Numbers) -> pd.Da
             "language": np.where(rng.random(len(owner)) < 0.9, "ENGLISH", "?"),
             "marital_status": np.where(rng.random(len(owner)) < 0.5, "MARRIED", "SINGLE"),
             "race": stated,
-            "edregtime": "",
-            "edouttime": "",
-            "hospital_expire_flag": 0,
         }
     )
 
