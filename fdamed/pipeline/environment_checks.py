@@ -1,51 +1,31 @@
-"""Read-only checks of the environment: disk space, MLflow store, GPU and SLURM."""
+"""Read-only checks of the environment: results folder, GPU and SLURM."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import shutil
-import sqlite3
 import subprocess
-import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from fdamed.config.study import Config
-from fdamed.core.errors import FdamedError
 from fdamed.core.files import nearest
-from fdamed.tracking.store import Store, connect
 
 Add = Callable[[str, str, str], None]
 """Reports (status, check, detail)."""
 PLUGIN = "snakemake-executor-plugin-slurm"
-SCRATCH_GB = 1.0
-"""Space for the temporary files of a job; less is a warning."""
 PATIENCE = 20
 """Timeout for SLURM, in seconds."""
 
 
 def check_environment(config: Config, add: Add, gpu_here: bool, cluster: bool) -> None:
     """Check everything but the data; the cluster if requested, or if sbatch exists."""
-    check_scratch(Path(tempfile.gettempdir()), add)
     if not os.access(nearest(Path(config.results)), os.W_OK | os.X_OK):
         add("fail", "results", f"nothing can be written to {config.results}")
-    check_tracking(config, add)
     on_cluster = cluster or shutil.which("sbatch") is not None
     gpus_there = check_slurm(config, add, "fail" if cluster else "warn") if on_cluster else False
     check_gpu(config, add, gpu_here, gpus_there)
-
-
-def check_scratch(folder: Path, add: Add) -> None:
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1 << 16))
-    except OSError as error:
-        add("fail", "scratch", f"no temporary file can be written ({type(error).__name__}); set TMPDIR")
-        return
-    free = shutil.disk_usage(folder).free / 2**30
-    add("ok" if free >= SCRATCH_GB else "warn", "scratch", f"{free:.1f} GB free for temporary files")
 
 
 def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
@@ -64,38 +44,6 @@ def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
         add("fail" if wanted == "cuda" else "warn", "gpu", detail)
     elif here or there:
         add("ok", "gpu", "a GPU is here" if here else "a partition of the cluster has GPUs")
-
-
-def check_tracking(config: Config, add: Add) -> None:
-    store = Store.of(config)
-    if store.remote:
-        try:
-            connect(store)
-        except FdamedError as error:
-            add("warn", "tracking", f"{error.what}; meanwhile runs are kept in files")
-        else:
-            add("ok", "tracking", "the tracking server answers")
-    elif store.database:
-        fault = _database_fault(store.database)
-        add("fail" if fault else "ok", "tracking", fault or "MLflow's store can be written")
-    else:
-        add("ok", "tracking", "a store of another kind, not checked")
-
-
-def _database_fault(file: Path) -> str:
-    """Why a SQLite file cannot be written; empty: it can. It is locked briefly, and not changed."""
-    if not os.access(nearest(file.parent), os.W_OK | os.X_OK):
-        return f"the folder of MLflow's store cannot be written: {file.parent}"
-    if not file.exists():
-        return ""
-    try:
-        with closing(sqlite3.connect(file, timeout=2)) as base:
-            base.execute("BEGIN IMMEDIATE")
-            base.execute("SELECT count(*) FROM sqlite_master")
-            base.rollback()
-    except sqlite3.Error as error:
-        return f"MLflow's store cannot be written ({error}): {file}"
-    return ""
 
 
 def check_slurm(config: Config, add: Add, severity: str) -> bool:

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sqlite3
-import threading
 from collections.abc import Callable
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +12,8 @@ import pytest
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config
-from fdamed.pipeline.environment_checks import check_gpu, check_scratch, check_slurm, check_tracking
+from fdamed.core.files import megabytes
+from fdamed.pipeline.environment_checks import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
 
@@ -39,15 +33,16 @@ def told(path: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, 
     return code, json.loads(out.out)
 
 
-def test_a_healthy_study_is_told_with_balance_overlap_and_costs(
+def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, report = told(tree(tmp_path), capfd)
     assert code == 0
     assert report["ok"]
-    assert report["patients_shared"] == {"Edema & Lesion": "90"}
     assert report["clients"]["Edema"]["positive"] == 0.5
-    assert report["cache_bytes"] == sum(p["images"] for p in report["clients"].values()) * 224**2
+    cache = sum(p["images"] for p in report["clients"].values()) * 224**2
+    assert checks(report)["disk"] == ("ok", f"the cache needs {megabytes(cache)}")
+    assert checks(report)["patients"] == ("ok", "90 patients (100%) fit several hospitals")
     assert report["machine"]["cores"] >= 1
     assert not (tmp_path / "results").exists()
 
@@ -103,16 +98,9 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_room_and_tracking_are_looked_at_on_every_machine(tmp_path: Path, no_slurm: Path, capfd) -> None:
+def test_slurm_is_checked_only_where_it_is(tmp_path: Path, no_slurm: Path, capfd) -> None:
     code, report = told(tree(tmp_path), capfd)
-    assert code == 0
-    found = checks(report)
-    assert found["scratch"][0] in ("ok", "warn") and found["tracking"] == ("ok", "MLflow's store can be written")
-    assert "sbatch" not in found and "plug-in" not in found
-
-    code, report = told(configure(tmp_path, tracking={"uri": "http://127.0.0.1:9"}), capfd)
-    assert code == 0, "runs are kept in files: a silent server stops nothing"
-    assert checks(report)["tracking"][0] == "warn"
+    assert code == 0 and "sbatch" not in checks(report) and "plug-in" not in checks(report)
 
 
 def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
@@ -158,70 +146,6 @@ def said(look: Callable[..., None], *arguments: Any) -> tuple[str, str]:
 @pytest.fixture
 def study(tmp_path: Path) -> Callable[..., Config]:
     return lambda **keys: load(configure(tmp_path, **keys))
-
-
-class Server(BaseHTTPRequestHandler):
-    """Answers as MLflow would, to one user."""
-
-    answer = b'{"experiments": []}'
-
-    def do_GET(self) -> None:
-        known = self.headers.get("Authorization") == "Basic bWU6c2VjcmV0"  # me:secret
-        self.send_response(200 if known else 401)
-        self.end_headers()
-        self.wfile.write(self.answer if known else b"")
-
-    def log_message(self, *_: object) -> None:
-        """Quietly."""
-
-
-def test_a_tracking_server_must_take_us_and_be_mlflow(study: Callable[..., Config], monkeypatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN", raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        at = f"127.0.0.1:{server.server_port}"
-        try:
-            status, detail = said(check_tracking, study(tracking={"uri": f"http://{at}"}))
-            assert status == "warn" and "error code 401" in detail
-            config = study(tracking={"uri": f"http://me:secret@{at}"})
-            assert said(check_tracking, config) == ("ok", "the tracking server answers")
-            monkeypatch.setattr(Server, "answer", b"<html>")
-            status, detail = said(check_tracking, config)
-            assert status == "warn" and "not in a valid JSON format" in detail
-            assert "secret" not in detail
-        finally:
-            server.shutdown()
-
-
-def test_a_store_that_cannot_be_written_is_told(tmp_path: Path, study: Callable[..., Config], monkeypatch) -> None:
-    file = tmp_path / "store" / "mlflow.db"
-    config = study(tracking={"uri": f"sqlite:///{file}"})
-    assert said(check_tracking, config)[0] == "ok" and not file.parent.exists(), "nothing is written"
-    file.parent.mkdir()
-    file.write_bytes(b"no database at all, but long enough to be looked at" * 40)
-    status, detail = said(check_tracking, config)
-    assert status == "fail" and "file is not a database" in detail
-    file.unlink()
-    with closing(sqlite3.connect(file)) as base:
-        base.execute("CREATE TABLE runs (x)")
-        base.commit()
-        before = file.read_bytes()
-        assert said(check_tracking, config) == ("ok", "MLflow's store can be written") and file.read_bytes() == before
-        base.execute("BEGIN EXCLUSIVE")
-        status, detail = said(check_tracking, config)
-        assert status == "fail" and "locked" in detail
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "folder of MLflow's store" in said(check_tracking, config)[1]
-
-
-def test_scratch_is_tried_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(check_scratch, tmp_path)[0] in ("ok", "warn") and list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**28))
-    assert said(check_scratch, tmp_path) == ("warn", "0.2 GB free for temporary files")
-    assert said(check_scratch, tmp_path / "absent") == (
-        "fail",
-        "no temporary file can be written (FileNotFoundError); set TMPDIR",
-    )
 
 
 @pytest.mark.parametrize(("device", "status"), [("cuda", "fail"), ("auto", "warn"), ("cpu", "ok")])

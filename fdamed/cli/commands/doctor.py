@@ -13,7 +13,6 @@ import argparse
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +48,6 @@ OPTIONS = {
 }
 SAMPLE = 200
 """Files to open."""
-DECODED = {"DICOM": 15.0, "JPEG or PNG": 80.0}
-"""Decoded images per second and core, roughly."""
-TRAINED = 25.0
-"""Images per second and core for training a full ResNet-18 at 64 pixels, roughly; a GPU equals 60 cores."""
-GPU = 60.0
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -66,10 +60,6 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
-    patients_shared: dict[str, str] = field(default_factory=dict)
-    cache_bytes: int = 0
-    cache_seconds: float = 0.0
-    training_seconds: float = 0.0
 
     def add(self, status: str, check: str, detail: str) -> None:
         self.checks.append({"status": status, "check": check, "detail": detail})
@@ -162,10 +152,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     _, split = clinical(config)
     smallest = config.privacy.smallest_cell
     try:
-        truth = truths(index, split, smallest)
-        fits = truths_per_patient(truth, Keys.of(index, split.seed))
-        for (i, a), (j, b) in combinations(enumerate(sorted(truth)), 2):
-            report.patients_shared[f"{a} & {b}"] = vague(int((fits[:, i] & fits[:, j]).sum()), smallest)
+        fits = truths_per_patient(truths(index, split, smallest), Keys.of(index, split.seed))
         several, leaks = int((fits.sum(axis=1) > 1).sum()), split.rule == "reference"
         share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
         detail = f"{vague(several, smallest)} patients ({share:.0%}) fit several hospitals"
@@ -187,8 +174,8 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     sizes = {p: {s: int((f["split"] == s).sum()) for s in SPLITS} for p, f in cohort.manifests.items()}
     _check_minimum(config, sizes, report)
-    images = [name.lower() for frame in cohort.manifests.values() for name in frame["image"]]
-    _estimate_costs(config, sizes, images, report)
+    cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
+    report.add("ok" if left > 1.2 * cache else "fail", "disk", f"the cache needs {megabytes(cache)}")
 
 
 def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Report) -> None:
@@ -207,31 +194,6 @@ def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Rep
         report.add("ok", "minimum", f"every hospital has at least {images} images and {steps} steps a round")
 
 
-def _estimate_costs(config: Config, sizes: dict[str, dict[str, int]], images: list[str], report: Report) -> None:
-    """Rough estimates: disk space of the cache, time of cache and training."""
-    cores, train = report.machine["cores"], config.train
-    speeds = (DECODED["JPEG or PNG" if name.endswith((".jpg", ".jpeg", ".png")) else "DICOM"] for name in images)
-    report.cache_bytes = len(images) * config.image.size**2
-    report.cache_seconds = round(sum(1 / speed for speed in speeds) / cores, 1)
-    power = GPU if report.machine["gpu"] and train.device != "cpu" else float(cores)
-    rate = TRAINED * power * (64 / config.image.size) ** 2 / config.model.width**2
-    trained = {client: n["train"] + n["adapt"] for client, n in sizes.items()}
-    targets = config.split.targets
-    passes = sum(train.source.epochs * (sum(trained.values()) - trained[target]) for target in targets)
-    passes += clinical(config)[1].labeled * len(targets)
-    rounds = train.rounds * len(config.seeds) * len(config.expanded_runs())
-    report.training_seconds = round(rounds * passes / rate, 1)
-    fits = report.machine["free_gb"] * 2**30 > 1.2 * report.cache_bytes
-    report.add("ok" if fits else "fail", "disk", f"the cache needs {report.cache_bytes / 2**20:.0f} MB")
-    times = f"cache about {_time(report.cache_seconds)}, training about {_time(report.training_seconds)}"
-    report.add("ok", "time", times)
-
-
-def _time(seconds: float) -> str:
-    size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
-    return f"{seconds / size:.0f} {unit}"
-
-
 def show(report: Report) -> None:
     out = console()
     table = Table("", "check", "result", title="fdamed doctor")
@@ -246,5 +208,3 @@ def show(report: Report) -> None:
             counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
             sizes.add_row(*counts, *entry["splits"].values())
         out.print(sizes)
-    if report.patients_shared:
-        out.print("patients who fit both: " + ", ".join(f"{k} {v}" for k, v in report.patients_shared.items()))
