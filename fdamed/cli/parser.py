@@ -19,14 +19,6 @@ from fdamed.cli.options import add_options
 
 GROUPS = ("prepare", "run", "analyze", "use the model", "maintain")
 """Headings of the help, in the order of the work."""
-RENAMED = {
-    "guard": "leakage",
-    "divide": "partition",
-    "align": "fit-classical",
-    "probe": "attributes",
-    "params": "parameters",
-}
-"""Old command -> new one."""
 VERBOSITY = {
     ("-q", "--quiet"): ("warning", "show only warnings and errors"),
     ("-v", "--verbose"): ("debug", "show debugging messages, too"),
@@ -116,9 +108,7 @@ class Parser(argparse.ArgumentParser):
         else:
             typed, example = next((word for word in self.words if not word.startswith("-")), ""), ""
             fix = f"`{self.prog} --help` shows all commands."
-            if typed in RENAMED:
-                fix = f"`fdamed {typed}` is now `fdamed {RENAMED[typed]}`."
-            elif typed not in commands():
+            if typed not in commands():
                 fix = _similar(typed, commands()) or fix
             if "invalid choice" in message:
                 message = f"there is no command {typed!r}"

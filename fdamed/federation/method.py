@@ -7,20 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Required,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 
@@ -39,27 +26,6 @@ class Model:
     """A model that is sent, and the state of every method that remembers nothing else."""
 
     x: Weights
-
-
-class Properties(TypedDict, total=False):
-    """What a method declares with `@method`; `Method` has the meanings and the defaults."""
-
-    title: Required[str]
-    paper: Required[str]
-    steps: Required[tuple[Step, ...]]
-    target_labels: bool
-    every_target_label: bool
-    asks_sources: bool
-    asks_target: bool
-    noised: bool
-    needs_each: str
-    rule: Rule
-    work: str
-    theory: str
-    baseline: bool
-    keeps: tuple[str, ...]
-    parts: bool
-    length: int
 
 
 class Method(Generic[S]):
@@ -148,15 +114,19 @@ REGISTRY: dict[str, type[Method[Any]]] = {}
 
 
 @dataclass_transform(frozen_default=True)
-def method(name: str, **properties: Unpack[Properties]) -> Callable[[type[T]], type[T]]:
+def method(
+    name: str, *, title: str, paper: str, steps: tuple[Step, ...], **properties: Any
+) -> Callable[[type[T]], type[T]]:
     """Register a method under its name in the configuration, with its properties, and freeze its fields."""
+    if unknown := sorted(properties.keys() - Method.__annotations__):
+        raise TypeError(f"{name}: a method has no property {', '.join(unknown)}")
 
     def register(cls: type[T]) -> type[T]:
         made: Any = dataclasses.dataclass(frozen=True)(cls)
         if name in REGISTRY:
             raise TypeError(f"two methods are called {name}")
         properties.setdefault("noised", not properties.get("asks_sources", True))
-        for key, value in {"name": name, **properties}.items():
+        for key, value in {"name": name, "title": title, "paper": paper, "steps": steps, **properties}.items():
             setattr(made, key, value)
         REGISTRY[name] = made
         return cls
@@ -183,8 +153,8 @@ def description(cls: Any) -> dict[str, Any]:
         entry |= _type_entry(hints[field.name])
         entry |= {k: field.metadata[k] for k in ("low", "high") if field.metadata[k] is not None}
         options[field.name] = entry
-    shown = {key: getattr(cls, key, getattr(Method, key, None)) for key in Properties.__annotations__}
-    del shown["steps"]
+    keys = [key for key in Method.__annotations__ if key not in ("name", "steps", "state")]
+    shown = {key: getattr(cls, key, getattr(Method, key, None)) for key in keys}
     own_models = bool(shown.pop("keeps"))
     return {
         "module": cls.__module__,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fdamed.cli import main as cli
-from fdamed.cli.parser import GROUPS, RENAMED, commands
+from fdamed.cli.parser import GROUPS, commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,14 +40,6 @@ def test_help_shows_every_group_in_order_and_each_command_an_example(capsys) -> 
     with pytest.raises(SystemExit):
         cli.main(["export", "--help"])
     assert commands()["export"].examples[0] in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("old", list(RENAMED))
-def test_an_old_command_names_the_new_one(old: str, capsys) -> None:
-    with pytest.raises(SystemExit):
-        cli.main([old, "--config", "a.yaml"])
-    assert f"is now `fdamed {RENAMED[old]}`" in capsys.readouterr().err
-    assert RENAMED[old] in commands()
 
 
 @pytest.mark.parametrize(

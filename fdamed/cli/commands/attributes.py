@@ -1,7 +1,7 @@
 """Attribute inference: how well sex, age, race and view can be predicted from the features.
 
 One pass over at most `audit.images` images of the target with each finished model, and with the initial weights.
-Features and predictions for single images stay in the client's folder; only AUCs with intervals leave it.
+Features and predictions for single images are not written; only AUCs with intervals leave the client.
 
 Examples:
     fdamed attributes --config config/config.yaml --target edema
@@ -11,22 +11,16 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.disclosure import rounded
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, digest, digest_file, write_json
-from fdamed.core.provenance import digest_code
+from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
 from fdamed.data.manifest import SPLITS
@@ -35,9 +29,9 @@ from fdamed.evaluation.attribute_inference import UNTRAINED, Question, chosen, q
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import resident
-from fdamed.pipeline.paths import FROZEN, Places, rows_in
-from fdamed.pipeline.scoring import finished_runs, initial_model, trained_model, weights_path
-from fdamed.pipeline.selection import StudyRun, check_known
+from fdamed.pipeline.paths import Places, rows_in
+from fdamed.pipeline.scoring import finished_runs, initial_model, trained_model
+from fdamed.pipeline.selection import check_known
 from fdamed.training.local import embed
 
 log = logging.getLogger(__name__)
@@ -79,52 +73,21 @@ def infer(config: Config, target: str) -> dict[str, Any]:
 
 
 def _predictions(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Predictions:
-    """What probes predict from the features of every model; kept, and computed again only if something changed."""
-    places, folder, model = Places.of(config), Places.of(config).client(target), resident(config)
-    whole = load(folder, SPLITS, noise=config.split.noise)
+    """What probes predict from the features of every model."""
+    model, whole = resident(config), load(Places.of(config).client(target), SPLITS, noise=config.split.noise)
     data = Labeled(whole.images[here], whole.y[here], {}, whole.noise)
-    order, code = digest_file(folder / "order.parquet"), digest_code("fdamed.evaluation.attribute_inference")
-    about = [(q.name, q.classes, len(q.rows)) for q in asked]
-    same = digest([order, config.audit.images, config.split.noise, about, code])
 
-    def predict(name: str, seed: int, weights: Path, load_model: Callable[[], FlatModel]) -> list[NDArray[Any]]:
-        def compute() -> list[NDArray[Any]]:
-            features = embed(load_model(), data, rng=stream(seed, target, "probe", "noise")).numpy()
-            return [read(question, features) for question in asked]
-
-        kept = folder / "attributes" / name / target / f"{seed}.safetensors"
-        return _kept(kept, {"weights": digest_file(weights), "asked": same}, len(asked), compute)
-
-    def network(one: StudyRun) -> FlatModel:
-        trained = trained_model(one, target, model)
-        inner = getattr(trained.module, "network", None)  # where more than the network predicts, it is inside
-        return trained if inner is None else FlatModel(inner, trained.theta.device)
+    def predict(network: FlatModel, seed: int) -> list[NDArray[Any]]:
+        features = embed(network, data, rng=stream(seed, target, "probe", "noise")).numpy()
+        return [read(question, features) for question in asked]
 
     runs = list(finished_runs(config, target))
     if not runs:
         raise FdamedError("no run is finished at this target", target, "Run `fdamed federate` first.")
-    out: Predictions = {UNTRAINED: {}}
-    for seed in config.seeds:
-        weights = places.weights(FROZEN, target, seed)
-        if weights.exists():
-            out[UNTRAINED][seed] = predict(UNTRAINED, seed, weights, partial(initial_model, config, seed, model))
+    out: Predictions = {UNTRAINED: {seed: predict(initial_model(config, seed, model), seed) for seed in config.seeds}}
     for one in runs:
-        found = predict(one.name, one.seed, weights_path(one, target), partial(network, one))
-        out.setdefault(one.name, {})[one.seed] = found
+        trained = trained_model(one, target, model)
+        inner = getattr(trained.module, "network", None)  # where more than the network predicts, it is inside
+        network = trained if inner is None else FlatModel(inner, trained.theta.device)
+        out.setdefault(one.name, {})[one.seed] = predict(network, one.seed)
     return out
-
-
-def _kept(
-    path: Path, about: dict[str, str], arrays: int, compute: Callable[[], list[NDArray[Any]]]
-) -> list[NDArray[Any]]:
-    """The arrays in a file, if it is intact and about the same; otherwise they are computed and written."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            if file.metadata() == about:
-                return [file.get_tensor(str(i)) for i in range(arrays)]
-    except (SafetensorError, FileNotFoundError):
-        pass
-    found = compute()
-    with atomic(path) as draft:
-        save_file({str(i): a for i, a in enumerate(found)}, draft, metadata=about)
-    return found
