@@ -24,6 +24,7 @@ NO_RESULT = (
     "fdamed.config.messages",
     "fdamed.methods",
     "fdamed.pipeline.paths",
+    "fdamed.pipeline.selection",
 )
 """Modules that read, write, refuse or report, and change no number: they and what they import are in no digest."""
 

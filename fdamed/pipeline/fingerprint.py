@@ -46,7 +46,7 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
     data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
     return {
         "settings": digest_sections(config.model, config.train, spec),
-        "run": f"{run.name}/{run.target}/{run.seed}",
+        "run": run.key,
         "noise": config.noise_of(spec),
         "data": digest(data),
         "init": digest_file(places.init(run.seed) / "theta.safetensors"),

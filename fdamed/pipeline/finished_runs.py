@@ -14,11 +14,10 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, read
-from fdamed.federation.client_state import read_state
 from fdamed.federation.method import Method
 from fdamed.pipeline.fingerprint import digest_images
-from fdamed.pipeline.paths import Places, tensors_in
-from fdamed.pipeline.scoring import incomplete_model, weights_path
+from fdamed.pipeline.paths import Places
+from fdamed.pipeline.scoring import tensors_of
 from fdamed.pipeline.selection import StudyRun
 
 UNFINISHED = "this run is not finished"
@@ -48,13 +47,7 @@ class Chosen:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the model: the run's weights, or the target's own."""
-        path = weights_path(self.run, self.run.target)
-        if self.method is None or not self.keeps:
-            return tensors_in(path, "federate")
-        kept = read_state(path)
-        if not all(name in kept for name in self.method.keeps):
-            raise incomplete_model(self.run.target, str(path))
-        return kept
+        return tensors_of(self.run, self.run.target)
 
 
 def by_folder(folder: Path) -> Chosen:

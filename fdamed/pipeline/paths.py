@@ -59,9 +59,6 @@ class Places:
     def memory(self, client: str, run: str, target: str, seed: int) -> Path:
         return self.client(client) / "memory" / run / target / str(seed)
 
-    def predictions(self, client: str, run: str, target: str, seed: int) -> Path:
-        return self.client(client) / "predictions" / run / target / f"{seed}.parquet"
-
 
 def clinical(config: Config) -> tuple[DataSet, Split]:
     """The data set and its split, if the study uses radiographs."""

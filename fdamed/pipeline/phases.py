@@ -7,26 +7,31 @@ random numbers, auxiliary heads and privacy account. A second phase has its own;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run
 from fdamed.config.study import Config, Train
-from fdamed.pipeline.clients import judge, network
-from fdamed.pipeline.paths import Places
-from fdamed.pipeline.personalized_models import keep, own_path, predicting
+from fdamed.core.rng import stream
+from fdamed.federation.checkpoint import Checkpoints, Record
+from fdamed.federation.client import check_release
+from fdamed.federation.client_state import pack_state, read_state, unpack_state, write_state
+from fdamed.federation.method import REGISTRY, Method
+from fdamed.federation.privacy_budget import SPENT, log_costs
+from fdamed.federation.runner import run as run_rounds
+from fdamed.federation.server import Server
+from fdamed.models.backbone import build
+from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import Own, device, judge, network
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fdamed.federation.checkpoint import Checkpoints, Record
-    from fdamed.federation.method import Method
-    from fdamed.federation.server import Server
-    from fdamed.models.flat import FlatModel
+    from fdamed.pipeline.selection import StudyRun
 
 
 @dataclass(frozen=True)
@@ -47,23 +52,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class Job:
-    """One run, target and seed of a study, and what its checkpoints must fit."""
+    """A run that is trained, and what its checkpoints must fit."""
 
-    config: Config
-    run: str
-    target: str
-    seed: int
+    run: StudyRun
     threads: int
     model: FlatModel
     fingerprint: dict[str, Any]
 
-    @property
-    def places(self) -> Places:
-        return Places.of(self.config)
-
     def memory(self, folder: str, client: str, file: str) -> Path:
         """A file of a client's state in a phase."""
-        return self.places.memory(client, self.run, self.target, self.seed) / folder / file
+        return self.run.places.memory(client, self.run.name, self.run.target, self.run.seed) / folder / file
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,6 @@ class Outcome:
 
 def phases(config: Config, spec: Run) -> tuple[Phase, ...]:
     """What an expanded run consists of."""
-    import fdamed.methods  # noqa: F401  (registers the methods)
-    from fdamed.federation.method import REGISTRY
-
     return tuple(
         Phase(name, run, REGISTRY[run.method](**run.options), config.train_of(run))
         for name, run in config.phases(spec).items()
@@ -92,18 +87,15 @@ def phases(config: Config, spec: Run) -> tuple[Phase, ...]:
 
 def check_policies(job: Job, plan: Iterable[Phase]) -> None:
     """Refuse the whole run, before anything leaves a client, if a policy forbids a step of any phase."""
-    from fdamed.federation.client import check_release
-
-    release = frozenset(job.config.privacy.release)
+    config = job.run.config
+    release = frozenset(config.privacy.release)
     for phase in plan:
         for step in phase.method.asks():
-            check_release(step, release, next(iter(job.config.split.clients)), phase.spec.method)
+            check_release(step, release, next(iter(config.split.clients)), phase.spec.method)
 
 
 def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Record, list[int], dict[str, Any]]:
     """The last phase's model, the whole record, the rounds of each phase, and the sources' privacy costs."""
-    from fdamed.federation.checkpoint import Record
-
     check_policies(job, plan)
     record, lengths = Record(), []
     costs: dict[str, Any] = {}
@@ -122,14 +114,10 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
 
 def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome | None) -> Outcome:
     """Train one phase; a client that was rejected `earlier` is as near to quarantine as it was."""
-    from fdamed.federation.privacy_budget import log_costs
-    from fdamed.federation.runner import run as run_rounds
-
-    config, method = job.config, phase.method
+    one, config, method = job.run, job.run.config, phase.method
     done = len(earlier.metrics)
     shift = done if phase.name == THEN else 0  # a second phase counts its own rounds
     server, kept = _server(job, phase), checkpoints(job, phase)
-    own = predicting(config, method, server, own_path(job.places, job.target, job.run, job.target, job.seed))
     try:
         server.validator.recall([line | {"round": line["round"] - shift} for line in earlier.absences])
         if warmup:
@@ -142,7 +130,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
             server,
             theta,
             phase.train.rounds,
-            judge(config, phase.spec, job.target, job.seed, job.model, own),
+            judge(config, phase.spec, one.target, one.seed, job.model, predicting(config, method, server)),
             kept,
             phase.train.evaluate_every,
             phase.train.patience,
@@ -151,7 +139,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
         )
         if method.keeps:
             for client in config.split.clients:
-                keep(method, server, client, own_path(job.places, client, job.run, job.target, job.seed))
+                write_state(server.transport.state(client, method.keeps) or b"", one.own_model(client))
         costs = costs_of(config, phase.spec, server, partial(job.memory, _shared(phase)), kept)
         left = (carried_states(server, kept), frozenset(kept.behind)) if phase.name == WARMUP else ({}, frozenset())
     finally:
@@ -159,19 +147,35 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
     return Outcome(final, record, costs, *left)
 
 
-def _server(job: Job, phase: Phase) -> Server:
-    from fdamed.core.rng import stream
+def predicting(config: Config, method: Method[Any], server: Server) -> Own | None:
+    """The model that predicts, if it is not the bare network: the target's own, or the shared one with its parts."""
 
+    def whole(final: Tensor) -> FlatModel | None:
+        if not method.keeps:
+            return whole_model(config, method, method.named(final, server.layout))
+        state = server.transport.state(server.target, method.keeps) or b""
+        return whole_model(config, method, unpack_state(state, f"client {server.target}"))
+
+    return whole if method.keeps or method.parts else None
+
+
+def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tensor]) -> FlatModel | None:
+    """The model of these tensors, which are more than the network's; None if a part of it is missing."""
+    module = method.predictor(build(config.model), tensors)
+    return FlatModel(module, device(config)) if module else None
+
+
+def _server(job: Job, phase: Phase) -> Server:
     return network(
-        job.config,
+        job.run.config,
         phase.spec,
         phase.method,
-        job.target,
-        job.seed,
+        job.run.target,
+        job.run.seed,
         job.model,
         job.threads,
         lambda client: job.memory(_shared(phase), client, "aside.safetensors"),
-        stream(job.seed, THEN).key if phase.name == THEN else None,
+        stream(job.run.seed, THEN).key if phase.name == THEN else None,
     )
 
 
@@ -182,9 +186,6 @@ def _shared(phase: Phase) -> str:
 
 def carried_states(server: Server, kept: Checkpoints) -> dict[str, bytes]:
     """What clients take from a warm-up into the run; of a process that has ended, what was saved last."""
-    from fdamed.federation.client_state import pack_state, read_state
-    from fdamed.federation.privacy_budget import SPENT
-
     names, out = ("heads", SPENT), {}
     for client in (*server.sources, server.target):
         state, last = server.transport.state(client, names), kept.kept(client)
@@ -197,10 +198,8 @@ def carried_states(server: Server, kept: Checkpoints) -> dict[str, bytes]:
 
 def checkpoints(job: Job, phase: Phase) -> Checkpoints:
     """Where a phase keeps its state."""
-    from fdamed.federation.checkpoint import Checkpoints
-
     return Checkpoints(
-        job.places.run(job.run, job.target, job.seed) / "state" / phase.folder,
+        job.run.folder / "state" / phase.folder,
         lambda client, round: job.memory(phase.folder, client, f"{round:05d}.safetensors"),
         job.fingerprint,
         phase.train.checkpoint_every,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -15,9 +15,10 @@ from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.evaluation.bootstrap import bootstrap
 from fdamed.evaluation.metrics import Scores, scores
-from fdamed.models.flat import FlatModel
-from fdamed.pipeline.paths import Places, needed, weights_in, write_rows
-from fdamed.pipeline.personalized_models import kept_model, own_path, shared_model
+from fdamed.federation.client_state import read_state
+from fdamed.models.flat import FlatModel, vector_from
+from fdamed.pipeline.paths import Places, foreign_weights, needed, tensors_in, weights_in, write_rows
+from fdamed.pipeline.phases import whole_model
 from fdamed.pipeline.selection import StudyRun, all_runs
 
 REPLICATES = 2000
@@ -37,32 +38,32 @@ def initial_model(config: Config, seed: int, model: FlatModel) -> FlatModel:
     return model
 
 
-def weights_path(run: StudyRun, client: str) -> Path:
-    """The file with the model that a run uses at a client: the run's, or the client's own."""
-    if run.method.keeps:
-        return needed(own_path(run.places, client, run.name, run.target, run.seed), "federate")
-    return run.folder / "theta.safetensors"
+def tensors_of(run: StudyRun, client: str) -> dict[str, Tensor]:
+    """The tensors of the model that a run uses at a client: the run's, or the client's own."""
+    if not run.method.keeps:
+        return tensors_in(run.folder / "theta.safetensors", "federate")
+    path = needed(run.own_model(client), "federate")
+    kept = read_state(path)
+    if all(name in kept for name in run.method.keeps):
+        return kept
+    fix = "Choose the target; a client that never took part has no model."
+    if client == run.target:
+        fix = "See the run's log for the messages that were lost; more rounds may help."
+    raise FdamedError(f"{client} has no complete model of its own in this run", str(path), fix)
 
 
 def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
-    """The model with which a run predicts at a client: `model` with the run's weights, or the client's own model."""
-    path, method = weights_path(run, client), run.method
-    if method.keeps:
-        kept = kept_model(run.config, method, path)
-        if kept is None:
-            raise incomplete_model(client, str(path), client == run.target)
-        return kept
-    if method.parts:
-        return shared_model(run.config, method, path)
-    model.load(weights_in(path, "federate", model.layout))
-    return model
-
-
-def incomplete_model(client: str, where: str, is_target: bool = True) -> FdamedError:
-    fix = "Choose the target; a client that never took part has no model."
-    if is_target:
-        fix = "See the run's log for the messages that were lost; more rounds may help."
-    return FdamedError(f"{client} has no complete model of its own in this run", where, fix)
+    """The model with which a run predicts at a client: `model` with the run's weights, or one with more parts."""
+    method, tensors = run.method, tensors_of(run, client)
+    try:
+        if not method.keeps and not method.parts:
+            model.load(vector_from(tensors, model.layout))
+            return model
+        if whole := whole_model(run.config, method, tensors):
+            return whole
+    except (KeyError, ValueError):
+        pass
+    raise foreign_weights(run.folder / "theta.safetensors", "federate")
 
 
 def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> Scores:
@@ -93,6 +94,6 @@ def _keep_predictions(run: StudyRun, client: str, y: NDArray[Any], p: NDArray[An
     known = [c for c in ("patient", "sex", "age", "race", "view", "scanner") if c in rows.columns]
     columns = {"score": p[:, 1]} if p.shape[1] == 2 else {f"score_{c}": p[:, c] for c in range(p.shape[1])}
     frame = rows[known].assign(y=y).assign(**columns)
-    write_rows(run.places.predictions(client, run.name, run.target, run.seed), frame)
+    write_rows(run.predictions(client), frame)
     patients: NDArray[Any] = frame["patient"].to_numpy()
     return patients

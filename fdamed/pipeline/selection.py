@@ -72,6 +72,13 @@ class StudyRun:
     def folder(self) -> Path:
         return self.places.run(self.name, self.target, self.seed)
 
+    def own_model(self, client: str) -> Path:
+        """The file with a client's own model, which stays there."""
+        return self.places.client(client) / "models" / self.name / self.target / f"{self.seed}.safetensors"
+
+    def predictions(self, client: str) -> Path:
+        return self.places.client(client) / "predictions" / self.name / self.target / f"{self.seed}.parquet"
+
     def facts(self) -> dict[str, Any]:
         """What run.json says about every run."""
         config, spec = self.config, self.spec

@@ -29,10 +29,11 @@ from fdamed.methods.fedrf_tca.client import Begin, MeanRequest, Train, begin, se
 from fdamed.methods.fedrf_tca.method import FedRfTca
 from fdamed.methods.fedrf_tca.model import Losses, Parts, hard_vote
 from fdamed.methods.fedrf_tca.participation import classifiers_due, draw_senders, subset
+from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, checksum
 from fdamed.ops.random_features import aligned_distance, fourier_features, frequencies, unit
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.personalized_models import kept_model, own_path
+from fdamed.pipeline.scoring import trained_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
@@ -837,7 +838,8 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     places, spec = Places.of(config), config.expanded_runs()["ours"]
     partition.write(config, places)
     init.write(config, 0, places.init(0))
-    federate.federate(StudyRun.of(config, "ours", "t", 0), 1)
+    one = StudyRun.of(config, "ours", "t", 0)
+    federate.federate(one, 1)
     method, folder = FedRfTca(**spec.options), places.run("ours", "t", 0)
 
     shared = load_file(folder / "theta.safetensors")
@@ -845,7 +847,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
         "aligner": (10, 100),
         "classifiers": (2 if setting == "IV" else 1, 178),
     }
-    kept = {p: load_file(own_path(places, p, "ours", "t", 0)) for p in ("a", "b", "t")}
+    kept = {p: load_file(one.own_model(p)) for p in ("a", "b", "t")}
     assert all(set(k) == set(method.keeps) for k in kept.values())
     assert torch.equal(kept["t"]["fedrf.c"].flatten(), shared["classifiers"].flatten())
     secret = {p: k["fedrf.g"].numpy().tobytes()[:64] for p, k in kept.items()}
@@ -857,9 +859,9 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
 
     judged = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "test/acc" in line]
     assert len(judged) == (1 if setting == "IV" else 4)  # before the classifiers come there is nothing to judge
-    model = kept_model(config, method, own_path(places, "t", "ours", "t", 0))
+    model = trained_model(one, "t", FlatModel(build(config.model)))
     data = divide_test_part(places)
-    evaluate.score(StudyRun.of(config, "ours", "t", 0), "t", FlatModel(model.module.network), data)
+    evaluate.score(one, "t", FlatModel(model.module.network), data)
     scores = read_json(folder / "scores" / "t.json")
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]

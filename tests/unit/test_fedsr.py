@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ from fdamed.models.adversarial import flat_part
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.personalized_models import shared_model
+from fdamed.pipeline.scoring import trained_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
@@ -277,17 +278,19 @@ def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_pa
     places = Places.of(config)
     partition.write(config, places)
     init.write(config, 0, places.init(0))
-    federate.federate(StudyRun.of(config, "fedsr", "t", 0), 1)
+    one = StudyRun.of(config, "fedsr", "t", 0)
+    federate.federate(one, 1)
     folder, data = places.run("fedsr", "t", 0), load(places.client("t"), splits=("test",))
     judged = (folder / "metrics.jsonl").read_text().splitlines()
-    model = shared_model(config, FedSR(), folder / "theta.safetensors")
+    network = FlatModel(build(config.model))
+    model = trained_model(one, "t", network)
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert right > 0.7
-    evaluate.score(StudyRun.of(config, "fedsr", "t", 0), "t", FlatModel(build(config.model)), data)
+    evaluate.score(one, "t", network, data)
     scores = read_json(folder / "scores" / "t.json")
     assert scores["acc"] == pytest.approx(right)
     assert len(judged) == 4 and f'"test/acc": {scores["acc"]}' in judged[-1]
     assert read_json(folder / "run.json")["extra_parameters"] == FedSR().extra_parameters(2, 6, 2)
-    network = places.init(0) / "theta.safetensors"
+    shutil.copy(places.init(0) / "theta.safetensors", folder)
     with pytest.raises(FdamedError, match="those of another model"):
-        shared_model(config, FedSR(), network)
+        trained_model(one, "t", network)

@@ -14,6 +14,7 @@ from fdamed.federation.server import Server
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.gp import GP
 from fdamed.pipeline import phases
+from fdamed.pipeline.selection import StudyRun
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
 from tests.unit.test_bad_updates import offending
@@ -26,12 +27,11 @@ def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], S
     kept = SimpleNamespace(behind=set(), kept=lambda client: None, load=lambda *_: None, every=9, save=lambda *_: None)
     kept.check_room = lambda state: None
     monkeypatch.setattr(phases, "checkpoints", lambda *_: kept)
-    for name in ("check_policies", "predicting", "own_path"):
+    for name in ("check_policies", "predicting"):
         monkeypatch.setattr(phases, name, lambda *_: None)
     config = SimpleNamespace(split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
-    files = {"places": None, "memory": lambda *_: None}
-    model = hospitals.model()
-    job = SimpleNamespace(config=config, run="r", target="target", seed=0, threads=1, model=model, **files)
+    one = StudyRun(config, "r", "target", 0, None)
+    job = SimpleNamespace(run=one, threads=1, model=hospitals.model(), memory=lambda *_: None)
     return phases.train(job, plan, hospitals.theta())
 
 

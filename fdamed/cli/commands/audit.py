@@ -53,7 +53,7 @@ def predictions(config: Config, target: str) -> tuple[pd.DataFrame, NDArray[Any]
     rows: list[NDArray[Any]] = []
     runs: dict[str, dict[int, int]] = {}
     for one in all_runs(config):
-        path = one.places.predictions(target, one.name, target, one.seed)
+        path = one.predictions(target)
         if one.target != target or not path.exists():
             continue
         frame = rows_in(path, "evaluate")

@@ -28,7 +28,6 @@ from fdamed.pipeline import batching
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
-from fdamed.pipeline.personalized_models import own_path
 from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
 from fdamed.pipeline.selection import StudyRun
 
@@ -63,7 +62,7 @@ def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
     with locked(one.folder):
         sweep(one.folder)  # what a killed process left half-written; checkpoints clean up their own folders
         for client in one.config.split.clients:
-            own = own_path(one.places, client, one.name, one.target, one.seed)
+            own = one.own_model(client)
             sweep(own.parent, own.name)
         if batching.restore(one, threads):
             return
@@ -83,13 +82,13 @@ def federate(one: StudyRun, threads: int) -> None:
     needed(places.root / "leakage.json", "leakage")
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
-    job = Job(config, one.name, one.target, one.seed, threads, model, fingerprint(one, threads))
+    job = Job(one, threads, model, fingerprint(one, threads))
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
     try:
         final, record, lengths, costs = train(job, plan, theta)
     except (MemoryError, RuntimeError) as error:
         raise memory_error(error, "training", one.key, ", ".join(sorted(sides))) or error from None
-    facts = describe(one, job, plan, lengths, cohort["hash"])
+    facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     for name in ("metrics", "timing", "ledger", "layers", "absences"):
         write_lines(folder / f"{name}.jsonl", getattr(record, name))
@@ -100,10 +99,10 @@ def federate(one: StudyRun, threads: int) -> None:
         checkpoints(job, phase).clear(config.split.clients)
 
 
-def describe(one: StudyRun, job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
+def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:
     """The content of run.json."""
-    config, main = job.config, next(phase for phase in plan if phase.name == MAIN)
-    facts = one.facts() | {
+    config, main = job.run.config, next(phase for phase in plan if phase.name == MAIN)
+    facts = job.run.facts() | {
         "title": ", then ".join(type(phase.method).title for phase in plan if phase.name != WARMUP),
         "options": vars(main.method),
         "rounds": sum(lengths),
