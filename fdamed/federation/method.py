@@ -46,7 +46,7 @@ class Method(Generic[S]):
     """False: nothing is ever asked of the target."""
     noised: ClassVar[bool] = False
     """True: its sources send nothing, or nothing but what local training under DP-SGD has made."""
-    needs_each: ClassVar[str] = ""
+    needs_each: ClassVar[str] = "it does not declare that sums over the sources are enough"
     """Why the server must see each source's answer by itself; empty: sums over the sources are enough."""
     rule: ClassVar[Rule] = ""
     """What the server does with the sources' models or updates: their average, a weighted sum with the target's, a

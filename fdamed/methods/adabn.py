@@ -74,6 +74,7 @@ def _pass_through(client: Client) -> None:
     title="FedAvg with AdaBN",
     paper="Li et al. 2016, Revisiting Batch Normalization For Practical Domain Adaptation",
     steps=(train_locally, measure),
+    needs_each="",
     rule="average",
     work="BatchNorm statistics of the target’s images",
     baseline=True,

@@ -18,6 +18,7 @@ from fdamed.methods._shared.local_training import train_locally
     steps=(train_locally,),
     asks_target=False,
     noised=True,
+    needs_each="",
     rule="average",
     theory="fedavg",
     baseline=True,

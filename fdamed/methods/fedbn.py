@@ -76,6 +76,7 @@ def batch_norm(layout: Layout) -> Tensor:
     paper="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization (ICLR 2021), Algorithm 1",
     steps=(train_around_norm, receive),
     target_labels=True,
+    needs_each="",
     rule="average",
     keeps=(OWN,),
 )

@@ -19,6 +19,7 @@ from fdamed.ops.aggregation import fedda
     steps=(move_locally,),
     target_labels=True,
     noised=True,
+    needs_each="",
     rule="sum",
     theory="fedda",
 )

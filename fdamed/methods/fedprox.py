@@ -67,6 +67,7 @@ def epochs(client: Client, stragglers: float) -> int:
     steps=(train_near,),
     asks_target=False,
     noised=True,
+    needs_each="",
     rule="average",
 )
 class FedProx(OneModel):

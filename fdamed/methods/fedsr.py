@@ -183,6 +183,7 @@ def _done(client: Client) -> int:
     paper="FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)",
     steps=(train,),
     asks_target=False,
+    needs_each="",
     rule="average",
     parts=True,
 )

@@ -18,6 +18,7 @@ from fdamed.methods._shared.local_training import train_locally
     steps=(train_locally,),
     target_labels=True,
     noised=True,
+    needs_each="",
     rule="average",
     baseline=True,
 )

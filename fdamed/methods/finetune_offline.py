@@ -21,6 +21,7 @@ from fdamed.methods._shared.local_training import train_locally, train_on
     steps=(train_locally, train_on),
     target_labels=True,
     noised=True,
+    needs_each="",
     rule="average",
     length=2,
 )

@@ -113,6 +113,7 @@ class Tuning(Method[Tuned]):
     steps=(finetune_head,),
     target_labels=True,
     asks_sources=False,
+    needs_each="",
 )
 class FinetuneHead(Tuning):
     """Only the main head is trained."""
@@ -125,6 +126,7 @@ class FinetuneHead(Tuning):
     steps=(finetune_whole,),
     target_labels=True,
     asks_sources=False,
+    needs_each="",
 )
 class FinetuneWhole(Tuning):
     """All layers are trained."""

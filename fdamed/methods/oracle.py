@@ -18,6 +18,7 @@ from fdamed.methods._shared.local_training import train_locally
     target_labels=True,
     every_target_label=True,
     asks_sources=False,
+    needs_each="",
     baseline=True,
 )
 class Oracle(OneModel):

@@ -108,6 +108,7 @@ def settle(client: Client, ask: Ask) -> Tensor:
     paper="SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1",
     steps=(train_corrected,),
     asks_target=False,
+    needs_each="",
     rule="average",
 )
 class Scaffold(Method[State]):

@@ -20,6 +20,7 @@ from fdamed.ops.aggregation import scaled
     steps=(move_locally,),
     target_labels=True,
     asks_sources=False,
+    needs_each="",
     theory="target_only",
     baseline=True,
 )

@@ -18,7 +18,7 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import answer
-from fdamed.federation.method import REGISTRY, Model
+from fdamed.federation.method import REGISTRY, Method, Model
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
@@ -208,6 +208,10 @@ def test_secure_aggregation_with_fedgp_is_refused_because_a_projection_needs_eac
     error = told(**SECURE, runs={"fedgp": {}})
     assert "fedgp cannot run with privacy.secure_aggregation" in error.what
     assert "a projection on each source's update needs each update" in error.what
+
+
+def test_a_method_that_declares_nothing_counts_as_one_that_needs_each_update() -> None:
+    assert Method.needs_each and not catalog()["fedavg"]["needs_each"]
 
 
 @pytest.mark.parametrize("name", sorted(catalog()))
