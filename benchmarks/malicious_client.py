@@ -23,7 +23,7 @@ import torch
 
 from fdamed.config.loader import load
 from fdamed.config.study import Config
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.core.files import read_json
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server

@@ -20,7 +20,7 @@ import fdamed.federation.runner as loop
 from benchmarks.round import BATCH, IMAGES, SIDE, SOURCES, fresh
 from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
 from fdamed.federation.method import Model

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
-from fdamed.config.messages import nearest, shortened
+from fdamed.config.messages import shortened
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Then, Warmup
 from fdamed.config.split import Partition
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import nearest
 
 if TYPE_CHECKING:
     from fdamed.config.study import Config
 
 Catalog = Mapping[str, Mapping[str, Any]]
+Problems = Iterator[tuple[str, str]]
+"""What is wrong, and how to fix it; only the first is reported."""
 FIX = "Fix the key and try again; nothing was started."
 LIMITS = {"low": -math.inf, "high": math.inf}
 NOT_SWEPT = ("method", "sweep", "auxiliary", "train", "then")
@@ -24,8 +26,6 @@ NOT_SWEPT = ("method", "sweep", "auxiliary", "train", "then")
 def check_sections(config: Config) -> None:
     """Raise ValueError if two sections contradict each other."""
     data, split, model = config.data, config.split, config.model
-    if not config.runs:
-        raise ValueError("`runs` is empty: name at least one method")
     if len(set(config.seeds)) != len(config.seeds):
         raise ValueError("`seeds` lists a seed twice")
     if isinstance(data, Benchmark) != isinstance(split, Partition):
@@ -70,19 +70,15 @@ def _check_run(name: str, run: Run, config: Config) -> None:
         raise ValueError(f"`runs.{name}.labeled` is {run.labeled}, but `split.labeled` only {config.split.labeled}")
 
 
-def check_methods(config: Config, known: Catalog, where: str) -> None:
-    """Raise if a run names an unknown method or option, or combines methods that do not fit."""
+def method_problems(config: Config, known: Catalog) -> Problems:
+    """Unknown methods and options, and methods that do not fit together."""
     for name, run in config.expanded_runs().items():
-        phases = config.phases(run)
         for key, section in ((name, run), (f"{name}.warmup", run.warmup), (f"{name}.then", run.then)):
             if section:
-                _check_options(key, section, known, where)
-        if WARMUP in phases:
-            _check_warmup(name, phases, config, known, where)
-        if THEN in phases:
-            _check_handover(name, phases[MAIN], phases[THEN], known, where)
+                yield from _option_problems(key, section, known)
+        yield from _phase_problems(name, config.phases(run), config, known)
         if known[run.method].get("classical"):
-            _check_classical(name, run, config, known, where)
+            yield from _classical_problems(name, run, config, known)
 
 
 def backbones(config: Config, known: Catalog) -> list[str]:
@@ -91,22 +87,20 @@ def backbones(config: Config, known: Catalog) -> list[str]:
     return ["init", *(n for n, m in methods.items() if not (m.get("classical") or m.get("own_models")))]
 
 
-def _check_options(name: str, run: Run | Warmup | Then, known: Catalog, where: str) -> None:
+def _option_problems(key: str, run: Run | Warmup | Then, known: Catalog) -> Problems:
     fix = f"{FIX} `fdamed methods` lists methods and options."
     if run.method not in known:
-        near = nearest(run.method, sorted(known))
-        what = f"`runs.{name}`: unknown method `{run.method}`{near}; allowed: {', '.join(sorted(known))}"
-        raise FdamedError(what, where, fix)
+        methods, near = ", ".join(sorted(known)), nearest(run.method, sorted(known))
+        yield f"`runs.{key}`: unknown method `{run.method}`{near}; allowed: {methods}", fix
     options = known[run.method]["options"]
-    for key, value in run.options.items():
-        if key not in options:
-            allowed = sorted([*options, *type(run).model_fields])
-            near = nearest(key, allowed)
-            what = f"unknown key `runs.{name}.{key}`{near}; {run.method} accepts: {', '.join(allowed)}"
-            raise FdamedError(what, where, fix)
-        problem = _option_problem(value, options[key])
+    allowed = sorted([*options, *type(run).model_fields])
+    for name, value in run.options.items():
+        if name not in options:
+            near = nearest(name, allowed)
+            yield f"unknown key `runs.{key}.{name}`{near}; {run.method} accepts: {', '.join(allowed)}", fix
+        problem = _option_problem(value, options[name])
         if problem:
-            raise FdamedError(f"`runs.{name}.{key}`: {problem} (given: {shortened(value)})", where, fix)
+            yield f"`runs.{key}.{name}`: {problem} (given: {shortened(value)})", fix
 
 
 def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
@@ -126,43 +120,37 @@ def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
     return problem if holds else None
 
 
-def _check_warmup(name: str, phases: Mapping[str, Run], config: Config, known: Catalog, where: str) -> None:
-    """A warm-up ends with one model that works alone, and leaves rounds to the run's method."""
-    warmup, main = phases[WARMUP], phases[MAIN]
-    if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
-        what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"
-        raise FdamedError(what, where, "Choose another method, such as fedavg; nothing was started.")
-    taken, rounds = (known[p.method]["length"] * config.train_of(p).rounds for p in (warmup, main))
-    if taken >= rounds:
-        what = f"`runs.{name}.warmup` leaves none of the {rounds} rounds to {main.method}"
-        raise FdamedError(what, where, "Shorten the warm-up, or raise `train.rounds`; nothing was started.")
+def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known: Catalog) -> Problems:
+    """A phase starts from one model that works alone, and a warm-up leaves rounds to the run's method."""
+    main = phases[MAIN]
+    if warmup := phases.get(WARMUP):
+        if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
+            what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"
+            yield what, "Choose another method, such as fedavg; nothing was started."
+        taken, rounds = (known[p.method]["length"] * config.train_of(p).rounds for p in (warmup, main))
+        if taken >= rounds:
+            what = f"`runs.{name}.warmup` leaves none of the {rounds} rounds to {main.method}"
+            yield what, "Shorten the warm-up, or raise `train.rounds`; nothing was started."
+    if then := phases.get(THEN):
+        for phase in (main, then):
+            if known[phase.method]["own_models"]:
+                what = f"`runs.{name}.then`: {phase.method} ends with one model for each client, not with one for all"
+                yield what, "Remove `then`, or choose methods that end with one model."
+        head = known[then.method]["options"].get("head", {})
+        if known[main.method]["parts"] and then.options.get("head", head.get("default")) != "new":
+            what = f"`runs.{name}.then`: the head of {main.method} needs parts that a second phase does not have"
+            yield what, "Start the second phase with a new head: `then: {method: finetune_head, head: new}`."
 
 
-def _check_handover(name: str, first: Run, second: Run, known: Catalog, where: str) -> None:
-    """A second phase starts from one model: the first must end with one, and with a head that works alone."""
-    for phase in (first, second):
-        if known[phase.method]["own_models"]:
-            what = f"`runs.{name}.then`: {phase.method} ends with one model for each client, not with one for all"
-            raise FdamedError(what, where, "Remove `then`, or choose methods that end with one model.")
-    head = known[second.method]["options"].get("head", {})
-    if known[first.method]["parts"] and second.options.get("head", head.get("default")) != "new":
-        raise FdamedError(
-            f"`runs.{name}.then`: the head of {first.method} needs parts that a second phase does not have",
-            where,
-            "Start the second phase with a new head: `then: {method: finetune_head, head: new}`.",
-        )
-
-
-def _check_classical(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
+def _classical_problems(name: str, run: Run, config: Config, known: Catalog) -> Problems:
     """A classical method needs the features of all clients, from a backbone that exists."""
     if "features" not in config.privacy.release:
         what = f"`runs.{name}`: {run.method} needs the features of every client, which `privacy.release` does not list"
-        raise FdamedError(what, where, "Remove the run, or add `features` to `privacy.release` if the clients agree.")
+        yield what, "Remove the run, or add `features` to `privacy.release` if the clients agree."
     wanted, allowed = run.options.get("features", "init"), backbones(config, known)
     if wanted not in allowed:
         near = nearest(str(wanted), allowed)
-        what = f"`runs.{name}.features` is {wanted!r}{near}; allowed: {', '.join(allowed)}"
-        raise FdamedError(what, where, FIX)
-    unused = [key for key in ("auxiliary", "labeled", "train", "noise", "warmup") if getattr(run, key) is not None]
-    if unused:
-        raise FdamedError(f"`runs.{name}.{unused[0]}`: a classical method trains no client and ignores it", where, FIX)
+        yield f"`runs.{name}.features` is {wanted!r}{near}; allowed: {', '.join(allowed)}", FIX
+    for key in ("auxiliary", "labeled", "train", "noise", "warmup"):
+        if getattr(run, key) is not None:
+            yield f"`runs.{name}.{key}`: a classical method trains no client and ignores it", FIX

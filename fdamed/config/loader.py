@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ import yaml
 from pydantic import ValidationError
 
 from fdamed.config.base import allowed_keys
-from fdamed.config.cross_checks import FIX, check_methods
+from fdamed.config.cross_checks import FIX, method_problems
 from fdamed.config.datasets import dataset_class
-from fdamed.config.messages import explain, nearest
-from fdamed.config.policy_checks import check_policy
+from fdamed.config.messages import explain
+from fdamed.config.policy_checks import policy_problems
 from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, nearest
 
 CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 
@@ -49,9 +50,9 @@ def parse(raw: dict[str, Any], where: str) -> Config:
         config = Config.model_validate(raw)
     except ValidationError as error:
         raise FdamedError(explain(error, lambda place: _allowed(place, raw)), where, FIX) from None
-    check_methods(config, catalog(), where)
-    for name, run in config.expanded_runs().items():
-        check_policy(name, run, config, catalog(), where)
+    policy = (policy_problems(name, run, config, catalog()) for name, run in config.expanded_runs().items())
+    for what, fix in chain(method_problems(config, catalog()), chain.from_iterable(policy)):
+        raise FdamedError(what, where, fix)
     return config
 
 

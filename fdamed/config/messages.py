@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
+from fdamed.core.errors import nearest
+
 LONGEST = 200
 """Characters of a wrong value that are shown."""
-RENAMED = {
-    "cohort": "study",
-    "cut": "split",
-    "parties": "clients",
-    "labelled": "labeled",
-    "equalise": "equalize",
-    "probe": "attributes",
-    "network": "transport",
-    "guard": "validation",
-    "unreliable": "faults",
-    "optimiser": "optimizer",
-    "centre": "center",
-    "normalise_w": "normalize_w",
-    "longest": "norms.reject_above",
-    "shortened": "norms.clip_above",
-    "opposed": "directions.reject_below",
-    "alike": "directions.label_rate_gap",
-}
-"""Keys of earlier versions -> their present names, which error messages suggest."""
 
 
 def explain(error: ValidationError, allowed_at: Callable[[tuple[int | str, ...]], list[str]], prefix: str = "") -> str:
@@ -54,10 +36,3 @@ def explain(error: ValidationError, allowed_at: Callable[[tuple[int | str, ...]]
 def shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def nearest(word: str, allowed: list[str]) -> str:
-    """(did you mean `x`?), if an allowed word is similar or the word's present name."""
-    renamed = RENAMED.get(word, "")
-    near = [renamed] if renamed.split(".")[0] in allowed else difflib.get_close_matches(word, allowed, n=1)
-    return f" (did you mean `{near[0]}`?)" if near else ""

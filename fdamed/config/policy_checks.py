@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fdamed.config.cross_checks import Catalog
+from fdamed.config.cross_checks import Catalog, Problems
 from fdamed.config.privacy import CELL, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
@@ -17,77 +17,73 @@ Images = Mapping[str, Mapping[str, int]]
 """Client -> part (train, adapt, ...) -> number of images."""
 
 
-def check_policy(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
-    """Raise if a run cannot keep the privacy policy."""
+def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Problems:
+    """What of a run the privacy policy forbids."""
     for phase in config.phases(run).values():
-        problem = _problem(phase, config, known[phase.method])
-        if problem:
-            raise FdamedError(f"`runs.{name}`: {problem[0]}", where, problem[1])
-    _check_phases(name, run, config, known, where)
-    try:
-        check_minimum(name, run, config, known, most_images(config), where)
-    except FdamedError as error:
-        raise FdamedError(error.what, where, f"{error.fix} Nothing was started.") from None
+        for what, fix in _phase_problems(phase, config, known[phase.method]):
+            yield f"`runs.{name}`: {what}", fix
+    if run.then and config.differential_of(run) and known[run.then.method]["asks_sources"]:
+        yield (
+            f"`runs.{name}.then`: the privacy budget covers one phase, but {run.then.method} uses the sources again",
+            "Use a second phase at the target only, such as finetune_head, or remove `then`.",
+        )
+    if config.privacy.differential and config.advise:
+        yield (
+            "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
+            "Set `advise: false`, or give `differential` to single runs.",
+        )
+    for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
+        yield what, f"{fix} Nothing was started."
 
 
-def _problem(phase: Run, config: Config, entry: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What of a phase secure aggregation or differential privacy forbids, and how to fix it; None: nothing."""
+def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Problems:
+    """What of a phase secure aggregation or differential privacy forbids."""
     model = config.model
     if config.privacy.secure_aggregation:
-        unmasked = "fdamed cannot mask updates: the server would see each one"
-        return (
-            f"{phase.method} cannot run with privacy.secure_aggregation: {entry['needs_each'] or unmasked}",
+        why = entry["needs_each"] or "fdamed cannot mask updates: the server would see each one"
+        yield (
+            f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
             "Set secure_aggregation to false. If masks are required, choose a method that needs only sums "
             "(docs/explanation/privacy.md) and a transport that adds masks, such as Flower's SecAgg+.",
         )
     if config.differential_of(phase) is None:
-        return None
+        return
     if entry.get("classical") or not entry["noised"]:
-        return (
+        yield (
             f"differential privacy: the sources of {phase.method} send values that DP-SGD does not protect",
             "Remove `differential`, or remove the run (docs/explanation/privacy.md lists what allows it).",
         )
     if model.backbone.startswith("resnet") and model.norm == "batch":
         what = "differential privacy: BatchNorm mixes the images of a batch, so no image has its own gradient"
-        return what, "Set `model.norm: group`."
+        yield what, "Set `model.norm: group`."
     if phase.auxiliary:
         what = "auxiliary heads are trained without noise and influence the gradients that are sent"
-        return f"differential privacy: {what}", "Remove `auxiliary` or `differential` from this run."
+        yield f"differential privacy: {what}", "Remove `auxiliary` or `differential` from this run."
     if config.train_of(phase).precision != "float32":
-        what = "differential privacy: bfloat16 is too coarse for exact clipping"
-        return what, "Set `train.precision: float32`."
-    return None
-
-
-def _check_phases(name: str, run: Run, config: Config, known: Catalog, where: str) -> None:
-    if run.then and config.differential_of(run) and known[run.then.method]["asks_sources"]:
-        raise FdamedError(
-            f"`runs.{name}.then`: the privacy budget covers one phase, but {run.then.method} uses the sources again",
-            where,
-            "Use a second phase at the target only, such as finetune_head, or remove `then`.",
-        )
-    if config.privacy.differential and config.advise:
-        raise FdamedError(
-            "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
-            where,
-            "Set `advise: false`, or give `differential` to single runs.",
-        )
+        yield "differential privacy: bfloat16 is too coarse for exact clipping", "Set `train.precision: float32`."
 
 
 def check_minimum(
     name: str, run: Run, config: Config, known: Catalog, images: Images, where: str, targets: Sequence[str] = ()
 ) -> None:
     """Raise if a client has fewer images or steps than the minimum; clients missing in `images` are not checked."""
+    for what, fix in _minimum_problems(name, run, config, known, images, targets or config.split.targets):
+        raise FdamedError(what, where, fix)
+
+
+def _minimum_problems(
+    name: str, run: Run, config: Config, known: Catalog, images: Images, targets: Sequence[str]
+) -> Problems:
     for phase in config.phases(run).values():
         entry = known[phase.method]
-        for target in targets or config.split.targets:
+        for target in targets:
             for client, recipe, n in training_images(phase, config, entry, target, images):
                 steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
                     few = n < config.minimum.images
                     fix = refused.fix if few else too_few_steps_fix(name, phase, config, recipe, n)
-                    raise FdamedError(f"`runs.{name}`, target {target}: {refused.what}", where, fix)
+                    yield f"`runs.{name}`, target {target}: {refused.what}", fix
 
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:

@@ -9,13 +9,12 @@ from pydantic import Field, ValidationError, model_validator
 from fdamed.config.base import Name, Strict, allowed_keys
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
-from fdamed.config.faults import SWEPT
 from fdamed.config.messages import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Warmup, combinations, laid_over
 from fdamed.config.split import Hospitals
-from fdamed.config.train import Decay, Recipe, Train
+from fdamed.config.train import SWEPT, Decay, Recipe, Train
 
 __all__ = ["Audit", "Config", "Decay", "Image", "Model", "Privacy", "Published", "Recipe", "Tracking", "Train"]
 
@@ -64,7 +63,7 @@ class Config(Strict):
     privacy: Privacy = Privacy()
     model: Model = Model()
     train: Train = Train()
-    runs: dict[Name, Run]
+    runs: Annotated[dict[Name, Run], Field(min_length=1)]
     """Name -> method and options: the rows of the study's tables."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     """Every run is trained once with each seed."""

@@ -1,14 +1,135 @@
-"""The `train` section: how clients train, for how many rounds, and over which transport."""
+"""The `train` section: how clients train, for how many rounds, over which transport, and its two sections:
+simulated faults, and the validation of updates."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fdamed.config.base import Strict
-from fdamed.config.faults import Faults
-from fdamed.config.validation import Validation
+
+KINDS = ("weights", "individual", "update", "statistic", "features", "scalar", "count")
+"""Kinds of values in messages."""
+EVERY = "every"
+ROLES = ("target", "sources")
+SWEPT = ("absent", "lost", "deadline", "quorum")
+"""Keys that `runs.*.sweep` may vary like options of the method."""
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class Ways(Strict):
+    """Probability that a message is lost, by direction."""
+
+    down: Chance = 0.0
+    """From the server to a hospital, which then does nothing."""
+    up: Chance = 0.0
+    """From a hospital, which has done its work."""
+
+
+def _by_content(given: Any) -> Any:
+    """A number holds for every message; a number for a kind holds for both directions."""
+    table = given if isinstance(given, dict) else {EVERY: given}
+    return {k: v if isinstance(v, dict | Ways) else {"down": v, "up": v} for k, v in table.items()}
+
+
+Lost = Annotated[
+    dict[str, Ways], BeforeValidator(_by_content, json_schema_input_type=Chance | dict[str, Chance | Ways])
+]
+
+
+class Minutes(Strict):
+    """How long an answer takes: log-normal, drawn anew for each question."""
+
+    median: Annotated[float, Field(gt=0)]
+    spread: Annotated[float, Field(ge=0)] = 0.5
+    """Standard deviation of the logarithm; 0: always the median."""
+    slower: dict[str, Annotated[float, Field(gt=0)]] = Field({})
+    """Hospital, `target` or `sources` -> factor on its times."""
+
+
+class Faults(Strict):
+    """Absences, losses and delays, drawn from the seed: the same for every method."""
+
+    absent: Chance = 0.0
+    """Probability that a hospital is absent for a whole round."""
+    away: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field({})
+    """Round -> who else is absent: hospitals, `target` or `sources`."""
+    lost: Lost = Field({})
+    """Probability that a message is lost: a number, or by kind or step, such as {update: 0.1, weights: {up: 0.2}}."""
+    minutes: Minutes | None = None
+    """How long an answer takes; answers after the deadline are not used."""
+    deadline: Annotated[float, Field(gt=0)] | None = None
+    """Minutes that the server waits for an answer."""
+    spare: tuple[str, ...] = ()
+    """Who has no random faults: hospitals, `target` or `sources`."""
+    quorum: Annotated[int, Field(ge=0)] = 1
+    """With fewer sources than this a round is lost and changes nothing; 0: methods continue without sources."""
+
+    @field_validator("lost")
+    @classmethod
+    def _contents_are_known(cls, lost: dict[str, Ways]) -> dict[str, Ways]:
+        if not lost.keys() <= {EVERY, *KINDS}:
+            from fdamed.config.loader import catalog
+
+            steps = {line["step"] for method in catalog().values() for line in method["wire"]}
+            allowed = [EVERY, *KINDS, *sorted(steps)]
+            unknown = [key for key in lost if key not in allowed]
+            if unknown:
+                raise ValueError(f"no message has {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+        return lost
+
+    @model_validator(mode="after")
+    def _time_and_deadline(self) -> Faults:
+        if (self.minutes is None) != (self.deadline is None):
+            raise ValueError("`minutes` and `deadline` go together: one without the other does nothing")
+        return self
+
+    def misfit(self, clients: tuple[str, ...]) -> str | None:
+        """What does not fit these hospitals; None: nothing."""
+        named = {p for group in self.away.values() for p in group} | set(self.spare)
+        named |= set(self.minutes.slower) if self.minutes else set()
+        stray = sorted(named - {*clients, *ROLES})
+        if stray:
+            return f"names {', '.join(stray)}; allowed: {', '.join([*clients, *ROLES])}"
+        if self.quorum >= len(clients):
+            return f"asks for a quorum of {self.quorum}; there are {len(clients) - 1} sources"
+        return None
+
+
+class Norms(Strict):
+    """Robust aggregation by norms, in multiples of the median norm of the other updates."""
+
+    reject_above: Annotated[float, Field(gt=1)] = 100.0
+    """Exclude an update with a larger norm from its round."""
+    clip_above: Annotated[float, Field(gt=1)] | None = 10.0
+    """Clip an update with a larger norm to this; null: no clipping."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Norms:
+        if self.clip_above is not None and self.clip_above > self.reject_above:
+            raise ValueError(f"`clip_above` ({self.clip_above}) must not exceed `reject_above` ({self.reject_above})")
+        return self
+
+
+class Directions(Strict):
+    """Robust aggregation by directions: the cosine similarity of an update with the others."""
+
+    reject_below: Annotated[float, Field(ge=-1, le=0)] = -0.2
+    """Exclude an update from its round below this cosine similarity, as a whole or in one layer."""
+    label_rate_gap: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    """Compare only clients whose label rates differ by at most this; null: compare all."""
+
+
+class Validation(Strict):
+    """Checks of the sources' updates. Shapes, finite values, counts, variances and replays are always checked."""
+
+    norms: Norms | None = None
+    """Reject and clip updates by their norm; {} takes the defaults, null switches it off."""
+    directions: Directions | None = None
+    """Exclude updates that point against the others; {} takes the defaults, null switches it off."""
+    strikes: Annotated[int, Field(ge=1)] | None = 3
+    """Rounds with a rejected update after which a source is quarantined for the rest of the run; null: never."""
 
 
 class Decay(Strict):

@@ -40,9 +40,9 @@ def printable(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """` (nearest: X)` for the known word that is most similar, or nothing."""
+    """` (did you mean `x`?)` for the known word that is most similar, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f" (nearest: {found[0]})" if found else ""
+    return f" (did you mean `{found[0]}`?)" if found else ""
 
 
 def memory_error(error: Exception, doing: str, where: str, batches: str) -> FdamedError | None:

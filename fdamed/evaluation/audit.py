@@ -82,16 +82,10 @@ def _entry(
     for name, standing in by_run.items():
         found = {k: v for k in shown if (v := standing.estimate(k))}
         values: dict[str, Any] = {k: asdict(v) if k == "bias" else comparisons.score(v) for k, v in found.items()}
-        brier = values.pop("brier")
-        gains = {k: asdict(v) for k in shown if name != reference and (v := standing.gain(k, by_run[reference]))}
         values |= {
-            "brier": brier["value"],
-            "brier_low": brier["low"],
-            "brier_high": brier["high"],
             "calibration_error": None if hidden else standing.calibration_error,
             "calibration_limit": None if hidden else standing.calibration_limit,
-            "gain": gains.get("auc"),
-            "gains": gains,
+            "gains": {k: asdict(v) for k in shown if name != reference and (v := standing.gain(k, by_run[reference]))},
         }
         out["runs"][name] = rounded(values, _decimals(hidden, smallest))
     if not hidden and len(group.by) == 1:
@@ -111,9 +105,7 @@ def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str, 
             paired = {group: pair for group, pair in both.items() if pair} if name != reference else None
             widest = gap(here, paired, score in LOWER_IS_BETTER)
             if widest:
-                content = {k: getattr(widest, k) for k in ("best", "worst", "value", "low", "high")}
-                content["change"] = asdict(widest.change) if widest.change else None
-                out.append({"by": by, "run": name, "metric": score, **rounded(content, _decimals(hidden, smallest))})
+                out.append({"by": by, "run": name, "metric": score, **rounded(widest, _decimals(hidden, smallest))})
     return out
 
 

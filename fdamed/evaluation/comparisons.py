@@ -19,7 +19,6 @@ from fdamed.evaluation.metrics import SEVERAL, THRESHOLD, TWO
 from fdamed.evaluation.paired_tests import (
     Estimate,
     Scored,
-    accuracy_of,
     auc_of,
     cliffs_delta,
     cohens_h,
@@ -44,11 +43,9 @@ def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) ->
     AUC and accuracy have a variance in closed form; the others use the bootstrap's.
     """
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
-    if chances.ndim == 3:
-        _, owner = np.unique(patient, return_inverse=True)
-        closed = {"acc": share_of(_hits(y, chances), owner)}
-    else:
-        closed = {"auc": auc_of(y, chances, patient), "acc": accuracy_of(y, chances, patient)}
+    _, owner = np.unique(patient, return_inverse=True)
+    closed = {"auc": auc_of(y, chances, patient)} if chances.ndim == 2 else {}
+    closed["acc"] = share_of(_hits(y, chances), owner)
     known = {name: found for name, found in closed.items() if found is not None}
     rest = [n for n in (SEVERAL if chances.ndim == 3 else TWO) if n not in closed]
     return known | resampling.scored(y, chances, patient, stream, rest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def by_round(records: Sequence[Record]) -> pd.DataFrame:
     for r in records:
         seconds = {int(line["round"]): float(line[column]) for line in r.timing}
         numbers = [int(line["round"]) for line in r.rounds]
-        rows += [(r.target, r.run, r.seed, n, sum(r.traffic.get(n, (0,))), seconds.get(n, math.nan)) for n in numbers]
+        rows += [(r.target, r.run, r.seed, n, sum(r.traffic.get(n, (0,))), seconds.get(n)) for n in numbers]
     spent, keys = ["mb_sent", "seconds"], ["target", "run", "round"]
     frame = pd.DataFrame(rows, columns=["target", "run", "seed", "round", *spent])
     frame[spent] = frame.groupby(["target", "run", "seed"], sort=False)[spent].cumsum()
@@ -101,8 +100,6 @@ class Cost:
     """Of all networks, auxiliary heads and the method's own parts."""
     work: str
     """What a round does besides training at the sources and averaging."""
-    multiply_adds: int | None
-    """At the server in a round; None if they are not counted."""
     seconds: Interval
     """Of a round, over seeds."""
     ratio: float | None
@@ -113,14 +110,6 @@ def head_parameters(names: Iterable[str], model: Model) -> int:
     """Parameters of the linear heads on the hidden feature."""
     classes = HEAD_CLASSES | {"race": len(model.races)}
     return sum((model.hidden + 1) * classes[name] for name in names)
-
-
-def multiply_adds(method: str, sources: int, parameters: int) -> int | None:
-    """Multiply-adds of the server's rule in a round, over `parameters` trainable numbers."""
-    products = 2 * sources + 1  # <g_T, g_i>, <g_i, g_i> and <g_T, g_T>
-    vectors = {"average": sources, "sum": sources + 1, "projection": products + sources + 1}
-    rule = catalog().get(method, {}).get("rule")
-    return vectors[rule] * parameters if rule else None
 
 
 def seconds(record: Record) -> float | None:
@@ -162,7 +151,6 @@ def compute_costs(
                 auxiliary=bool(heads),
                 parameters=models * (size + head_parameters(heads, model)) + extra,
                 work=_work(first, heads, len({str(r.facts.get("labeled")) for r in members}) > 1),
-                multiply_adds=multiply_adds(first.method, _participants(first, sources), size),
                 seconds=spent[name],
                 ratio=None if base is None or mean is None else mean / base,
             )
@@ -174,12 +162,6 @@ def _seconds_over_seeds(records: Sequence[Record]) -> Interval:
     """Seconds of a round: the mean over targets and swept values within a seed, then over seeds."""
     frame = pd.Series([seconds(r) for r in records], index=[r.seed for r in records], dtype="float64")
     return over_seeds(frame.groupby(level=0, sort=False).mean())
-
-
-def _participants(record: Record, sources: int) -> int:
-    """Sources that take part in a round, as the server counts them."""
-    share = float((record.facts.get("train") or {}).get("participation", 1.0))
-    return min(sources, max(1, math.floor(share * sources + 0.5)))
 
 
 def _work(record: Record, heads: tuple[str, ...], several: bool) -> str:

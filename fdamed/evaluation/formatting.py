@@ -47,10 +47,6 @@ def count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def millions(value: int | None) -> str:
-    return "–" if value is None else f"{value / 1e6:,.1f} M"
-
-
 def seconds(score: Interval) -> str:
     """Seconds with three significant digits."""
     if score.mean is None:
@@ -91,7 +87,6 @@ FILTERS = {
     "points": points,
     "megabytes": megabytes,
     "count": count,
-    "millions": millions,
     "seconds": seconds,
     "fixed": fixed,
     "signed": signed,

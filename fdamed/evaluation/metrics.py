@@ -7,7 +7,7 @@ A score that the data cannot define (AUC where a class is absent) is None with a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,26 +24,6 @@ SPECIFICITY = 0.9
 """Specificity of `sens_at_spec90`; its threshold is chosen on the evaluated images themselves."""
 
 
-class Scores(TypedDict):
-    """The scores of one model on one set of images, as in scores/{client}.json."""
-
-    n: int
-    positives: int | None
-    """None with more than two classes."""
-    acc: float | None
-    auc: float | None
-    balanced_acc: float | None
-    brier: float | None
-    sensitivity: float | None
-    specificity: float | None
-    f1: float | None
-    sens_at_spec90: float | None
-    ap: float | None
-    """Average precision."""
-    why: dict[str, str]
-    """Score -> why it is undefined."""
-
-
 def checked(y: ArrayLike, p: ArrayLike) -> tuple[Floats, Floats]:
     """Labels (n,) and probabilities, (n,) of the positive class or (n, C) of several, as float64; or ValueError."""
     labels, chances = np.asarray(y, dtype=np.float64), np.asarray(p, dtype=np.float64)
@@ -58,8 +38,11 @@ def checked(y: ArrayLike, p: ArrayLike) -> tuple[Floats, Floats]:
     return labels, chances
 
 
-def scores(y: ArrayLike, p: ArrayLike) -> Scores:
-    """All scores for labels `y` (n,) of probabilities `p`: (n, C), or (n,) of the positive class."""
+def scores(y: ArrayLike, p: ArrayLike) -> dict[str, Any]:
+    """All scores for labels `y` (n,) of probabilities `p`: (n, C), or (n,) of the positive class; see scores/*.json.
+
+    `positives` is None with more than two classes, and `why` says why a score is None.
+    """
     labels, chances = checked(y, p)
     n, two = len(labels), chances.ndim == 1
     found = prepared(labels, chances, np.arange(n), n).scores(np.ones((1, n))) if n else {}
@@ -70,7 +53,7 @@ def scores(y: ArrayLike, p: ArrayLike) -> Scores:
     why = dict.fromkeys((name for name, value in values.items() if value is None), reason)
     if not two:
         why |= dict.fromkeys((name for name in TWO if name not in SEVERAL), "more than two classes")
-    return cast(Scores, {"n": n, "positives": int(labels.sum()) if two else None, **values, "why": why})
+    return {"n": n, "positives": int(labels.sum()) if two else None, **values, "why": why}
 
 
 def prepared(labels: Floats, chances: Floats, owner: NDArray[np.intp], patients: int) -> Two | Several:

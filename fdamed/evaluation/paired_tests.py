@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fdamed.evaluation.intervals import LEVEL
-from fdamed.evaluation.metrics import THRESHOLD
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -72,12 +71,6 @@ def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | Non
     s01 = with_negative / ((with_negative - 1) * n) * (b @ b.T)
     s11 = clusters / (clusters - 1) * (a @ b.T)
     return Scored(area, s10 / m + s01 / n + (s11 + s11.T) / (m * n))
-
-
-def accuracy_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
-    """Accuracies of `chances` (R, n) at the threshold of one half; None with fewer than two patients."""
-    labels, p, owner = _checked(y, chances, patient)
-    return share_of((p >= THRESHOLD) == (labels == 1), owner)
 
 
 def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
@@ -152,18 +145,19 @@ def difference(scored: Scored, first: Sequence[int], second: Sequence[int]) -> E
     """First minus second; rows at the same place in both have the same seed."""
     if len(first) != len(second) or not first:
         raise ValueError("a paired difference needs the same seeds, at least one, on both sides")
-    weights = np.zeros(len(scored.value))
-    np.add.at(weights, list(first), 1 / len(first))
-    np.add.at(weights, list(second), -1 / len(first))
-    by_seed = scored.value[list(first)] - scored.value[list(second)]
-    return _estimate(by_seed, float(weights @ scored.covariance @ weights))
+    places = np.eye(len(scored.value))
+    return _combined(scored, places[list(first)] - places[list(second)])
 
 
 def mean_of(scored: Scored, rows: Sequence[int]) -> Estimate:
     """The mean over the rows of one method, one row per seed."""
-    weights = np.zeros(len(scored.value))
-    weights[list(rows)] = 1 / len(rows)
-    return _estimate(scored.value[list(rows)], float(weights @ scored.covariance @ weights))
+    return _combined(scored, np.eye(len(scored.value))[list(rows)])
+
+
+def _combined(scored: Scored, by_seed: Floats) -> Estimate:
+    """The mean over seeds of sums of scores; `by_seed` (k, R): the factor of each score."""
+    weights = by_seed.mean(axis=0)
+    return _estimate(by_seed @ scored.value, float(weights @ scored.covariance @ weights))
 
 
 def _estimate(by_seed: Floats, variance: float) -> Estimate:

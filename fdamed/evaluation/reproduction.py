@@ -1,4 +1,4 @@
-"""A paper's results beside ours: the last round, the mean of the last five, and where our curve crosses the paper's."""
+"""A paper's results beside ours: our curve and its last round."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Curve = dict[int, float]
 """Round -> score in percent, for the evaluated rounds."""
-LAST = 5
-"""Rounds whose mean smooths the end of a curve."""
 CLOSE = 2.5
 """Points within which a result counts as reproduced."""
 
@@ -31,9 +29,6 @@ class Cell:
     target: str
     paper: float
     last: Interval
-    last_five: Interval
-    crossed: int | None
-    """The round in which the mean curve falls below the paper's result after its peak, or else first reaches it."""
     curve: Curve
     """Mean over the seeds, for the rounds that all of them evaluated."""
 
@@ -60,19 +55,8 @@ def cells(published: Published, targets: Iterable[str], records: Iterable[Record
 def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
     kept = [c for c in curves if c]
     shared = sorted(set.intersection(*(set(c) for c in kept))) if kept else []
-    mean = np.array([np.mean([c[r] for c in kept]) for r in shared])
-    passed = np.flatnonzero(np.diff(np.sign(mean - paper)) != 0) + 1
-    fallen = passed[passed > mean.argmax()] if len(mean) else passed
-    crossings = fallen if len(fallen) else passed
-    return Cell(
-        run=run,
-        target=target,
-        paper=paper,
-        last=over_seeds(c[max(c)] for c in kept),
-        last_five=over_seeds(float(np.mean([v for r, v in c.items() if r > max(c) - LAST])) for c in kept),
-        crossed=shared[int(crossings[0])] if len(crossings) else None,
-        curve=dict(zip(shared, mean.tolist(), strict=True)),
-    )
+    curve = {r: float(np.mean([c[r] for c in kept])) for r in shared}
+    return Cell(run, target, paper, over_seeds(c[max(c)] for c in kept), curve)
 
 
 def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
@@ -83,9 +67,5 @@ def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
 
 def table(found: list[Cell]) -> pd.DataFrame:
     """One row per result of the paper."""
-    rows = [
-        (c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.last_five.mean, c.apart, c.crossed)
-        for c in found
-    ]
-    columns = ["run", "target", "paper", "last", "last_half", "seeds", "last_five", "apart", "crossed"]
-    return pd.DataFrame(rows, columns=columns).astype({"crossed": "Int64"})
+    rows = [(c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.apart) for c in found]
+    return pd.DataFrame(rows, columns=["run", "target", "paper", "last", "last_half", "seeds", "apart"])

@@ -1,8 +1,7 @@
-"""Tables of all runs: every score, the headline, scores by round; and tables as CSV and Markdown."""
+"""Tables of all runs: every score, the headline, scores by round; and tables as CSV."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -133,9 +132,6 @@ def rounds(records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("
     return out[[*keys, *ENDS]]
 
 
-# --- tables as text --------------------------------------------------------------------------------------------------
-
-
 def to_csv(frame: pd.DataFrame) -> str:
     """CSV in which no cell is a formula; numbers keep six digits."""
     safe = frame.rename(columns=lambda c: cell_safe(str(c)))
@@ -143,23 +139,3 @@ def to_csv(frame: pd.DataFrame) -> str:
         if not pd.api.types.is_numeric_dtype(safe[column]):
             safe[column] = safe[column].map(lambda v: cell_safe(v) if isinstance(v, str) else v)
     return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-
-
-def to_markdown(frame: pd.DataFrame) -> str:
-    """A GitHub table; pipes, line breaks and HTML in cells are escaped."""
-    head = [_plain(c) for c in frame.columns]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(_plain(v) for v in row) + " |" for row in frame.itertuples(index=False, name=None)]
-    return "\n".join(lines) + "\n"
-
-
-def text(value: object) -> str:
-    """A cell as text; empty if it is missing."""
-    if value is None or value is pd.NA or (isinstance(value, float) and not np.isfinite(value)):
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: object) -> str:
-    escaped = html.escape(text(value), quote=False)
-    return " ".join(escaped.replace("\\", "\\\\").replace("|", "\\|").split())

@@ -7,8 +7,9 @@ missing one could be computed from the total.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,28 +127,16 @@ def standings(group: Group, frame: pd.DataFrame, chances: NDArray[np.float64], r
     return out
 
 
-@dataclass(frozen=True)
-class Gap:
-    """The largest difference of a score between two groups of an attribute; the interval ignores the selection."""
-
-    best: str
-    worst: str
-    value: float
-    low: float
-    high: float
-    change: Estimate | None
-    """How much larger the difference of the same two groups is than with the reference run, whichever was better
-    there; None for the reference run itself."""
-
-
 def gap(
     by_group: Mapping[str, Influence],
     beside: Mapping[str, tuple[Influence, Influence]] | None,
     lower: bool = False,
-) -> Gap | None:
-    """From group -> score; None with fewer than two groups. Patients can be in both groups.
+) -> dict[str, Any] | None:
+    """The largest difference of a score between two groups of an attribute; None with fewer than two groups.
 
-    `beside`: group -> the score of the run and of the reference with common seeds. `lower`: smaller is better.
+    Patients can be in both groups, and the interval ignores the selection of the two. `beside`: group -> the score of
+    the run and of the reference with common seeds. `lower`: smaller is better. `change`: how much larger the difference
+    of the same two groups is than with the reference, whichever was better there.
     """
     if len(by_group) < 2:
         return None
@@ -158,5 +147,6 @@ def gap(
     if beside and best in beside and worst in beside:
         (up, up_before), (down, down_before) = beside[best], beside[worst]
         before = sign * (-1 if sign * float((up_before.value - down_before.value).mean()) < 0 else 1)
-        change = contrast([(sign, up), (-sign, down), (-before, up_before), (before, down_before)])
-    return Gap(best, worst, apart.value, apart.low, apart.high, change)
+        change = asdict(contrast([(sign, up), (-sign, down), (-before, up_before), (before, down_before)]))
+    ends = {"value": apart.value, "low": apart.low, "high": apart.high}
+    return {"best": best, "worst": worst, **ends, "change": change}

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fdamed.config.validation import Validation
+from fdamed.config.train import Validation
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step, check_release

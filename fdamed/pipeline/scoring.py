@@ -14,7 +14,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.evaluation.bootstrap import bootstrap
-from fdamed.evaluation.metrics import Scores, scores
+from fdamed.evaluation.metrics import scores
 from fdamed.federation.client_state import read_state
 from fdamed.models.flat import FlatModel, vector_from
 from fdamed.pipeline.paths import Places, foreign_weights, needed, tensors_in, weights_in, write_rows
@@ -66,7 +66,7 @@ def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
     raise foreign_weights(run.folder / "theta.safetensors", "federate")
 
 
-def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> Scores:
+def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> dict[str, Any]:
     """Score the probabilities of the client's test images: scores/{client}.json, and its predictions in its folder."""
     patient, found = _keep_predictions(run, client, y, p), scores(y, p)
     # The same draws for every run.

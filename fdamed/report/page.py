@@ -14,7 +14,7 @@ from fdamed import __version__
 from fdamed.core.disclosure import vague
 from fdamed.core.files import write_text
 from fdamed.evaluation.formatting import FILTERS
-from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv, to_markdown
+from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv
 from fdamed.report import sections, summary
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet
 from fdamed.report.section import always, found
@@ -33,7 +33,6 @@ def write(study: Study, folder: Path) -> None:
         for file, table in section.tables(study).items():
             if not table.empty or section.needs is always:
                 write_text(folder / "tables" / f"{file}.csv", to_csv(table))
-                write_text(folder / "tables" / f"{file}.md", to_markdown(table))
         plots = {file: plot for file, plot in section.plots(study).items() if plot}
         for file, plot in plots.items():
             write_text(folder / "figures" / f"{file}.svg", standalone(plot))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
-from fdamed.config.faults import Faults
+from fdamed.config.train import Faults
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import Server

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.federation.client import Client, Step, step
 from fdamed.federation.messages import Count, Update, message
 from fdamed.federation.method import REGISTRY, Model, OneModel, method

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fdamed.methods  # noqa: F401
 from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import fdamed.methods  # noqa: F401  (a hospital in a process of its own must know the steps)
-from fdamed.config.faults import Faults
 from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
+from fdamed.config.train import Faults
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Step

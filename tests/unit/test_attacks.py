@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fdamed.config.validation import Directions, Validation
+from fdamed.config.train import Directions, Validation
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY, Model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
+from fdamed.config.train import Faults
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY

@@ -10,7 +10,7 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.config.study import Recipe
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Statistic, kinds, message

@@ -229,12 +229,15 @@ RACE = {"by": "race", "label": "Edema", "clients": {"A": "Asian", "W": "White"},
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"clients": {"A": "Edema", "B": "Oedema"}, "target": "A"}, "unknown label `Oedema` (nearest: Edema) for B"),
+        (
+            {"clients": {"A": "Edema", "B": "Oedema"}, "target": "A"},
+            "unknown label `Oedema` (did you mean `Edema`?) for B",
+        ),
         (
             {**RACE, "clients": {"A": "Asiann", "W": "White"}},
-            "no row has race = 'Asiann' (nearest: Asian), which A asks",
+            "no row has race = 'Asiann' (did you mean `Asian`?), which A asks",
         ),
-        ({**RACE, "by": "rase"}, "cannot split by `rase` (nearest: race)"),
+        ({**RACE, "by": "rase"}, "cannot split by `rase` (did you mean `race`?)"),
         ({**RACE, "by": "age"}, "cannot split by `age`"),
         ({**RACE, "by": "patient"}, "cannot split by `patient`"),
         ({**RACE, "label": "Oedema"}, "unknown label `Oedema`"),

@@ -97,7 +97,7 @@ def test_anything_else_is_refused_with_the_key(index: pd.DataFrame, text: str) -
 
 
 def test_a_misspelt_name_gets_its_nearest(index: pd.DataFrame) -> None:
-    with pytest.raises(FdamedError, match="nearest: race"):
+    with pytest.raises(FdamedError, match="did you mean `race`"):
         holds("rase == 'x'", index, "w")
-    with pytest.raises(FdamedError, match="nearest: Edema"):
+    with pytest.raises(FdamedError, match="did you mean `Edema`"):
         holds("label['Oedema'] == 1", index, "w")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled

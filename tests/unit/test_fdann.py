@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.absences import DroppedOut

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.absences import DroppedOut

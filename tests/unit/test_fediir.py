@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fdamed.config.faults import Faults
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Faults, Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer

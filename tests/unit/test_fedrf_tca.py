@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from fdamed.cli.commands import evaluate, federate, init, partition
-from fdamed.config.faults import Faults
 from fdamed.config.study import Config, Privacy, Recipe
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Faults, Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import Stream, stream

@@ -9,7 +9,6 @@ from sklearn.metrics import roc_auc_score
 
 from fdamed.evaluation.paired_tests import (
     Scored,
-    accuracy_of,
     auc_of,
     cliffs_delta,
     cohens_h,
@@ -17,6 +16,7 @@ from fdamed.evaluation.paired_tests import (
     holm,
     mcnemar,
     separation,
+    share_of,
 )
 
 # DeLong, DeLong and Clarke-Pearson (1988): albumin, total protein, K-G score, benefit of surgery; patients with all.
@@ -98,7 +98,7 @@ def test_one_image_a_patient_is_plain_delong_and_order_does_not_matter() -> None
 def test_accuracy_of_single_images_is_the_paired_difference_of_proportions() -> None:
     y, p, _ = many(4, patients=200, images=1)
     p = 1 / (1 + np.exp(-p))
-    found = accuracy_of(y, p, np.arange(len(y)))
+    found = share_of((p >= 0.5) == (y == 1), np.arange(len(y)))
     assert found is not None
     apart = ((p[0] >= 0.5) == y).astype(float) - ((p[1] >= 0.5) == y)
     told = difference(found, [0], [1])
@@ -126,7 +126,7 @@ def test_seeds_add_their_own_variance_by_hand() -> None:
 
 def test_too_few_patients_of_a_class_have_no_interval() -> None:
     assert auc_of([1, 1, 0, 0], [[0.1, 0.2, 0.3, 0.4]], ["a", "a", "b", "c"]) is None
-    assert accuracy_of([1, 0], [[0.1, 0.2]], ["a", "a"]) is None
+    assert share_of([[True, False]], np.zeros(2, dtype=int)) is None
 
 
 def test_unequal_seeds_and_unfit_arrays_are_refused() -> None:

@@ -48,7 +48,10 @@ def audit() -> dict:
                 "by": ["sex"],
                 "are": ["<b>Female"],
                 "n": 1200,
-                "runs": {"fedavg": {"auc": told(0.6), "gain": None}, "gp": {"auc": told(0.7), "gain": told(0.1)}},
+                "runs": {
+                    "fedavg": {"auc": told(0.6), "gains": {}},
+                    "gp": {"auc": told(0.7), "brier": told(0.2), "gains": {"auc": told(0.1)}},
+                },
             }
         ],
         "gaps": [

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Faults, Norms, Validation
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, answer

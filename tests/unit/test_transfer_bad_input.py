@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fdamed.config.faults import Faults
 from fdamed.config.study import Recipe
+from fdamed.config.train import Faults
 from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.transport.in_process import InProcess

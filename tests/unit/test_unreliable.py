@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fdamed.config import loader as configfile
-from fdamed.config.faults import Faults
+from fdamed.config.train import Faults
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step

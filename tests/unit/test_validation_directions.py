@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fdamed.config.loader import load, parse
-from fdamed.config.validation import Directions, Validation
+from fdamed.config.train import Directions, Validation
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from fdamed.config.faults import Faults
-from fdamed.config.validation import Norms, Validation
+from fdamed.config.train import Faults, Norms, Validation
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.validation.norms import Move, judge

@@ -34,7 +34,7 @@ from fdamed.tracking.ui import experiment_tags, link
 log = logging.getLogger(__name__)
 GROUP = "analyze", 5
 OPTIONS = {"--config": ""}
-OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.md", "cohort.json")
+OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.csv", "cohort.json")
 """Files of the study as a whole, if they exist."""
 WAIT = 300.0
 """Seconds to wait for another study's import into the same database."""

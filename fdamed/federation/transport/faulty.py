@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fdamed.config.faults import EVERY, Faults
+from fdamed.config.train import EVERY, Faults
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fdamed.config.validation import Norms
+from fdamed.config.train import Norms
 from fdamed.ops.aggregation import BLOCK
 
 LARGEST = 1e30

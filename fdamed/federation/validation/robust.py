@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fdamed.config.validation import Directions, Norms, Validation
+from fdamed.config.train import Directions, Norms, Validation
 from fdamed.federation.absences import Fault, Reason
 from fdamed.federation.client import Step
 from fdamed.federation.messages import WHOLE_MODEL, Check, checks, kinds, tensors

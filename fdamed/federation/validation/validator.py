@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fdamed.config.validation import Validation
+from fdamed.config.train import Validation
 from fdamed.federation.absences import Fault, Reason
 from fdamed.federation.client import Step
 from fdamed.federation.messages import WHOLE_MODEL, Check, checks, kinds, tensors

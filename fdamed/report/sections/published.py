@@ -66,7 +66,7 @@ def _ours(cell: Cell) -> str:
 
 
 def _small(label: str, cell: Cell, index: int, y: Scale) -> list[str]:
-    """Our curve, the paper's result as a dashed line, and a ring where they cross."""
+    """Our curve, and the paper's result as a dashed line."""
     left, right, level = 6.0, 140.0, y(cell.paper)
     out = [
         text(left, 12, label, anchor="start"),
@@ -79,10 +79,6 @@ def _small(label: str, cell: Cell, index: int, y: Scale) -> list[str]:
         last = max(cell.curve)
         out.append(polyline(f"line {color(index)}", [(x(r), y(v)) for r, v in cell.curve.items()]))
         out.append(element("circle", f"fill {color(index)}", r=3, cx=x(last), cy=y(cell.curve[last])))
-        if cell.crossed is not None:
-            at = cell.curve[cell.crossed]
-            out.append(element("circle", f"ring {color(index)}", r=4, cx=x(cell.crossed), cy=y(at)))
-            out.append(text(right + 6, level + 4, f"r{cell.crossed}", anchor="start"))
     return out
 
 

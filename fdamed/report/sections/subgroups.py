@@ -16,7 +16,7 @@ from fdamed.report.section import Section
 from fdamed.report.study import Study
 
 GAPS = ("auc", "sensitivity", "false_alarms")
-WITH_INTERVAL = ("auc", "sensitivity", "false_alarms", "bias")
+WITH_INTERVAL = ("auc", "sensitivity", "false_alarms", "bias", "brier")
 
 
 def in_points(found: Audit | None) -> dict[str, float] | None:
@@ -31,7 +31,7 @@ def forest(audit: Audit, run: str, index: int) -> Markup:
         lines.append(("all patients", "", auc.get(run), auc.get(reference), whole | {"value": whole["points"]}))
     for group in audit["groups"]:
         here, there = group["runs"].get(run, {}), group["runs"].get(reference, {})
-        if len(group["by"]) == 1 and (gain := in_points(here.get("gain"))):
+        if len(group["by"]) == 1 and (gain := in_points(here.get("gains", {}).get("auc"))):
             images = "" if group["n"] is None else f"{group['n']:,} images"
             lines.append((group_name(group), images, here.get("auc"), there.get("auc"), gain))
     if not lines:
@@ -57,15 +57,11 @@ def rows(audit: Audit, run: str, attributes: int) -> list[dict[str, Any]]:
     """The groups of so many attributes with their scores, as the table shows them."""
     found = [(g, g["runs"][run]) for g in audit["groups"] if len(g["by"]) == attributes and g["runs"].get(run)]
     return [
-        {"group": group_name(group), "n": group["n"], "gain": here.get("gain"), "brier": _brier(here)}
+        {"group": group_name(group), "n": group["n"], "gain": here["gains"].get("auc")}
         | {k: here.get(k) for k in WITH_INTERVAL}
         | {"error": here.get("calibration_error"), "limit": here.get("calibration_limit")}
         for group, here in found
     ]
-
-
-def _brier(found: Audit) -> dict[str, Any]:
-    return {"value": found.get("brier"), "low": found.get("brier_low"), "high": found.get("brier_high")}
 
 
 def gaps(audit: Audit, runs: list[str]) -> list[dict[str, Any]]:
@@ -126,10 +122,9 @@ def _groups(study: Study) -> Iterator[tuple[Any, ...]]:
             for run, found in group["runs"].items():
                 head = (target, run, " x ".join(group["by"]), " x ".join(group["are"]), group["n"])
                 scores = {metric: found[metric] for metric in WITH_INTERVAL if found.get(metric)} | {
-                    "brier": _brier(found),
                     "calibration_error": {"value": found.get("calibration_error")},
                     "calibration_error_by_chance": {"value": found.get("calibration_limit")},
-                    **{f"gain_in_{metric}": gain for metric, gain in (found.get("gains") or {}).items()},
+                    **{f"gain_in_{metric}": gain for metric, gain in found["gains"].items()},
                 }
                 for metric, score in scores.items():
                     yield (*head, metric, *(score.get(k) for k in ENDS))
