@@ -3,21 +3,18 @@
 Source i minimizes cross-entropy + lambda MMD^2(F_i, F_T) with five kernels, the target lambda MMD^2; lambda ramps up as
 in DANN; theta + sum_i n_i/n Delta_i + Delta_T.
 
-Sent, with `wire: fourier` (default): means over all images of random features whose inner products are the kernels;
-their frequencies are drawn from the study's seed and never sent: 2 (K + 1) M bytes a round and 40 F for each mean, no
-features. The target aligns with the sources' means of the round before. `features` (published): the kernels are
-evaluated at the server, 16 b d bytes of features and gradients for each pair and step.
+Sent: 2 (K + 1) M bytes a round, and 40 F for each mean over all images of random features whose inner products are the
+kernels; no features. Their frequencies are drawn from the study's seed and never sent. The target aligns with the
+sources' means of the round before. In the paper the server evaluates the kernels on the features of every batch.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
@@ -30,11 +27,10 @@ from fdamed.methods._shared.adversarial_training import (
     training_features,
 )
 from fdamed.methods._shared.averaging import average_models, log_loss
-from fdamed.methods._shared.feature_exchange import STEPS, aligned_by_exchange
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.ops.aggregation import mean
-from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
+from fdamed.ops.random_features import KERNELS, bandwidth, fourier, fourier_mmd
 
 
 @message
@@ -129,21 +125,15 @@ def _frequencies(client: Client, count: int) -> Tensor:
     "fdan",
     title="f-DAN",
     paper="FADA (Peng et al. 2020), baseline; Long et al. 2015",
-    steps=(train_locally, align, embed, *STEPS),
-    needs_each="with `wire: features` the server sees every batch, and each source's distance is logged",
+    steps=(train_locally, align, embed),
+    needs_each="each source's distance to the target is logged",
 )
 class FDan(Method[State]):
     weight: float = option(0.1, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
-    wire: Literal["fourier", "features"] = option(
-        "fourier", "what is sent: means of random features, or (published) features of every batch"
-    )
     target_pace: float = option(
         0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
     )
-    frequencies: int = option(64, "random features of each kernel (wire = fourier)", low=1)
-
-    def asks(self) -> tuple[Step, ...]:
-        return (train_locally, align, embed) if self.wire == "fourier" else (train_locally, *STEPS)
+    frequencies: int = option(64, "random features of each kernel", low=1)
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, m=torch.empty(0), h=0.0)
@@ -154,20 +144,7 @@ class FDan(Method[State]):
         server.log({"lambda": lam})
         if lam == 0.0:
             return State(x=average_models(server, Model(x=state.x)).x, m=state.m, h=state.h)
-        if self.wire == "fourier":
-            return self._with_means(state, server, lam, pace)
 
-        def critic(source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
-            a, b = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
-            loss = mmd(a, b)
-            server.log({f"mmd/{source}": float(loss.detach())})
-            g_s, g_t = torch.autograd.grad(lam * loss, (a, b))
-            return g_s, g_t
-
-        x = aligned_by_exchange(server, state.x, pace, critic)
-        return state if x is None else State(x=x, m=state.m, h=state.h)
-
-    def _with_means(self, state: State, server: Server, lam: float, pace: float) -> State:
         def question(m: Tensor, h: float) -> Align:
             return Align(x=state.x, m=m, h=h, pull=lam, pace=pace, frequencies=self.frequencies)
 

@@ -3,27 +3,24 @@
 The features of both sides learn to fool a discriminator DI through a reversed gradient, lambda = weight x the ramp
 2/(1 + e^{-10 p}) - 1, while the sources learn their task; theta + sum_i n_i/n Delta_i + Delta_T.
 
-Sent, with `wire: discriminator` (default): each side trains its copy of one shared DI on its own half of the loss and
-the server averages the copies, sources and target with equal weight: 2 (K + 1) (M + 4 P_DI) bytes a round, no features.
-`features` (published): DI_i stands at the server, 16 b d bytes of features and gradients for each pair and step.
+Each side trains its copy of one shared DI on its own half of the loss, and the server averages the copies, sources and
+target with equal weight. Sent: 2 (K + 1) (M + 4 P_DI) bytes a round, no features. In the paper each DI_i is at the
+server and sees the features of every batch.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Game, Local, combined, discriminator, progress
 from fdamed.methods._shared.averaging import average_models, log_loss
-from fdamed.methods._shared.feature_exchange import STEPS, Discriminators, aligned_by_exchange
 from fdamed.methods._shared.local_training import train_locally
-from fdamed.models.adversarial import Discriminator, count
+from fdamed.models.adversarial import Discriminator, count, shape_of
 from fdamed.ops.aggregation import mean
 
 WIDTH, DEPTH = 256, 2
@@ -51,7 +48,7 @@ class Trained:
 
 @message
 class State:
-    """The model and the discriminators; none before the first round."""
+    """The model and the shared discriminator; none before the first round."""
 
     x: Weights
     di: Statistic
@@ -61,7 +58,7 @@ class State:
 def train(client: Client, ask: Opponent) -> Trained:
     """Train on the task where there are labels, and on one side of the adversarial game."""
     client.model.load(ask.x)
-    di = discriminator(client, ask.di, WIDTH, DEPTH)
+    di = discriminator(client, Discriminator(shape_of(client.model.layout).d, WIDTH, DEPTH, slope=0.0), ask.di)
     game = Game(di, label=ask.source, toward=ask.source, pull=ask.pull, saturation=ask.saturation)
     local = Local(client, (di,), ask.pace)
     loss = local.epochs(lambda f, batch: local.task(f, batch) + game.play(f))
@@ -72,22 +69,14 @@ def train(client: Client, ask: Opponent) -> Trained:
     "fdann",
     title="f-DANN",
     paper="FADA (Peng et al. 2020), baseline; Ganin et al. 2016",
-    steps=(train_locally, train, *STEPS),
-    needs_each="with `wire: features` the server sees every batch; only `wire: discriminator` sums",
+    steps=(train_locally, train),
 )
 class FDann(Method[State]):
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)
-    wire: Literal["discriminator", "features"] = option(
-        "discriminator", "what is sent: copies of the discriminator, or (published) features of every batch"
-    )
     target_pace: float = option(
         0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
     )
     saturation: float = option(10.0, "a side whose discriminator loss exceeds this is not pulled", low=0.0)
-    discriminator_lr: float = option(1e-3, "learning rate of the server's discriminators (wire = features)", low=0.0)
-
-    def asks(self) -> tuple[Step, ...]:
-        return (train_locally, train) if self.wire == "discriminator" else (train_locally, *STEPS)
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """A discriminator for each source."""
@@ -102,13 +91,7 @@ class FDann(Method[State]):
         server.log({"lambda": lam})
         if lam == 0.0:
             return State(x=average_models(server, Model(x=state.x)).x, di=state.di)
-        if self.wire == "discriminator":
-            return self._with_copies(state, server, lam, pace)
-        di = Discriminators(server, state.di, WIDTH, DEPTH, self.discriminator_lr)
-        x = aligned_by_exchange(server, state.x, pace, lambda i, f_s, f_t: di.gradients(i, f_s, f_t, lam, reverse=True))
-        return state if x is None else State(x=x, di=di.read())
 
-    def _with_copies(self, state: State, server: Server, lam: float, pace: float) -> State:
         def question(pull: float, source: int) -> Opponent:
             return Opponent(x=state.x, di=state.di, pull=pull, pace=pace, saturation=self.saturation, source=source)
 

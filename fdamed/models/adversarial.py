@@ -18,7 +18,7 @@ from fdamed.models.flat import FlatModel, Layout
 
 
 class Discriminator(nn.Module):
-    """DI: features (B, d) -> logit (B,) of "this is a source's image"."""
+    """DI: features (B, d) -> logit (B,) of "this is a source's image"; FADA's has one leaky layer, DANN's two."""
 
     def __init__(self, d: int, width: int, depth: int = 1, slope: float = 0.2) -> None:
         super().__init__()
@@ -26,12 +26,6 @@ class Discriminator(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in itertools.pairwise(sizes)])
         self.out = nn.Linear(width, 1)
         self.slope = slope
-
-    @classmethod
-    def on(cls, layout: Layout, width: int, depth: int, halved: bool) -> Discriminator:
-        """A discriminator of a network's features or of FADA's halves of them; with one layer it is leaky (FADA)."""
-        d = shape_of(layout).d
-        return cls(half(d) if halved else d, width, depth, slope=0.2 if depth == 1 else 0.0)
 
     def forward(self, f: Tensor) -> Tensor:
         for layer in self.layers:

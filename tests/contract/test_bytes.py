@@ -102,7 +102,7 @@ def kd3a(first: bool) -> Sides:
 def fedrf_tca(first: bool) -> Sides:
     """Setting I, N = 8, m = 4, C of 6 and 6: 4 2N (2 K) of means down, W and C both ways; M once, the common start."""
     mean, w, c = 4 * 2 * 8, 4 * 2 * 8 * 4, perceptron(4, 6, 6, CLASSES)
-    down, up = 3 * 8 + 10 * 8 + w + c + (M + 2 * 8 if first else 0), mean + 4 * 8 + w + 8 + (2 * 8 if first else 0)
+    down, up = 3 * 8 + 10 * 8 + w + c + (M + 2 * 8 if first else 0), mean + 4 * 8 + w + (8 if first else 0)
     return {"sources": (down + mean, up + c), "target": (down + K * mean, up)}
 
 

@@ -23,8 +23,6 @@ NAMES = ("north", "east", "target")
 VARIANTS = {
     "fada": {"wire": "features"},
     "fada-II": {"wire": "features", "model": "II"},
-    "fdann": {"wire": "features"},
-    "fdan": {"wire": "features"},
     "kd3a": {"variant": "paper"},
     "kd3a-heads": {"heads": "average"},
 }
@@ -130,8 +128,8 @@ def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
     builders = {n: partial(hospitals.hospital, n, labels=False) for n in ("north", "target")}
     layout = hospitals.model().layout
     # The server believes that features are released: the hospital's own door holds.
-    server = Server(Processes(builders, layout, "fdann", dict.fromkeys(builders, OPEN)), "target", "fdann")
-    with pytest.raises(FdamedError, match=r"fdann asks \w+ in step feature_exchange.send_features for features"):
-        run(variant("fdann"), server, hospitals.theta(), 1, hospitals.no_judge)
+    server = Server(Processes(builders, layout, "fada", dict.fromkeys(builders, OPEN)), "target", "fada")
+    with pytest.raises(FdamedError, match=r"fada asks \w+ in step feature_exchange.send_features for features"):
+        run(variant("fada"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert server.ledger.total(kind="features", sender="north") == 0
     server.close()

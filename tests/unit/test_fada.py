@@ -19,10 +19,19 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Batch, Game
-from fdamed.methods._shared.disentanglement import Mine, branches, folded_head, mutual_information, side_of, uniformity
 from fdamed.methods._shared.local_training import Moved
 from fdamed.methods.fada.attention import Candidate, Uncalibrated, feature_spread, inertia, recalibrate, within_share
 from fdamed.methods.fada.client import Adapt, adapt
+from fdamed.methods.fada.disentanglement import (
+    Mine,
+    branches,
+    discriminator_for,
+    folded_head,
+    mutual_information,
+    side_of,
+    uniformity,
+)
+from fdamed.methods.fada.exchange import Discriminators
 from fdamed.methods.fada.method import Fada
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
@@ -415,6 +424,42 @@ def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None
     run(Fada(model=model, wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
     pairs, steps, b = 3, 2, 3
     assert server.ledger.total(kind="features") == 16 * b * d * pairs * steps
+
+
+def taught(f_s: Tensor, f_t: Tensor, steps: int) -> FlatModel:
+    """The server's discriminator of north after so many batches with these features."""
+    server = federation(features=True)
+    judges = Discriminators(server, EMPTY, apart=False, lr=1e-2, pull=1.0)
+    for _ in range(steps):
+        judges.gradients("north", f_s, f_t)
+    di = FlatModel(discriminator_for(server.layout, apart=False))
+    di.load(judges.read()[server.sources.index("north")])
+    return di
+
+
+def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
+    f = normal(32, 4)
+    logit = taught(f, f, 200).module(f).detach()
+    assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
+
+
+def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
+    f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
+    di = taught(f_s, f_t, 60).module
+    assert bool((di(f_s) > 0).all()) and bool((di(f_t) < 0).all())
+
+
+def test_the_server_returns_the_gradients_with_which_both_sides_pass_for_a_source() -> None:
+    server = federation(features=True)
+    judges = Discriminators(server, EMPTY, apart=False, lr=1e-2, pull=0.3)
+    f_s, f_t = normal(6, 4), normal(5, 4, name="t")
+    g_s, g_t = judges.gradients("north", f_s, f_t)
+    di = FlatModel(discriminator_for(server.layout, apart=False))
+    di.load(judges.read()[server.sources.index("north")])  # after its step, as in the paper's order
+    for f, g in ((f_s, g_s), (f_t, g_t)):
+        seen = f.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(0.3 * domain_loss(di.module(seen), 1.0), seen)
+        assert torch.allclose(g, expected, atol=1e-7) and g.any()
 
 
 def test_published_features_teach_both_sides_and_resume_between_questions() -> None:

@@ -7,17 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from fdamed.config.train import Norms, Validation
-from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
-from fdamed.methods._shared.adversarial_training import progress
 from fdamed.methods.fdan import Align, FDan, _frequencies, align, embed
 from fdamed.methods.fedavg import FedAvg
-from fdamed.ops.mmd import KERNELS, bandwidth, fourier, fourier_mmd, mmd
+from fdamed.ops.random_features import KERNELS, bandwidth, fourier, fourier_mmd
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
-from tests.unit.test_fada import after_one_round, federation, spoiling, with_six_images
+from tests.unit.test_fada import after_one_round, federation, spoiling
 
 FREQUENCIES = 16
 
@@ -72,29 +70,9 @@ def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     assert reply.loss == pytest.approx(float(loss.detach()), abs=1e-5)
 
 
-def test_published_features_step_on_the_kernels_of_the_pair() -> None:
-    server = federation(("north", "target"), features=True, batch=16)
-    got = after_one_round(FDan(wire="features"), server).x
-    lr = {name: clients_of(server)[name].recipe.lr for name in ("north", "target")}
-    model = hospitals.model().module
-    model.train()
-    f_s, f_t = model.features(everything("north")), model.features(everything("target"))
-    lam = FDan().weight * progress(1, 1)
-    a, b = f_s.detach().requires_grad_(), f_t.detach().requires_grad_()
-    g_s, g_t = torch.autograd.grad(lam * mmd(a, b), (a, b))
-    task = F.cross_entropy(model.head(f_s), torch.from_numpy(hospitals.images("north").y))
-    (source,) = torch.autograd.grad(task + (f_s * g_s).sum(), model.hidden.weight)
-    (target,) = torch.autograd.grad((f_t * g_t).sum(), model.hidden.weight)
-    place = next(s for s in server.layout if s.name == "hidden.weight")
-    moved = (got - hospitals.theta())[place.start : place.stop]
-    assert torch.allclose(moved, (-lr["north"] * source - lr["target"] * target).flatten(), atol=1e-6)
-    assert server.notes["mmd/north"] == pytest.approx(float(mmd(a, b).detach()), abs=1e-5)
-
-
-@pytest.mark.parametrize("wire", ["fourier", "features"])
-def test_without_a_weight_it_is_fedavg(wire) -> None:
-    expected = after_one_round(FedAvg(), federation(features=True)).x
-    assert torch.equal(after_one_round(FDan(weight=0.0, wire=wire), federation(features=True)).x, expected)
+def test_without_a_weight_it_is_fedavg() -> None:
+    expected = after_one_round(FedAvg(), federation()).x
+    assert torch.equal(after_one_round(FDan(weight=0.0), federation()).x, expected)
     assert not torch.equal(after_one_round(FDan(), federation()).x, expected)
 
 
@@ -122,14 +100,6 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
     assert server.ledger.total(kind="features") == 0
 
 
-def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
-    with pytest.raises(FdamedError, match="features"):
-        run(FDan(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    server = with_six_images(federation(features=True, batch=3))
-    run(FDan(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
-    assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
-
-
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     target = site("target")
@@ -144,10 +114,9 @@ def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
     assert torch.allclose(after_one_round(FDan(), server).x, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("wire", ["fourier", "features"])
-def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
-    server = federation(features=True)
+def test_a_source_that_went_beyond_all_measure_is_rejected_by_name() -> None:
+    server = federation()
     server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)
-    theta, record = run(FDan(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
+    theta, record = run(FDan(), server, hospitals.theta(), 1, hospitals.no_judge)
     assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0

@@ -10,19 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.config.train import Norms, Validation
-from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Unlabeled
-from fdamed.federation.absences import DroppedOut
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import Game, discriminator, progress
-from fdamed.methods._shared.feature_exchange import Discriminators
 from fdamed.methods.fdann import DEPTH, WIDTH, FDann
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.adversarial import Discriminator, domain_loss, frozen
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
-from tests.support.federation import Altered, clients_of
-from tests.unit.test_fada import after_one_round, federation, normal, spoiling, with_six_images
+from tests.support.federation import clients_of
+from tests.unit.test_fada import after_one_round, federation, normal, spoiling
 
 EMPTY = torch.empty(0)
 
@@ -48,7 +45,7 @@ def centralized(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
     north, target = hospitals.images("north"), hospitals.images("target")
     server = site.model.module
     server.train()
-    di = discriminator(site, EMPTY, WIDTH, DEPTH)
+    di = discriminator(site, Discriminator(4, WIDTH, DEPTH, slope=0.0), EMPTY)
     x_s, x_t = (torch.from_numpy(v.images).unsqueeze(1).float() / 255 for v in (north, target))
     f_s, f_t = server.features(x_s), server.features(x_t)
     s, t = domain_loss(di.module(f_s), 1.0) / 2, domain_loss(di.module(f_t), 0.0) / 2
@@ -84,49 +81,10 @@ def test_one_source_and_one_step_are_a_centralized_dann_step() -> None:
     assert torch.allclose(state.di, di, atol=1e-6)
 
 
-def test_published_features_take_the_same_step_of_the_network() -> None:
-    server = federation(("north", "target"), features=True, batch=16)
-    for site in clients_of(server).values():
-        site.recipe = site.recipe.model_copy(update={"lr": 0.02})
-    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-3)
-    common = discriminator(clients_of(server)["north"], EMPTY, WIDTH, DEPTH).read()
-    server.begin(1, 1)
-    method = FDann(wire="features")
-    start = method.start(hospitals.theta())
-    state = method.round(type(start)(x=start.x, di=common.expand_as(judges.read())), server)
-    change, _ = centralized(progress(1, 1), 0.02, 0.02)
-    p = server.layout.trainable
-    assert torch.allclose(state.x[:p] - hospitals.theta()[:p], change, atol=1e-6)
-
-
-@pytest.mark.parametrize("wire", ["discriminator", "features"])
-def test_without_a_weight_it_is_fedavg(wire) -> None:
-    expected = after_one_round(FedAvg(), federation(features=True)).x
-    assert torch.equal(after_one_round(FDann(weight=0.0, wire=wire), federation(features=True)).x, expected)
+def test_without_a_weight_it_is_fedavg() -> None:
+    expected = after_one_round(FedAvg(), federation()).x
+    assert torch.equal(after_one_round(FDann(weight=0.0), federation()).x, expected)
     assert not torch.equal(after_one_round(FDann(), federation()).x, expected)
-
-
-def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
-    server = federation(features=True)
-    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-2)
-    f = normal(32, 4)
-    for _ in range(60):
-        judges.gradients("north", f, f, 1.0, reverse=True)
-    di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
-    with torch.inference_mode():
-        logit = di.module(f)
-        assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
-
-
-def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
-    server = federation(features=True)
-    judges = Discriminators(server, EMPTY, WIDTH, DEPTH, 1e-2)
-    f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
-    for _ in range(30):
-        judges.gradients("north", f_s, f_t, 1.0, reverse=True)
-    di = discriminator(clients_of(server)["north"], judges.read()[server.sources.index("north")], WIDTH, DEPTH)
-    with torch.inference_mode():
-        assert bool((di.module(f_s) > 0).all()) and bool((di.module(f_t) < 0).all())
 
 
 def test_a_saturated_discriminator_does_not_pull() -> None:
@@ -152,60 +110,33 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
     assert server.ledger.total(kind="features") == 0
 
 
-@pytest.mark.parametrize("wire", ["discriminator", "features"])
-def test_a_source_that_went_beyond_all_measure_is_rejected_by_name(wire) -> None:
-    server = federation(features=True)
+def test_a_source_that_went_beyond_all_measure_is_rejected_by_name() -> None:
+    server = federation()
     server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)
-    theta, record = run(FDann(wire=wire), server, hospitals.theta(), 1, hospitals.no_judge)
+    theta, record = run(FDann(), server, hospitals.theta(), 1, hospitals.no_judge)
     assert [a["client"] for a in record.absences] == ["east"] and float(theta.abs().max()) < 10.0
 
 
-def test_published_features_cost_16_b_d_and_are_refused_by_default() -> None:
-    with pytest.raises(FdamedError, match="features"):
-        run(FDann(wire="features"), federation(), hospitals.theta(), 1, hospitals.no_judge)
-    server = with_six_images(federation(features=True, batch=3))
-    run(FDann(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
-    assert server.ledger.total(kind="features") == 16 * 3 * 4 * 3 * 2
-
-
-@pytest.mark.parametrize("wire", ["discriminator", "features"])
-def test_without_an_image_at_the_target_the_sources_learn_their_task(wire) -> None:
-    server = federation(features=True, batch=16)
+def test_without_an_image_at_the_target_the_sources_learn_their_task() -> None:
+    server = federation(batch=16)
     clients_of(server)["target"].data = Unlabeled(clients_of(server)["target"].data.images[:0])
-    got = after_one_round(FDann(wire=wire), server).x
+    got = after_one_round(FDann(), server).x
     assert torch.allclose(got, after_one_round(FedAvg(), federation(batch=16)).x, atol=1e-6)
 
 
-def test_a_source_that_leaves_between_two_steps_is_out_of_the_round() -> None:
-    server = federation(features=True)
-    deliver, asked = server.transport.deliver, []
-
-    def leaving(client, step, nth, msg):
-        if client == "south":
-            asked.append(step.name)
-            if len(asked) > 4:
-                raise DroppedOut(client, "gone")
-        return deliver(client, step, nth, msg)
-
-    server.transport = Altered(server.transport, leaving)
-    theta, _ = run(FDann(wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
-    assert torch.isfinite(theta).all() and len(asked) == 5
-
-
-@pytest.mark.parametrize("wire", ["discriminator", "features"])
-def test_with_adam_the_targets_pace_carries_the_weight_that_adam_forgets(wire) -> None:
+def test_with_adam_the_targets_pace_carries_the_weight_that_adam_forgets() -> None:
     """The target's only loss is the pull, and Adam's first step is as long as the learning rate for any loss."""
 
     def moved(**options: float) -> float:
-        server = federation(("north", "target"), features=True, batch=16)
+        server = federation(("north", "target"), batch=16)
         target = clients_of(server)["target"]
         target.recipe = target.recipe.model_copy(update={"optimizer": "adam"})
-        still = after_one_round(FDann(wire=wire, **options | {"target_pace": 0.0}), server).x
-        server = federation(("north", "target"), features=True, batch=16)
+        still = after_one_round(FDann(**options | {"target_pace": 0.0}), server).x
+        server = federation(("north", "target"), batch=16)
         clients_of(server)["target"].recipe = target.recipe
         p = server.layout.trainable
-        return float((after_one_round(FDann(wire=wire, **options), server).x - still)[:p].abs().max())
+        return float((after_one_round(FDann(**options), server).x - still)[:p].abs().max())
 
     lr = 0.01 * progress(1, 1)
     assert moved(target_pace=1.0) == pytest.approx(lr, rel=0.02)

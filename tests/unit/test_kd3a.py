@@ -22,10 +22,10 @@ from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.kd3a.client import SourceTask, Teachers, distill, receive_model, train_source
+from fdamed.methods.kd3a.distillation import distil, mixed, outputs
 from fdamed.methods.kd3a.method import KD3A, State
 from fdamed.models.flat import FlatModel, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.training.distillation import distil, mixed, outputs
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
 
@@ -72,6 +72,11 @@ def target(n: int | None = None, **recipe) -> Client:
     images = np.concatenate([hospitals.images(name).images for name in hospitals.NAMES])
     site = replace(site, recipe=site.recipe.model_copy(update=recipe))
     return replace(site, data=Unlabeled(images[:n])) if n else site
+
+
+def blank(n: int) -> Client:
+    """A target with n black images."""
+    return replace(target(), data=Unlabeled(np.zeros((n, 8, 8), np.uint8)))
 
 
 def taught(site: Client, ask: Teachers, h: Tensor):
@@ -166,18 +171,17 @@ def test_the_student_moves_towards_the_consensus() -> None:
 
 def test_a_fixed_teacher_judges_each_image_by_itself_and_stays_as_it_came() -> None:
     site, a = target(20), model_of("a")
-    images = torch.from_numpy(site.data.batch(np.arange(20)))
-    q, buffers = outputs(site.model, [a], images, 4, stream(1), adapt=False)
-    alone, _ = outputs(site.model, [a], images[7:8], 4, stream(1), adapt=False)
+    q, buffers = outputs(site, [a], adapt=False)
+    alone, _ = outputs(replace(site, data=Unlabeled(site.data.images[7:8])), [a], adapt=False)
     torch.testing.assert_close(q[0, 7], alone[0, 0])
     assert torch.equal(buffers[0], a[site.model.layout.trainable :])
 
 
 def test_an_adapting_teacher_is_drawn_to_the_targets_statistics() -> None:
-    site, a = target(40), model_of("a")
+    site, a = target(40, batch=1000), model_of("a")
     images = torch.from_numpy(site.data.batch(np.arange(40)))
     at = site.model.layout.trainable
-    q, buffers = outputs(site.model, [a] * 2, images, 1000, stream(1), adapt=True)
+    q, buffers = outputs(site, [a] * 2, adapt=True)
     site.model.load(a)
     site.model.module.train()
     with torch.no_grad():
@@ -193,11 +197,10 @@ def test_the_adapted_statistics_enter_the_average() -> None:
     at = hospitals.model().layout.trainable
     site = target(20)
     reply = taught(site, lesson(a, b), h)
-    images = torch.from_numpy(site.data.batch(np.arange(20)))
-    _, buffers = outputs(site.model, [a, b], images, 4, stream(1, "learn"), adapt=True)
+    _, buffers = outputs(site, [a, b], adapt=True)
     site.model.load(h)
     still = site.recipe.model_copy(update={"lr": 0.0})
-    distil(site.model, images, torch.full((20, 2), 0.5), torch.ones(20), still, stream(1, "learn"), mixup=2.0)
+    distil(site, still, torch.full((20, 2), 0.5), torch.ones(20), mixup=True)
     student = site.model.read()
     expected = mean([*buffers, student[at:]], reply.alpha)
     torch.testing.assert_close(reply.x[at:], expected)
@@ -205,36 +208,31 @@ def test_the_adapted_statistics_enter_the_average() -> None:
 
 
 def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
-    model = hospitals.model()
-    layout = model.layout
-    logits = torch.tensor([0.0, 1.0])
-    model.load(with_head(model.read(), torch.cat([torch.zeros(8), logits]), layout))
-    images = torch.zeros(4, 8, 8, dtype=torch.uint8)
+    site, logits = blank(4), torch.tensor([0.0, 1.0])
+    site.model.load(with_head(site.model.read(), torch.cat([torch.zeros(8), logits]), site.model.layout))
     label = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75], [1.0, 0.0]])
     weight = torch.tensor([3.0, 1.0, 2.0, 0.0])
     log_q = torch.log_softmax(logits, dim=0)
     cross = -(label @ log_q)
-    recipe = Recipe(lr=1e-9, batch=4)
-    hard = distil(model, images, label, weight, recipe, stream(1))
-    assert hard.loss == pytest.approx(float((weight * cross).sum() / 4), rel=1e-5)
-    soft = distil(model, images, label, weight, recipe, stream(1), soft=True)
     entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
-    assert soft.loss == pytest.approx(hard.loss - 2.0 * entropy / 4, rel=1e-5)
+    soft = distil(site, Recipe(lr=1e-9, batch=4), label, weight, mixup=False)
+    assert soft.loss == pytest.approx(float((weight * cross).sum() - 2.0 * entropy) / 4, rel=1e-5)
+    hard = distil(site, Recipe(lr=1e-9, batch=4), label[:1].expand(4, 2), weight, mixup=True)  # equal labels stay
+    assert hard.loss == pytest.approx(float(weight.sum() * cross[0]) / 4, rel=1e-5)
 
 
 def test_a_batch_without_weight_moves_nothing_not_even_by_weight_decay() -> None:
-    model = hospitals.model()
-    before = model.read()
-    images, recipe = torch.zeros(6, 8, 8, dtype=torch.uint8), Recipe(lr=0.1, batch=4, weight_decay=0.1)
-    done = distil(model, images, torch.full((6, 2), 0.5), torch.zeros(6), recipe, stream(1))
+    site, recipe = blank(6), Recipe(lr=0.1, batch=4, weight_decay=0.1)
+    before = site.model.read()
+    done = distil(site, recipe, torch.full((6, 2), 0.5), torch.zeros(6), mixup=True)
     assert (done.steps, done.skipped, done.loss) == (0, 2, 0.0)
-    assert torch.equal(model.read(), before)
+    assert torch.equal(site.model.read(), before)
 
 
 def test_mixing_keeps_labels_a_distribution_and_mixes_images_alike() -> None:
     x = torch.arange(5.0).view(5, 1, 1, 1)
     y = torch.eye(5)
-    mixed_x, mixed_y = mixed(x, y, 2.0, stream(4, "mix"))
+    mixed_x, mixed_y = mixed(x, y, stream(4, "mix"))
     torch.testing.assert_close(mixed_y.sum(1), torch.ones(5))
     torch.testing.assert_close(mixed_x.view(5), mixed_y @ torch.arange(5.0))
     assert not torch.equal(mixed_y, y)
@@ -250,9 +248,8 @@ def test_lower_precision_is_honoured_and_finite() -> None:
 def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for_all_teachers() -> None:
     a, h = model_of("a"), model_of("h")
     site = target()
-    images = torch.from_numpy(site.data.images)
-    q, _ = outputs(site.model, [a, a], images, 4, stream(1), noise=0.5)
-    clear, _ = outputs(site.model, [a], images, 4, stream(1))
+    q, _ = outputs(replace(site, data=Unlabeled(site.data.images, noise=0.5)), [a, a], adapt=False)
+    clear, _ = outputs(site, [a], adapt=False)
     assert torch.equal(q[0], q[1]) and not torch.allclose(q[0], clear[0])
     plain = taught(target(), lesson(a, pace=1.0), h)
     noisy = taught(replace(site, data=Unlabeled(site.data.images, noise=0.5)), lesson(a, pace=1.0), h)

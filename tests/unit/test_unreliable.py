@@ -21,6 +21,7 @@ from fdamed.federation.transport.faulty import Faulty, Schedule
 from fdamed.methods._shared.local_training import Trained, move_locally, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgp import FedGP
+from fdamed.methods.fedrf_tca.client import Average, receive_average
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
 from fdamed.pipeline.clients import network
@@ -101,6 +102,15 @@ def test_a_message_is_lost_by_what_it_carries_and_where_it_goes() -> None:
     assert step.lost(1, "north", 0, "up", move_locally) == "update"
     assert step.lost(1, "north", 0, "up", train_locally) is None
     assert schedule(lost=1.0).lost(1, "north", 0, "up", train_locally) == "weights"
+
+
+def test_a_message_without_fields_arrives_or_is_lost_by_the_name_of_its_step() -> None:
+    ask = Average(w=torch.ones(2), c=torch.ones(2))
+    assert unreliable().ask("north", receive_average, ask) is not None
+    for lost in ({"every": {"up": 1.0}}, {receive_average.name: {"up": 1.0}}):
+        with pytest.raises(DroppedOut, match=f"message lost: {receive_average.name} up"):
+            unreliable(lost=lost).ask("north", receive_average, ask)
+    assert schedule(lost={"weights": 1.0}).lost(1, "north", 0, "up", receive_average) is None
 
 
 def test_the_highest_chance_of_what_a_message_carries_holds() -> None:

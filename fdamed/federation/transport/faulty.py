@@ -34,7 +34,7 @@ class Schedule:
         return self._hit(client, self.faults.absent, self._stream("absent", round, client))
 
     def lost(self, round: int, client: str, question: int, way: Literal["down", "up"], step: Step) -> str | None:
-        """The kind by which the message of this question is lost on its way; None: it arrives."""
+        """The kind by which this question's message is lost, its step if it has no fields; None: it arrives."""
         content = list(kinds(step.question if way == "down" else step.answer).values())
         keys = (*content, step.name, EVERY)
         rates = {key: getattr(ways, way) for key, ways in self.faults.lost.items() if key in keys}
@@ -43,7 +43,7 @@ class Schedule:
         key = max(rates, key=lambda k: rates[k])
         if not self._hit(client, rates[key], self._stream("lost", round, client, question, way)):
             return None
-        return key if key in content else content[0]
+        return key if key in content else next(iter(content), step.name)
 
     def minutes(self, round: int, client: str, question: int) -> float | None:
         """How many minutes the answer takes; None without `minutes`."""

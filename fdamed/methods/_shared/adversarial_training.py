@@ -163,9 +163,8 @@ def training_features(client: Client, x: Tensor) -> Tensor:
     return f
 
 
-def discriminator(client: Client, vector: Tensor, width: int, depth: int, halved: bool = False) -> FlatModel:
-    """DI with the weights in `vector`, or as it begins in every hospital; FADA's has one leaky layer, DANN's two."""
-    module = Discriminator.on(client.model.layout, width, depth, halved)
+def discriminator(client: Client, module: Discriminator, vector: Tensor) -> FlatModel:
+    """DI with the weights in `vector`, or with the initial weights that all hospitals share."""
     return flat_part(module, vector, stream(client.seed, "discriminator"), client.model.theta.device)
 
 

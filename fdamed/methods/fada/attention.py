@@ -13,10 +13,9 @@ from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import features
-from fdamed.methods._shared.disentanglement import branches
+from fdamed.methods.fada.disentanglement import branches
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import FlatModel
-from fdamed.ops.mmd import squared_distances
 from fdamed.training.local import held, prepared
 
 CHUNK, ITERATIONS = 256, 20
@@ -106,6 +105,12 @@ def _probe(client: Client, count: int) -> Iterator[Tensor]:
     for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // CHUNK) or 1)):
         if len(part):
             yield prepared(held(client.data, device), part, device, fixed, number, noise=client.data.noise)
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """|x_i - y_j|^2 as |x|^2 + |y|^2 - 2 x.y, (n, d), (m, d) -> (n, m), never below 0."""
+    xx, yy = (x * x).sum(1), (y * y).sum(1)
+    return (xx[:, None] + yy[None, :] - 2.0 * (x @ y.t())).clamp_min(0.0)
 
 
 def k_means(f: Tensor, k: int, rng: Stream, centers: Tensor | None = None) -> tuple[Tensor, Tensor]:

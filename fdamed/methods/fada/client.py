@@ -10,8 +10,7 @@ from torch import Tensor
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Update, Weights, message
 from fdamed.methods._shared.adversarial_training import Game, discriminator
-from fdamed.methods._shared.disentanglement import branches_layout, side_of
-from fdamed.models.adversarial import shape_of
+from fdamed.methods.fada.disentanglement import branches_layout, discriminator_for, side_of
 from fdamed.models.flat import Layout
 
 
@@ -53,7 +52,7 @@ class Adapted:
 def adapt(client: Client, ask: Adapt) -> Adapted:
     """Train for the hospital's epochs; DI learns to tell the sides apart, and both sides learn to pass for a source."""
     client.model.load(ask.x)
-    di = discriminator(client, ask.di, discriminator_width(client.model.layout), 1, halved=bool(ask.apart))
+    di = discriminator(client, discriminator_for(client.model.layout, bool(ask.apart)), ask.di)
     game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)
     side = side_of(client, game.play, ask.pace, ask.d if ask.apart else None, ask.rates, (di,))
     loss = side.local.epochs(side)
@@ -67,8 +66,3 @@ def adapt(client: Client, ask: Adapt) -> Adapted:
         loss=loss,
         skipped=side.skipped,
     )
-
-
-def discriminator_width(layout: Layout) -> int:
-    """A quarter of the feature's width."""
-    return max(2, shape_of(layout).d // 4)

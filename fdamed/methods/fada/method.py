@@ -28,11 +28,11 @@ from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import combined, progress
 from fdamed.methods._shared.averaging import log_loss
-from fdamed.methods._shared.disentanglement import Branches, Opponents, folded_head
-from fdamed.methods._shared.feature_exchange import STEPS, Discriminators, Start, exchange
 from fdamed.methods._shared.local_training import move_locally
 from fdamed.methods.fada.attention import Candidate, Uncalibrated, attention, feature_spread, recalibrate
-from fdamed.methods.fada.client import Adapt, adapt, discriminator_width
+from fdamed.methods.fada.client import Adapt, adapt
+from fdamed.methods.fada.disentanglement import Branches, Opponents, folded_head
+from fdamed.methods.fada.exchange import STEPS, Discriminators, Start, exchange
 from fdamed.models.adversarial import Discriminator, count, half
 from fdamed.models.flat import with_head
 from fdamed.ops.aggregation import mean
@@ -134,10 +134,9 @@ class Fada(Method[State]):
     def _with_features(self, state: State, server: Server) -> tuple[dict[str, Any], Any, Tensor]:
         """Steps 1 to 7 with DI_i at the server."""
         pull, pace, rates = self._settings(server)
-        apart, width = self.model == "III", discriminator_width(server.layout)
-        di = Discriminators(server, state.di, width, 1, self.discriminator_lr, halved=apart)
-        ask = Start(x=state.x, pace=pace, d=state.d, rates=rates, apart=int(apart))
-        s, t = exchange(server, ask, lambda i, f_s, f_t: di.gradients(i, f_s, f_t, pull, reverse=False))
+        apart = self.model == "III"
+        di = Discriminators(server, state.di, apart, self.discriminator_lr, pull)
+        s, t = exchange(server, Start(x=state.x, pace=pace, d=state.d, rates=rates, apart=int(apart)), di)
         return s, t if t.n else None, di.read()
 
     def _weights(self, state: State, server: Server, s: Mapping[str, Any]) -> Tensor:

@@ -44,7 +44,6 @@ class Begun:
     """A checksum of the Omega that this hospital drew."""
 
     omega: Count
-    n: Count
 
 
 @message
@@ -117,7 +116,7 @@ class Average:
 
 @message
 class Received:
-    n: Count
+    """Nothing but that it arrived."""
 
 
 @step("fedrf_tca.begin")
@@ -129,7 +128,7 @@ def begin(client: Client, ask: Begin) -> Begun:
     if G not in client.memory:
         client.memory |= {G: ask.x.clone(), STEP: torch.zeros(1, dtype=torch.int64)}
     client.memory[OMEGA] = omega
-    return Begun(omega=checksum(omega), n=len(client.data))
+    return Begun(omega=checksum(omega))
 
 
 @step("fedrf_tca.send_mean")
@@ -187,7 +186,7 @@ def train(client: Client, ask: Train) -> Trained:
 def receive_average(client: Client, ask: Average) -> Received:
     """W and C as the server averaged them."""
     client.memory |= {k: v.clone() for k, v in ((W, ask.w), (C, ask.c)) if v.numel()}
-    return Received(n=len(client.data))
+    return Received()
 
 
 STEPS = (begin, send_mean, train, receive_average)

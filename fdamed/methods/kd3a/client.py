@@ -15,16 +15,15 @@ from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Wei
 from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import Trained, finite, train_locally
 from fdamed.methods.kd3a import consensus
+from fdamed.methods.kd3a.distillation import distil, outputs
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import checksum, head_of, norm_pairs, with_head
 from fdamed.ops.aggregation import mean
-from fdamed.training.distillation import distil, outputs
-from fdamed.training.local import held
 
 LOW = 0.001
 """Weight, in the paper, of an image for which no teacher is confident."""
-MIXUP, SMOOTHING = 2.0, 0.9
-"""Beta(2, 2) of mixup, and the share of the last round's weights: both in the released code only."""
+SMOOTHING = 0.9
+"""Share of the last round's weights in the released code."""
 
 
 @message
@@ -110,23 +109,17 @@ def distill(client: Client, ask: Teachers) -> Average:
     """Knowledge vote, distillation, consensus focus, average: sections 3.1 to 3.3 of the paper."""
     if len(client.data) == 0:
         raise FdamedError("there is no image to vote on", f"hospital {client.name}", "Give the target some images.")
-    images, noise, precision = held(client.data, client.model.theta.device), client.data.noise, client.precision
     layout, recipe = client.model.layout, client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace})
-    adapt = not ask.paper  # the released code lets the voting models' BatchNorms adapt to the target's batches
-    q, buffers = outputs(
-        client.model, ask.teachers, images, recipe.batch, client.rng, adapt=adapt, noise=noise, precision=precision
-    )
+    # The released code lets the voting models' BatchNorms adapt to the target's batches.
+    q, buffers = outputs(client, ask.teachers, adapt=not ask.paper)
     v = consensus.vote(q, ask.gate)
     agreed = v.supporters > 0
     if ask.paper:
-        weight, label, mixup = torch.where(agreed, v.supporters, LOW), v.p, 0.0
+        label, weight = v.p, torch.where(agreed, v.supporters, LOW)
     else:
-        weight, label, mixup = agreed, nn.functional.one_hot(v.label, q.shape[2]), MIXUP
+        label, weight = nn.functional.one_hot(v.label, q.shape[2]), agreed
     client.model.load(client.memory["kd3a.h"])
-    goal, soft = (label.float(), weight.float()), bool(ask.paper)
-    d = distil(
-        client.model, images, *goal, recipe, client.rng, mixup=mixup, soft=soft, noise=noise, precision=precision
-    )
+    d = distil(client, recipe, label.float(), weight.float(), mixup=not ask.paper)
     student = client.model.read()
 
     passed = float(agreed.double().mean())

@@ -1,4 +1,4 @@
-"""The published wire of FADA, f-DANN and f-DAN: features of every batch go to the server, their gradients come back.
+"""FADA's published wire: features of every batch go to the server, their gradients come back.
 
 A step of a pair costs 4 b d bytes up from each side and as many down, 16 b d in all. A hospital keeps its model in its
 memory between the questions of a round. A hospital whose policy does not release features refuses.
@@ -6,7 +6,6 @@ memory between the questions of a round. A hospital whose policy does not releas
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,24 +18,21 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Features, Knowledge, Scalar, Statistic, Weights, message
 from fdamed.federation.server import Server
-from fdamed.methods._shared.adversarial_training import Batch, combined, numbered_batch, training_features
-from fdamed.methods._shared.disentanglement import branches, branches_layout, side_of
+from fdamed.methods._shared.adversarial_training import Batch, numbered_batch, training_features
 from fdamed.methods._shared.local_training import finite
-from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen
+from fdamed.methods.fada.disentanglement import branches, branches_layout, discriminator_for, side_of
+from fdamed.models.adversarial import domain_loss, flat_part, frozen
 from fdamed.models.flat import FlatModel
 from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer
 
-Critic = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(source, its features, the target's) -> gradients of the alignment loss for both."""
 X, KEY, PACE, D, RATES = (f"exchange.{name}" for name in ("x", "key", "pace", "d", "rates"))
 """In a hospital's memory during a round, beside the optimizers' moments."""
-NOTHING = torch.empty(0)
 
 
 @message
 class Start:
-    """The model of the round; branches `d` and rates of FADA's losses if `apart` (0 or 1): see disentanglement.py."""
+    """The model of the round, the branches and the weights of their losses; `apart` (0 or 1): model III."""
 
     x: Weights
     pace: Scalar
@@ -47,7 +43,6 @@ class Start:
 
 @message
 class Ready:
-    n: Count
     steps: Count
 
 
@@ -95,7 +90,7 @@ def start(client: Client, ask: Start) -> Ready:
     client.memory[RATES] = ask.rates.clone()
     if ask.apart:
         client.memory[D] = branches(client, ask.d).read()
-    return Ready(n=n, steps=sum(1 for _ in batches(n, size, client.rng)) * client.recipe.epochs)
+    return Ready(steps=sum(1 for _ in batches(n, size, client.rng)) * client.recipe.epochs)
 
 
 @step("feature_exchange.send_features")
@@ -130,7 +125,7 @@ def receive_gradients(client: Client, ask: Gradients) -> Loss:
 @step("feature_exchange.end")
 def end(client: Client, ask: BatchNumber) -> Ended:
     """The model after the round."""
-    x, d = client.memory[X], client.memory.get(D, NOTHING)
+    x, d = client.memory[X], client.memory.get(D, torch.empty(0))
     _forget(client)
     return Ended(x=x, d=d, n=len(client.data))
 
@@ -158,7 +153,7 @@ class Change:
     loss: float
 
 
-def exchange(server: Server, ask: Start, critic: Critic) -> tuple[dict[str, Change], Change]:
+def exchange(server: Server, ask: Start, di: Discriminators) -> tuple[dict[str, Change], Change]:
     """A round: as many steps of each pair as the source's epochs have -> the sources' changes and the target's.
 
     A source that drops out between two steps leaves the round. Without images at the target, sources train alone.
@@ -174,7 +169,7 @@ def exchange(server: Server, ask: Start, critic: Critic) -> tuple[dict[str, Chan
                 g_s = torch.zeros_like(f_s)
                 if target.steps:
                     f_t = server.ask(server.target, send_features, BatchNumber(number=number)).f
-                    g_s, g_t = critic(source, f_s, f_t)
+                    g_s, g_t = di.gradients(source, f_s, f_t)
                 losses.append(server.ask(source, receive_gradients, Gradients(number=turn, g=g_s)).loss)
             except DroppedOut as absent:
                 if absent.client == server.target:
@@ -194,52 +189,28 @@ def exchange(server: Server, ask: Start, critic: Critic) -> tuple[dict[str, Chan
     return {i: change(r) for i, r in ends.items()}, change(server.ask(server.target, end, last))
 
 
-def aligned_by_exchange(server: Server, x: Tensor, pace: float, critic: Critic) -> Tensor | None:
-    """x + sum_i n_i/n Delta_i + Delta_T after a round of exchange without disentangling; None without any source."""
-    s, t = exchange(server, Start(x=x, pace=pace, d=NOTHING, rates=NOTHING, apart=0), critic)
-    if not s:
-        return None
-    server.log({"train/loss": next(iter(s.values())).loss})
-    return combined(x, server.layout, [r.g for r in s.values()], [r.n for r in s.values()], t.g if t.n else None)
-
-
 class Discriminators:
     """The server's discriminators, one for each source and the target, in training for one round."""
 
-    def __init__(self, server: Server, di: Tensor, width: int, depth: int, lr: float, halved: bool = False) -> None:
+    def __init__(self, server: Server, di: Tensor, apart: bool, lr: float, pull: float) -> None:
+        self._pull = pull
         self._all: dict[str, tuple[FlatModel, Optimizer]] = {}
         for i, source in enumerate(server.sources):
-            module = Discriminator.on(server.layout, width, depth, halved)
-            rng = stream(0, "discriminator", source)
+            module, rng = discriminator_for(server.layout, apart), stream(0, "discriminator", source)
             part = flat_part(module, di[i] if di.numel() else di, rng, torch.device("cpu"))
             self._all[source] = (part, Optimizer(part, Recipe(lr=lr)))
 
-    def gradients(self, source: str, f_s: Tensor, f_t: Tensor, pull: float, reverse: bool) -> tuple[Tensor, Tensor]:
-        """DI learns to tell the sides apart -> the gradients that make the features harder to tell apart.
-
-        `reverse`: DANN, the reversed gradient of the joint mean, at the same weights. Otherwise FADA: L_DI, then L_G.
-        """
+    def gradients(self, source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
+        """DI learns to tell the sides apart (L_DI) -> the gradients of L_G, with which both sides pass for a source."""
         di, optimizer = self._all[source]
+        di.grad.zero_()
+        (domain_loss(di.module(f_s), 1.0) + domain_loss(di.module(f_t), 0.0)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
         s, t = f_s.clone().requires_grad_(), f_t.clone().requires_grad_()
-
-        def train(share: float) -> None:
-            di.grad.zero_()
-            loss = share * (domain_loss(di.module(f_s), 1.0) + domain_loss(di.module(f_t), 0.0))
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-        def pulled(target_label: float, weight: float) -> tuple[Tensor, Tensor]:
-            with frozen(di.module):
-                both = domain_loss(di.module(s), 1.0) + domain_loss(di.module(t), target_label)
-                g_s, g_t = torch.autograd.grad(weight * both, (s, t))
-            return g_s, g_t
-
-        if reverse:
-            found = pulled(0.0, -pull / 2)
-            train(0.5)
-            return found
-        train(1.0)
-        return pulled(1.0, pull)
+        with frozen(di.module):
+            both = domain_loss(di.module(s), 1.0) + domain_loss(di.module(t), 1.0)
+            g_s, g_t = torch.autograd.grad(self._pull * both, (s, t))
+        return g_s, g_t
 
     def read(self) -> Tensor:
         """(K, P)."""

@@ -1,6 +1,6 @@
 """FADA's model III inside a hospital: the feature is split into what the domains share and what they do not.
 
-Here and not in `fada`, because both wires need it. Losses are in the paper's order (task, alignment, class confusion,
+Losses are in the paper's order (task, alignment, class confusion,
 mutual information, reconstruction), all taken at the same weights with one pass through the extractor. D's invariant
 branch is linear with a BatchNorm, so that branch and classifier are one linear layer (`folded_head`) and the learned
 model keeps the network's own shape. Branches have half the feature's width: the paper's 157 thousand parameters for
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client
 from fdamed.methods._shared.adversarial_training import Batch, Local, Pull
-from fdamed.models.adversarial import flat_part, frozen, half, shape_of
+from fdamed.models.adversarial import Discriminator, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout, layout_of
 
 
@@ -83,6 +83,12 @@ def branches_layout(layout: Layout) -> Layout:
     """The layout of D and C behind a network of this layout."""
     s = shape_of(layout)
     return layout_of(Branches(s.d, s.classes))
+
+
+def discriminator_for(layout: Layout, apart: bool) -> Discriminator:
+    """DI of the network's features, in model III of their invariant half; as wide as a quarter of the feature."""
+    d = shape_of(layout).d
+    return Discriminator(half(d) if apart else d, max(2, d // 4))
 
 
 def branches(client: Client, vector: Tensor) -> FlatModel:
