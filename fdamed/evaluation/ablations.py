@@ -35,10 +35,6 @@ class Sweep:
         """All values of all runs, numbers in order before words."""
         return sorted({v for cells in self.runs.values() for v in cells}, key=_order)
 
-    def axis(self, place: int = 0) -> list[Value]:
-        """The values of one of the options, in order."""
-        return [v for (v,) in sorted({(values[place],) for values in self.values}, key=_order)]
-
     @property
     def numeric(self) -> bool:
         return all(is_number(v) for values in self.values for v in values)

@@ -1,4 +1,4 @@
-"""A paper's results beside ours: our curve and its last round."""
+"""A paper's results beside ours, which are those of the last evaluated round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from fdamed.core.run_record import Record
@@ -15,8 +14,6 @@ from fdamed.evaluation.intervals import Interval, over_seeds
 if TYPE_CHECKING:
     from fdamed.config.study import Published
 
-Curve = dict[int, float]
-"""Round -> score in percent, for the evaluated rounds."""
 CLOSE = 2.5
 """Points within which a result counts as reproduced."""
 
@@ -29,8 +26,6 @@ class Cell:
     target: str
     paper: float
     last: Interval
-    curve: Curve
-    """Mean over the seeds, for the rounds that all of them evaluated."""
 
     @property
     def apart(self) -> float | None:
@@ -40,23 +35,16 @@ class Cell:
 
 def cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
     """Every result of the paper, run here or not, in the order of the configuration."""
-    curves: dict[tuple[str, str], list[Curve]] = {}
+    ours: dict[tuple[str, str], list[float]] = {}
     for record in records:
-        scores = {int(row["round"]): row.get(f"test/{published.metric}") for row in record.rounds}
-        curve = {r: 100 * float(v) for r, v in scores.items() if v is not None}
-        curves.setdefault((record.run, record.target), []).append(curve)
+        scores = [row.get(f"test/{published.metric}") for row in record.rounds]
+        last = [100 * float(score) for score in scores if score is not None][-1:]
+        ours.setdefault((record.run, record.target), []).extend(last)
     out = []
     for run, value in published.values.items():
         each = value if isinstance(value, dict) else dict.fromkeys(targets, value)
-        out += [_cell(run, target, paper, curves.get((run, target), [])) for target, paper in each.items()]
+        out += [Cell(run, target, paper, over_seeds(ours.get((run, target), []))) for target, paper in each.items()]
     return out
-
-
-def _cell(run: str, target: str, paper: float, curves: list[Curve]) -> Cell:
-    kept = [c for c in curves if c]
-    shared = sorted(set.intersection(*(set(c) for c in kept))) if kept else []
-    curve = {r: float(np.mean([c[r] for c in kept])) for r in shared}
-    return Cell(run, target, paper, over_seeds(c[max(c)] for c in kept), curve)
 
 
 def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:

@@ -49,32 +49,25 @@ class Exported:
             raise FdamedError(what, str(self.folder), fix)
         return Preparation.read(content, str(self.folder / ABOUT))
 
-    def scorer(self, runtime: str = "auto", threads: int = 1) -> tuple[str, Scorer]:
-        """The runtime's name, and the function that computes the probabilities; `auto` prefers onnxruntime."""
-        if runtime == "auto":
-            runtime = "onnxruntime" if ONNX in self.about["files"] and has_onnxruntime() else "torch"
-        if runtime == "onnxruntime":
-            if not has_onnxruntime():
-                fix = "pip install 'fdamed[export]', or use --runtime torch."
-                raise FdamedError("onnxruntime is not installed", "--runtime", fix)
+    def scorer(self, threads: int = 1) -> tuple[str, Scorer]:
+        """The runtime's name and the function that computes the probabilities: onnxruntime, or torch without it."""
+        if ONNX in self.about["files"] and has_onnxruntime():
             from fdamed.export.runtime import in_onnxruntime
 
-            return runtime, in_onnxruntime(self._whole(ONNX), threads)
+            return "onnxruntime", in_onnxruntime(self._whole(ONNX), threads)
         import torch
 
         from fdamed.export.onnx_file import in_torch
 
         torch.set_num_threads(threads)
-        return runtime, in_torch(network_of(self.about, self._whole(WEIGHTS)))
+        return "torch", in_torch(network_of(self.about, self._whole(WEIGHTS)))
 
     def _whole(self, name: str) -> Path:
         """The file, if its digest is that of the export."""
         path = self.folder / name
-        if name not in self.about["files"] or not path.is_file():
-            raise FdamedError(f"{name} is missing", str(self.folder), "Export the model again, or use --runtime torch.")
-        if digest_file(path) != self.about["files"][name]:
+        if not path.is_file() or digest_file(path) != self.about["files"].get(name):
             fix = "Copy the folder again or export again."
-            raise FdamedError(f"{name} is not the file that was exported", str(path), fix)
+            raise FdamedError(f"{name} is missing or not the file that was exported", str(path), fix)
         return path
 
 
@@ -91,11 +84,9 @@ def read_exported(folder: Path) -> Exported:
     try:
         about = read_json(path)
     except ValueError:
-        raise FdamedError("the description of the model cannot be read", str(path), fix) from None
+        about = None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise FdamedError("this is not a model of this version of fdamed", str(path), fix)
-    if not {"input", "output", "preprocessing", "network", "predictor", "files"} <= about.keys():
-        raise FdamedError("the description of the model is incomplete", str(path), fix)
     return Exported(folder, about)
 
 

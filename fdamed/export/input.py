@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -98,23 +98,3 @@ def prepare(path: str, preparation: Preparation) -> NDArray[np.uint8]:
     if view and view not in preparation.views:
         raise Unreadable("OTHER_VIEW", f"the header says {view}; trained on: {', '.join(preparation.views)}")
     return transform(read_gray(path), preparation.size, preparation.equalize)
-
-
-def batched(
-    images: Iterable[NDArray[np.uint8] | Unreadable], size: int
-) -> Iterator[tuple[list[int], NDArray[np.uint8], dict[int, Unreadable]]]:
-    """Batches: indices of the readable images, the images (B, S, S), and the refused files up to there."""
-    places: list[int] = []
-    kept: list[NDArray[np.uint8]] = []
-    refused: dict[int, Unreadable] = {}
-    for place, image in enumerate(images):
-        if isinstance(image, Unreadable):
-            refused[place] = image
-            continue
-        places.append(place)
-        kept.append(image)
-        if len(kept) == size:
-            yield places, np.stack(kept), refused
-            places, kept, refused = [], [], {}
-    if kept or refused:
-        yield places, np.stack(kept) if kept else np.empty((0, 1, 1), np.uint8), refused

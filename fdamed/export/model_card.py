@@ -90,7 +90,9 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "groups": groups,
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
         "calibration": calibration,
-        "differential_privacy": differential_privacy(record.facts.get("privacy")),
+        "private": record.facts.get("privacy"),
+        "noise_modes": NOISE_MODES,
+        "many": MANY,
         "smallest": smallest,
         "noise": record.facts.get("noise"),
         "provenance": _provenance(about, [r.seed for r in records]),
@@ -159,20 +161,6 @@ def group_rows(audit: Mapping[str, Any], run: str) -> Rows:
             cells = [count(group["n"]), *scored, figure(found["calibration_error"])]
         rows.append([f"{group['by'][0]}: {group['are'][0]}", *cells])
     return rows
-
-
-def differential_privacy(private: Mapping[str, Any] | None) -> str:
-    """The privacy loss of the sources' patients in this training; `private`: `privacy` of run.json."""
-    if not private:
-        return "No noise was added at the sources: this model is not differentially private."
-    costs = {str(client): (float(c["epsilon"]), float(c["delta"])) for client, c in private["sources"].items()}
-    shown = sorted(costs, key=lambda client: -costs[client][0])[:MANY]
-    listed = ", ".join(f"{client} {costs[client][0]:.2f} (delta {costs[client][1]:.1e})" for client in shown)
-    more = f" and at most as much at {len(costs) - len(shown)} others" if len(costs) > len(shown) else ""
-    return (
-        f"Differential privacy for each {private['unit']} of a source, epsilon of this one training: {listed}{more}. "
-        f"{NOISE_MODES[private['mode']].capitalize()}. The target's own images have no noise."
-    )
 
 
 def _provenance(about: Mapping[str, Any], seeds: Sequence[int]) -> Rows:

@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
 from fdamed import __version__
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, digest_file, write_json, write_text
 from fdamed.core.provenance import commit
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
 from fdamed.evaluation.metrics import THRESHOLD
-from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, Exported, rebuilt
+from fdamed.export import runtime
+from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, network_of, rebuilt
+from fdamed.export.input import Preparation
 from fdamed.export.model_card import render
 from fdamed.export.onnx_file import OPSET, furthest, held_to_limit, in_torch, write_onnx
 from fdamed.export.runtime import INPUT, OUTPUT, Floats
-from fdamed.export.semantics import output_of, preparation_of
 from fdamed.training.local import as_input
 
 if TYPE_CHECKING:
@@ -32,6 +35,13 @@ if TYPE_CHECKING:
 
 CHECKED, RANDOM = 64, 8
 """Cached images, and random ones, on which the forms of the model are compared."""
+
+NEGATIVES = {
+    "zero": "the label is 0",
+    "blank": "the label is blank",
+    "no_finding": "No Finding is 1",
+}
+UNCERTAIN = {"ones": "count as positive", "zeros": "count as negative", "ignore": "are excluded"}
 
 
 def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
@@ -49,7 +59,7 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
             shown = {k: about[k] for k in ("study", "input", "output", "preprocessing")}
             write_onnx(network, torch.from_numpy(batches[0]), draft / ONNX, {"fdamed": __version__} | shown)
         about["files"] = {p.name: digest_file(p) for p in sorted(draft.iterdir())}
-        found = compared(Exported(draft, about), network, batches)
+        found = compared(draft, about, network, batches)
         held_to_limit(found)
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
         write_json(draft / ABOUT, about)
@@ -84,11 +94,12 @@ def input_shape(config: Config) -> tuple[int, ...]:
     return (config.model.channels, config.image.size, config.image.size)
 
 
-def compared(exported: Exported, network: Any, batches: list[Floats]) -> dict[str, float]:
+def compared(folder: Path, about: dict[str, Any], network: Any, batches: list[Floats]) -> dict[str, float]:
     """Form -> largest difference of its probabilities from those of the run's model."""
-    reference = in_torch(network)
-    forms = {"safetensors": "torch"} | ({"ONNX": "onnxruntime"} if ONNX in exported.about["files"] else {})
-    return {form: furthest(reference, exported.scorer(runtime)[1], batches) for form, runtime in forms.items()}
+    forms = {"safetensors": in_torch(network_of(about, folder / WEIGHTS))}
+    if ONNX in about["files"]:
+        forms["ONNX"] = runtime.in_onnxruntime(folder / ONNX)
+    return {form: furthest(in_torch(network), score, batches) for form, score in forms.items()}
 
 
 def describe(chosen: Chosen) -> dict[str, Any]:
@@ -135,6 +146,34 @@ def describe(chosen: Chosen) -> dict[str, Any]:
             "commit": commit(),
         },
     }
+
+
+def output_of(config: Config, target: str) -> tuple[list[str], str]:
+    """The classes by name, in the order of the output, and what counted as positive and as negative in training."""
+    split = config.split
+    if not isinstance(split, Split):
+        return [str(n) for n in range(config.model.classes)], "the numbered classes of a public benchmark set"
+    label = split.label or split.clients[target]
+    if split.positive_is == 0:
+        return [label, f"no {label}"], f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
+    meaning = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[split.negatives]}"
+    uncertain = UNCERTAIN[split.uncertain_by_label.get(label, split.uncertain)]
+    return [f"no {label}", label], f"{meaning}; uncertain labels {uncertain}"
+
+
+def preparation_of(config: Config, order: Path) -> Preparation | None:
+    """The preprocessing; None for public sets, whose arrays are used as they are."""
+    if not isinstance(config.split, Split):
+        return None
+    return Preparation(config.image.size, config.image.equalize, _views(order))
+
+
+def _views(path: Path) -> tuple[str, ...]:
+    """The views of the images in a client's order.parquet, if all of them are known."""
+    if not path.is_file() or "view" not in pq.ParquetFile(path).schema_arrow.names:
+        return ()
+    found = set(pq.ParquetFile(path).read(columns=["view"])["view"].to_pylist())
+    return tuple(sorted(v for v in found if v)) if None not in found else ()
 
 
 def _version(package: str) -> str | None:

@@ -24,7 +24,6 @@ SCORES = {
     "bias": "Calibration in the large",
 }
 """Scores as the page names them, in its order."""
-EFFECTS = {"separation": "d′", "cohens_h": "Cohen’s h", "cliffs_delta": "Cliff’s δ over seeds"}
 
 
 def pairwise(audit: Audit | None, run: str, other: str, metric: str) -> dict[str, Any] | None:
@@ -39,7 +38,6 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
     """A compared pair as seen from one of its runs."""
     sign = 1 if pair["first"] == run else -1
     low, high = sorted((100 * sign * pair["low"], 100 * sign * pair["high"]))
-    effects = [f"{name} {sign * pair[k]:+.2f}" for k, name in EFFECTS.items() if pair.get(k) is not None]
     return {
         "other": pair["second"] if sign == 1 else pair["first"],
         "points": 100 * sign * pair["value"],
@@ -48,7 +46,6 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
         "p": pair["p_holm"],
         "significant": pair["p_holm"] < SURE,
         "ahead": sign * pair["value"] > 0 and pair["p_holm"] < SURE,
-        "effects": ", ".join(effects),
     }
 
 

@@ -1,4 +1,4 @@
-"""Ours beside the healthcare paper: its Tables 2, 3 and 4, and whether its order of methods is found again."""
+"""Ours beside the healthcare paper: its Tables 2, 3 and 4."""
 
 from __future__ import annotations
 
@@ -13,17 +13,6 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.evaluation.costs import Cost
 from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.run_tables import ALL_TARGETS
-
-PAIRS = (
-    (("fedavg", False), ("finetune", False)),
-    (("finetune", False), ("finetune", True)),
-    (("finetune", False), ("gp", False)),
-    (("gp", False), ("gp", True)),
-)
-"""The comparisons that the paper draws: method, with auxiliary tasks or not."""
-LARGE = "chexpert"
-"""The paper's cohort with a large shift, whose order other data are compared with."""
 
 Summary = Mapping[tuple[str, str, str], Interval]
 
@@ -87,42 +76,3 @@ def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[st
     if paper_cohort(config) != entry["cohort"] or list(options) != ["labeled"]:
         return []
     return [(row["name"], row["auc"]) for row in entry["rows"]]
-
-
-VERDICTS = {
-    (True, False): "holds with intervals apart",
-    (True, True): "holds only within overlapping intervals",
-    (True, None): "holds as far as single runs can tell",
-    (False, False): "is reversed with intervals apart",
-    (False, True): "is reversed within overlapping intervals",
-    (False, None): "is reversed as far as single runs can tell",
-}
-"""Same order as in the paper, intervals overlap (None: there are none) -> the verdict on a comparison."""
-
-
-def ordering(config: Config, runs: Mapping[str, Run], summary: Summary, target: str, metric: str) -> list[str]:
-    """A sentence: which of the paper's comparisons are found here, which only within intervals, which reversed."""
-    if config.data.layout == "benchmark":
-        return []
-    cohort = paper_cohort(config) or LARGE
-    names = {(e["method"], e["auxiliary"]): e for e in printed()["rows"]}
-    clauses, known = [], False
-    for pair in PAIRS:
-        entries = sorted((names[side] for side in pair), key=lambda e: e[cohort][metric][0])
-        ours = [match(runs, e["method"], e["auxiliary"]) for e in entries]
-        lower, upper = (summary.get((target, run, metric)) if run else None for run in ours)
-        verdict = "cannot be judged because a side was not run"
-        if lower and upper and lower.mean is not None and upper.mean is not None:
-            verdict, known = VERDICTS[lower.mean < upper.mean, lower.overlaps(upper)], True
-        clauses.append(f"{' < '.join(_short(e) for e in entries)} {verdict}")
-    if not known:
-        return []
-    where = "on average over all targets" if target == ALL_TARGETS else f"at {target}"
-    name = {"auc": "AUC", "acc": "accuracy"}[metric]
-    other = "" if paper_cohort(config) else " (that on CheXpert, a large shift; this cohort is none of the paper’s)"
-    return [f"The paper’s order by {name}{other}, seen {where}: {'; '.join(clauses)}."]
-
-
-def _short(entry: Mapping[str, Any]) -> str:
-    """The paper's name without what all of them share."""
-    return str(entry["name"]).removeprefix("FedAvg_Finetune_").removeprefix("FedAvg_")

@@ -16,17 +16,13 @@ SENTENCES = {
     "selected": "Its value was selected on the test split: a new study must confirm it.",
     # On the same patients, where the audit compared the runs: its tests decide.
     "not_significant": "On the same patients, its lead over {close} is not significant (Holm-adjusted p ≥ 0.05).",
-    "significant": "On the same patients, its lead over every other run is significant (Holm-adjusted p < 0.05).",
-    "some_significant": (
-        "On the same patients, its lead over every other run that was compared is significant (Holm-adjusted p < 0.05)."
-    ),
+    "significant": "On the same patients, its lead over every compared run is significant (Holm-adjusted p < 0.05).",
     "untested": "Not compared: {untested}.",
     # Otherwise, over seeds.
     "only_run": "There is no other run to compare it with.",
     "no_intervals": "There are no confidence intervals to compare: run at least 3 seeds.",
     "overlaps": "Its 95% confidence interval overlaps that of {touching}: their order is uncertain.",
-    "apart": "Its 95% confidence interval does not overlap that of any other run.",
-    "some_apart": "Its 95% confidence interval does not overlap that of any other run that has one.",
+    "apart": "Its 95% confidence interval does not overlap the interval of any other run.",
     "without_interval": "Without an interval: {unknown}.",
     # Did the other hospitals help?
     "no_help": "Training on the target’s own few labels was best: the other hospitals did not help here.",
@@ -78,12 +74,12 @@ def answer(view: View, main: str, audit: Audit | None = None) -> list[str]:
     facts |= {"touching": _named(touching), "unknown": _named(unknown)}
     lines = ["best"] if view.plain else ["best", "selected"]
     if tests:
-        lines.append("not_significant" if close else "some_significant" if untested else "significant")
+        lines.append("not_significant" if close else "significant")
         lines += ["untested"] if untested else []
     elif len(unknown) == len(others):
         lines.append("no_intervals" if others else "only_run")
     else:
-        lines.append("overlaps" if touching else "some_apart" if unknown else "apart")
+        lines.append("overlaps" if touching else "apart")
         lines += ["without_interval"] if unknown else []
     if alone is best:
         lines.append("no_help")

@@ -12,7 +12,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.gray_image import Unreadable
 from fdamed.data.image import read_gray
 from fdamed.data.transforms import transform
-from fdamed.export.input import Preparation, batched, listed, prepared
+from fdamed.export.input import Preparation, listed, prepared
 from tests.support.dicom_files import dataset, thorax, write
 
 
@@ -79,13 +79,3 @@ def test_pixels_are_those_of_the_training_cache(results) -> None:
     names, found = results
     for place in (0, 2):
         assert np.array_equal(found[place], transform(read_gray(names[place]), 32, False))
-
-
-def test_batches_keep_the_places_of_the_readable_and_of_the_refused() -> None:
-    image, bad = np.zeros((4, 4), np.uint8), Unreadable("CONSTANT", "")
-    told = list(batched([image, bad, image, image, bad], 2))
-    assert [(places, len(pixels), sorted(refused)) for places, pixels, refused in told] == [
-        ([0, 2], 2, [1]),
-        ([3], 1, [4]),
-    ]
-    assert [(p, len(x), sorted(r)) for p, x, r in batched([bad], 2)] == [([], 0, [0])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fdamed.core.run_record import read
 from fdamed.data import cache
 from fdamed.data.cache_store import Entry
 from fdamed.data.row_reader import Rejects
-from fdamed.report.plots.lines import run_curve
+from fdamed.report.plots.confusion import confusion_svg
 from fdamed.tracking.ui import experiment_tags
 from tests.support.run_folders import configuration, edit, write_absences, write_study
 
@@ -132,9 +133,9 @@ def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
     told = experiment_tags(load(config))["mlflow.note.content"]
     assert "<script" not in told and "&lt;script&gt;" in told
     folder = config.parent / "runs/gp/NC/0"
-    edit(folder / "run.json", title=evil, method=evil)
-    drawn = run_curve(read(folder), 11)
-    assert drawn.startswith("<svg") and "<script" not in drawn
+    edit(folder / "scores/NC.json", n=400, positives=200, sensitivity=0.75, specificity=0.9)
+    drawn = confusion_svg(replace(read(folder), run=evil), 11)
+    assert drawn.startswith("<svg") and "<script" not in drawn and "&lt;script&gt;" in drawn
 
 
 def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fdamed.config.loader import load
 from fdamed.core.run_record import study
 from fdamed.export.model_card import MANY, render
-from tests.support.run_folders import write_study
+from tests.support.run_folders import edit, write_study
 
 
 def card(config: Path, run: str, target: str, **changes: Any) -> tuple[str, str]:
@@ -56,3 +56,16 @@ def test_names_from_data_are_text_in_both_forms(tmp_path: Path) -> None:
     assert "0.800 (0.700 to 1.000) | not measured | not measured | 0.100 |" in markdown
     assert "<script" not in page and "href" not in page and "&lt;script&gt;x&lt;/script&gt; | [a](http://b)" in page
     assert "Trained at an unknown time in 4 rounds" in markdown and "<h2>Limits</h2>" in page
+
+
+def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(tmp_path: Path) -> None:
+    config = write_study(tmp_path, runs={"gp": {}}, train={"rounds": 2}, seeds=[0])
+    assert (
+        "- No noise was added at the sources: this model is not differentially private." in card(config, "gp", "NC")[0]
+    )
+    cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}
+    sources = {"a": cost, "b": cost | {"epsilon": 7.0}} | {f"c{i}": cost | {"epsilon": 1.0} for i in range(MANY)}
+    edit(config.parent / "runs/gp/NC/0/run.json", privacy={"unit": "patient", "mode": "secure", "sources": sources})
+    told = card(config, "gp", "NC")[0]
+    assert "each patient of a source" in told and "b 7.00 (delta 1.0e-04), a 3.21 (delta 1.0e-04), c0 1.00" in told
+    assert " and at most as much at 2 others. Secure: " in told and "nobody can repeat" in told

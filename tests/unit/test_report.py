@@ -282,7 +282,7 @@ def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_
     assert "Its value was selected on the test split" in text
 
 
-def test_two_swept_options_are_a_heat_map_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
+def test_two_swept_options_are_a_table_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
     runs = {
         "fedavg": {},
         "both": {"method": "gp", "sweep": {"beta": [0.2, 0.8], "labeled": [20, 50, 100]}},
@@ -290,9 +290,9 @@ def test_two_swept_options_are_a_heat_map_and_words_get_places_on_the_axis(tmp_p
         "few": {"method": "gp", "sweep": {"labeled": [10, 100]}},
     }
     part = section(report(write_study(tmp_path, **STUDY | {"runs": runs})), "sweeps")
-    grid = part[part.index('aria-label="AUC of both at NC by beta and labeled"') :]
-    shades = re.findall(r'fill-opacity="([\d.]+)"', grid[: grid.index("</svg>")])
-    assert len(shades) == 6 and {"0.05", "0.65"} <= set(shades)
+    table = part[part.index("<h3>Sweep over beta and labeled</h3>") :]
+    heads = re.findall(r'<th scope="col" class="num">([^<]*)</th>', table[: table.index("</table>")])
+    assert heads == ["0.2; 20", "0.2; 50", "0.2; 100", "0.8; 20", "0.8; 50", "0.8; 100"]
     assert ">layer</text>" in part and ">model</text>" in part
     assert "labeled (log scale)" in part and "granularity (log scale)" not in part
 
@@ -309,56 +309,26 @@ def test_the_papers_table_4_stands_beside_a_sweep_over_labeled_images_of_its_coh
 # --- the paper -------------------------------------------------------------------------------------------------------
 
 
-def ordered(cohort: str, **scores: Interval) -> str:
+def test_a_row_of_the_paper_is_the_run_with_most_heads_and_other_cohorts_have_no_rows() -> None:
     runs = {
-        "fedavg": {},
-        "finetune": {},
         "aux": {"method": "finetune", "auxiliary": {"heads": ["sex"]}},
         "all": {"method": "finetune", "auxiliary": {"heads": ["sex", "age"]}},
-        "gp": {},
-        "gp_aux": {"method": "gp", "auxiliary": {"heads": ["sex"]}},
     }
-    layouts = {"chexpert": "condition", "mimic": "race", "nih": "condition"}
-    cut = {"by": layouts[cohort], "clients": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
-    data = {"layout": cohort, "root": "/x"}
-    privacy = {"smallest_steps": 7}
+    cut = {"by": "condition", "clients": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
     raw = {
         "study": "c",
-        "data": data,
         "split": cut,
-        "privacy": privacy,
+        "privacy": {"smallest_steps": 7},
         "runs": runs,
         "model": {"heads": ["sex", "age"]},
     }
-    config = parse(raw, "test")
-    found = {("B", run, "auc"): score for run, score in scores.items()}
-    return " ".join(beside.ordering(config, config.expanded_runs(), found, "B", "auc"))
-
-
-def test_the_papers_order_is_judged_pair_by_pair() -> None:
-    text = ordered(
-        "chexpert",
-        fedavg=Interval(0.5, 0.02, 3),
-        finetune=Interval(0.6, 0.02, 3),
-        all=Interval(0.63, 0.05, 3),
-        gp=Interval(0.55, 0.01, 3),
-        gp_aux=Interval(0.54, 0.05, 3),
-    )
-    assert "FedAvg < Finetune holds with intervals apart" in text
-    assert "Finetune < AuxInfo holds only within overlapping intervals" in text
-    assert "Finetune < GP is reversed with intervals apart" in text
-    assert "GP < AuxInfo_GP is reversed within overlapping intervals" in text
-
-
-def test_the_order_is_that_of_the_papers_own_cohort_and_missing_sides_are_said() -> None:
-    text = ordered("mimic", finetune=Interval(0.7, 0.01, 3), all=Interval(0.6, 0.01, 3))
-    assert "AuxInfo < Finetune holds with intervals apart" in text, "on MIMIC the paper found AuxInfo below Finetune"
-    assert "AuxInfo_GP < GP cannot be judged" in text
-    assert "none of the paper’s" not in text
-    other = ordered("nih", fedavg=Interval(0.5, None, 1), finetune=Interval(0.6, None, 1))
-    assert "this cohort is none of the paper’s" in other
-    assert "FedAvg < Finetune holds as far as single runs can tell" in other
-    assert ordered("nih", gp=Interval(0.5, None, 1)) == ""
+    config = parse(raw | {"data": {"layout": "chexpert", "root": "/x"}}, "test")
+    found = beside.table2(config, config.expanded_runs(), {("B", "all", "auc"): Interval(0.63, 0.05, 3)}, "B")
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["FedAvg_Finetune_AuxInfo"]["run"] == "all" and rows["FedAvg_Finetune_AuxInfo"]["ran"]
+    assert rows["FedAvg"]["run"] is None and not rows["FedAvg"]["ran"]
+    other = parse(raw | {"data": {"layout": "nih", "root": "/x"}}, "test")
+    assert beside.table2(other, other.expanded_runs(), {}, "B") is None
 
 
 def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_path: Path) -> None:
@@ -386,9 +356,8 @@ def test_the_caption_tells_the_protocol_and_the_headline_has_the_chosen_round(tm
         "1 epoch in batches of 32 at each source and 1 epoch in batches of 16 at the target",
         "it costs the target 74 labeled validation images",
         "The test split never chooses a round.",
-        # 700 + 100 images of LO in batches of 32 are 25 steps; 100 of NC in batches of 16 are 7.
-        "25 at LO",
-        "At NC: 7 on 100 labeled images.",
+        # Rounds, labels, steps: 700 + 100 images of LO in batches of 32 are 25 steps; 100 of NC in batches of 16 are 7.
+        "gp 4 100 91 4 sources 7",
     ):
         assert words in text
 
@@ -502,7 +471,7 @@ def test_the_answer_says_when_the_lead_may_be_chance() -> None:
 
 def test_the_answer_says_when_the_lead_is_clear() -> None:
     text = said(gp=Interval(0.8, 0.01, 3), fedavg=Interval(0.6, 0.02, 3))
-    assert "does not overlap that of any other run" in text
+    assert "does not overlap the interval of any other run" in text
 
 
 def test_the_answer_goes_by_the_same_patients_where_these_were_compared_as_the_cards_do() -> None:
@@ -512,10 +481,10 @@ def test_the_answer_goes_by_the_same_patients_where_these_were_compared_as_the_c
     close = {"gp": Interval(0.8, 0.3, 3), "fedda": Interval(0.7, 0.3, 3), "target_only": Interval(0.6, 0.3, 3)}
     both = [pair("gp", "fedda", 0.1, 0.001), pair("gp", "target_only", 0.2, 0.001)]
     text = said({"pairs": both}, **close)
-    assert "its lead over every other run is significant" in text
+    assert "its lead over every compared run is significant" in text
     assert "a significant difference on the same patients" in text
     text = said({"pairs": both[:1]}, **close)
-    assert "over every other run that was compared is significant" in text and "Not compared: target_only." in text
+    assert "over every compared run is significant" in text and "Not compared: target_only." in text
     for told in (text, said({"pairs": [pair("gp", "fedda", -0.1, 0.001), both[1]]}, **close)):
         assert "95% confidence interval" not in told
     assert "its lead over fedda is not significant" in told, "surely worse on the seeds that both have is no lead"

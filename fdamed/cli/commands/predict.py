@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import itertools
 import json
 import logging
 import sys
@@ -25,8 +26,9 @@ from fdamed.core.disclosure import formula_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 from fdamed.core.progress import track
+from fdamed.data.gray_image import Unreadable
 from fdamed.export.bundle import Exported, read_exported
-from fdamed.export.input import batched, listed, prepared
+from fdamed.export.input import listed, prepared
 
 log = logging.getLogger(__name__)
 GROUP = "use the model", 2
@@ -40,11 +42,6 @@ OPTIONS = {
     },
     "--out": {"type": "path", "metavar": "FILE", "help": "write here instead of to standard output"},
     "--json": "",
-    "--runtime": {
-        "choices": ("auto", "onnxruntime", "torch"),
-        "default": "auto",
-        "help": "default: onnxruntime where it is installed",
-    },
     "--workers": "",
 }
 BATCH = 64
@@ -58,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     files, where = listed(arguments.images), ", ".join(arguments.images)
     if not files:
         raise FdamedError("there is no file in what was given", where, "Name images or folders.")
-    runtime, results = scored(exported, files, arguments.runtime, workers)
+    runtime, results = scored(exported, files, workers)
     text = as_json(exported, runtime, results) if arguments.json else as_csv(exported, results)
     content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has
     if arguments.out:
@@ -76,19 +73,24 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError(f"none of the {len(results)} files could be scored", where, fix)
 
 
-def scored(exported: Exported, files: list[str], runtime: str, workers: int) -> tuple[str, list[Result]]:
+def scored(exported: Exported, files: list[str], workers: int) -> tuple[str, list[Result]]:
     """The runtime that computed the probabilities, and every file's result, in the order given."""
     preparation = exported.preparation()
-    name, score = exported.scorer(runtime, workers)
+    runtime, score = exported.scorer(workers)
     results: list[Result] = [{"file": file} for file in files]
-    images = track(prepared(files, preparation, workers), "images", len(files))
-    for places, pixels, refused in batched(images, BATCH):
-        for place, refusal in refused.items():
-            results[place] |= {"reason": refusal.reason, "detail": refusal.detail}
-        found = score(pixels[:, None].astype(np.float32) / np.float32(255)).tolist() if places else []
-        for place, p in zip(places, found, strict=True):
-            results[place] |= {"probability": p, "call": call(exported, p)}
-    return name, results
+    read = zip(results, track(prepared(files, preparation, workers), "images", len(files)), strict=True)
+    while batch := list(itertools.islice(read, BATCH)):
+        images = []
+        for result, image in batch:
+            if isinstance(image, Unreadable):
+                result |= {"reason": image.reason, "detail": image.detail}
+            else:
+                images.append((result, image))
+        if images:
+            found = score(np.stack([image for _, image in images])[:, None].astype(np.float32) / np.float32(255))
+            for (result, _), p in zip(images, found.tolist(), strict=True):
+                result |= {"probability": p, "call": call(exported, p)}
+    return runtime, results
 
 
 def call(exported: Exported, p: list[float]) -> str:

@@ -24,7 +24,6 @@ from fdamed.export.writer import save_for_mlflow
 from fdamed.pipeline.finished_runs import of_study
 from fdamed.pipeline.selection import all_runs
 from fdamed.report.plots.confusion import confusion_svg
-from fdamed.report.plots.lines import run_curve
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry
 from fdamed.tracking.store import Store, place
@@ -80,14 +79,13 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
 
 
 def run_entries(config: Config, records: list[Record]) -> list[Entry]:
-    """Every finished run with its configuration, its curve and its confusion matrix."""
+    """Every finished run with its configuration and its confusion matrix."""
     smallest = config.privacy.smallest_cell
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
 
     def files(record: Record) -> dict[str, str]:
         matrix = confusion_svg(record, smallest)
-        kept = {"config.json": text, "figures/rounds.svg": run_curve(record, smallest)}
-        return kept | ({"figures/confusion_matrix.svg": matrix} if matrix else {})
+        return {"config.json": text} | ({"figures/confusion_matrix.svg": matrix} if matrix else {})
 
     return [run_entry(record, smallest, files) for record in records]
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.run_tables import hidden
 from fdamed.report.plots.figure import (
     Axis,
     Scale,
@@ -27,7 +25,6 @@ from fdamed.report.plots.figure import (
     number,
     polyline,
     rule,
-    standalone,
     text,
 )
 
@@ -210,12 +207,3 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> 
             element("circle", f"fill {color(index)}", title=tip, cx=x(b["chance"]), cy=y(b["rate"]), r=size),
         )
     return figure(214, 200, f"Calibration of {title}", body, "chart small")
-
-
-def run_curve(record: Record, smallest: int) -> str:
-    """One run's validation and test AUC by round, as a file for MLflow."""
-    rounds = [int(row["round"]) for row in record.rounds]
-    keys = ["val/auc"] if hidden(record, smallest) else ["val/auc", "test/auc"]
-    lines = [Line(i, key, rounds, [row.get(key) for row in record.rounds]) for i, key in enumerate(keys)]
-    plot = by_round(lines, f"{record.run}, target {record.target}, seed {record.seed}", "AUC: " + ", ".join(keys))
-    return standalone(plot) if plot else '<svg xmlns="http://www.w3.org/2000/svg" />\n'

@@ -19,7 +19,7 @@ def given(study: Study) -> dict[str, advice.Advice]:
 
 
 def evaluations(study: Study) -> dict[str, Evaluation]:
-    return {t: evaluate(one, study.scores, study.main, study.name, study.methods) for t, one in given(study).items()}
+    return {t: evaluate(one, study.scores, study.main, study.name) for t, one in given(study).items()}
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -27,8 +27,10 @@ def plots(study: Study) -> dict[str, Markup]:
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
-    judged = advice_evaluation.table(list(evaluations(study).values()), study.main)
-    return {"advice": advice.table(given(study)), "advice_judged": judged}
+    return {
+        "advice": advice.table(given(study)),
+        "advice_judged": advice_evaluation.table(evaluations(study), study.main),
+    }
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -38,13 +40,12 @@ def context(study: Study) -> dict[str, Any]:
             "advice": one,
             "sentences": advice.sentences(one),
             "named": advice.named(one),
-            "ranking": advice.ranking(one),
             "sources": advice.sources(one),
             "after": after[target],
         }
         for target, one in given(study).items()
     }
-    return {"shown": shown, "together": advice_evaluation.together(after, study.name), "much": advice.SHARE}
+    return {"shown": shown, "together": advice_evaluation.together(after, study.name)}
 
 
 SECTION = Section(52, "Recommendation before training", lambda study: study.advice, plots, tables, context)

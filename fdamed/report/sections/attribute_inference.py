@@ -32,7 +32,6 @@ def shown(study: Study) -> dict[str, dict[str, Any]]:
     out = {}
     for target, (probe, names) in probed(study).items():
         attributes = probe["attributes"]
-        cells = [(name, [found["runs"].get(name) for found in attributes.values()]) for name in names]
         heads = [
             pair | {"attribute": attribute, "significant": pair["low"] > 0 or pair["high"] < 0}
             for attribute, found in attributes.items()
@@ -42,7 +41,6 @@ def shown(study: Study) -> dict[str, dict[str, Any]]:
         out[target] = {
             "images": probe["images"],
             "attributes": {name: found["classes"] for name, found in attributes.items()},
-            "rows": [(name, row) for name, row in cells if any(row)],
             "heads": sorted(heads, key=lambda pair: -float(pair["value"])),
         }
     return out

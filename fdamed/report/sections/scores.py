@@ -11,7 +11,6 @@ from markupsafe import Markup
 from fdamed.core.disclosure import vague
 from fdamed.evaluation import protocol, run_tables
 from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.protocol import Budget
 from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
@@ -31,7 +30,6 @@ def context(study: Study) -> dict[str, Any]:
             "rounds": sorted({b.rounds for b in (budgets if all_targets else here)}),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": here,
-            "steps": steps(here),
             "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
@@ -41,14 +39,6 @@ def validation_images(study: Study, targets: Sequence[str]) -> str:
     """The number of labeled validation images that choosing a round costs the targets; empty where there are none."""
     sizes = sorted({int(study.cohort["clients"][t]["images"].get("val", 0)) for t in targets})
     return " to ".join(vague(n, study.smallest) for n in dict.fromkeys((sizes[0], sizes[-1]))) if any(sizes) else ""
-
-
-def steps(budgets: Sequence[Budget]) -> dict[str, Any]:
-    """Optimizer steps per round: at each source, if all runs have the same, and at the target by labeled images."""
-    every = {(client, n) for b in budgets for client, n in b.sources.items()}
-    sources = {client: n for b in budgets for client, n in b.sources.items()}
-    own = sorted({(b.own, b.labeled) for b in budgets if b.own is not None})
-    return {"same": len(every) == len(sources), "sources": sources, "own": own}
 
 
 def _span(scores: Sequence[Interval], chance: float | None) -> tuple[float, float]:
