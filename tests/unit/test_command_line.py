@@ -114,8 +114,8 @@ def scripts(tmp_path_factory) -> dict[str, Path]:
 
 CASES = {
     "fdamed exp": {"export"},
-    "fdamed predict --run": {"--runtime"},
-    "fdamed predict --runtime ": {"auto", "onnxruntime", "torch"},
+    "fdamed predict --wor": {"--workers"},
+    "fdamed rank --metric ": {"auc", "acc"},
     "fdamed completion ": {"bash", "zsh", "fish"},
 }
 
