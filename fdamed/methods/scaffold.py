@@ -4,9 +4,8 @@ A source steps along g_k(y) + c - c_k. Then c_k+ = c_k - c + (theta - y) / (T et
 is the mean of the gradients it used, or the gradient of F_k at theta (option I, one more pass). The server:
 theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources that were ever admitted.
 
-Messages, with M bytes a model and P parameters: M + 4 P to a source, M + 4 P from it, and a few numbers. A client
-cannot know whether its answer arrived: it keeps what it sent beside c_k, and adds it only when the next question says
-that the answer of that round was used. So c = mean of the c_k holds whoever drops out.
+Messages, with P parameters: the model and c (4 P bytes) to a source; y, c_k+ - c_k and a few numbers back. A source
+adds c_k+ - c_k to c_k when the next question says that it was used: c = mean of the c_k holds when answers are lost.
 """
 
 from __future__ import annotations
@@ -69,17 +68,14 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
             f"scaffold, client {client.name}",
             "Set `train: {source: {optimizer: sgd, lr: 0.01}}` or `variate: I`, which costs one more pass.",
         )
-    shift = settle(client, ask)
+    shift = settle(client, ask).to(client.model.theta.device)
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
-    shift = shift.to(client.model.theta.device)
     outcome = train_from(client, ask.x, correct=lambda grad: grad.add_(shift))
-    y, cut = client.model.read(), len(ask.c)
-    if g is None:
-        dc = (ask.x[:cut] - y[:cut]).div_(outcome.steps * client.recipe.lr).sub_(ask.c)
-    else:
-        dc = g.sub_(client.memory[VARIATE]) if VARIATE in client.memory else g
+    y, cut, c_k = client.model.read(), len(ask.c), client.memory.get(VARIATE, 0.0)
+    used = outcome.steps * client.recipe.lr
+    dc = (ask.x[:cut] - y[:cut]).div_(used).sub_(ask.c) if g is None else (g - c_k).float()
     client.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
     return Answer(x=y, dc=dc, n=len(client.data), loss=outcome.loss)
 
@@ -88,17 +84,13 @@ def settle(client: Client, ask: Ask) -> Tensor:
     """c - c_k (P,); the last answer is added to c_k if the server has used it, and dropped if not."""
     memory = client.memory
     known, sent_in = (int(memory.get(key, 0)) for key in (TAKEN, SENT_IN))
-    sent = memory.pop(SENT, None)
-    memory.pop(SENT_IN, None)
+    sent, _ = memory.pop(SENT, None), memory.pop(SENT_IN, None)
     if sent is not None and ask.taken == sent_in != known:
         memory[VARIATE] = memory.get(VARIATE, 0.0) + sent.double()  # a new tensor: a step that fails leaves the old
         memory[TAKEN] = torch.tensor([ask.taken])
     elif ask.taken != known:
-        raise FdamedError(
-            f"the server uses its variate of round {ask.taken}, but its own is of round {known}",
-            f"scaffold, client {client.name}",
-            "Restore the client's state of the last checkpoint, or start the run again.",
-        )
+        what = f"the server uses its variate of round {ask.taken}, but its own is of round {known}"
+        raise FdamedError(what, f"scaffold, client {client.name}", "Restore its state of the last checkpoint.")
     return ask.c - memory[VARIATE].float() if VARIATE in memory else ask.c
 
 
@@ -112,9 +104,7 @@ def settle(client: Client, ask: Ask) -> Tensor:
     rule="average",
 )
 class Scaffold(Method[State]):
-    variate: Literal["I", "II"] = option(
-        "II", "I: the gradient at theta (one more pass); II: from the steps, plain SGD"
-    )
+    variate: Literal["I", "II"] = option("II", "I: the gradient at theta, one more pass; II: from the steps, plain SGD")
     server_lr: float = option(1.0, "eta_g, the share of the mean step that the server takes", low=0.0)
     weighting: Literal["uniform", "samples"] = option("uniform", "weights of the sources' steps; variates have none")
 
@@ -137,5 +127,4 @@ class Scaffold(Method[State]):
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
         for r in h.values():
             total += r.dc
-        now = [server.round if k in h else t for k, t in last.items()]
-        return State(x=x, c=total, taken=torch.tensor(now, dtype=torch.int64))
+        return State(x=x, c=total, taken=torch.tensor([server.round if k in h else t for k, t in last.items()]))

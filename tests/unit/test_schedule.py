@@ -107,7 +107,7 @@ def test_a_method_without_a_training_loss_cannot_stop_early_and_says_so() -> Non
 def test_the_second_phase_has_its_own_length_and_no_patience() -> None:
     runs = {"fedavg": {"then": {"method": "finetune_head", "rounds": 7, "train": {"target": {"lr": 0.5}}}}}
     config = configfile.parse(changed(train__patience=2, train__rounds=20, runs=runs), "x")
-    first, second = config.phases(config.expanded_runs()["fedavg"])
+    first, second = config.phases(config.expanded_runs()["fedavg"]).values()
     assert config.train_of(first).patience == 2 and config.train_of(second).patience is None
     assert config.train_of(second).rounds == 7 and config.train_of(second).target.lr == 0.5
     assert config.train_of(second).target.batch == config.train.target.batch
