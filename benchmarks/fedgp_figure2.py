@@ -25,7 +25,12 @@ from fdamed.report.plots.decision_map import AXES, RULES, TITLE
 from fdamed.report.plots.figure import standalone
 from fdamed.report.plots.heat import Cell as HeatCell
 from fdamed.report.plots.heat import Panel, heat
-from fdamed.theory.bounds import PAPER, SIMPLE, fedda_error, fedgp_error, four_errors, winner
+from fdamed.theory.bounds import fedda_error, fedgp_error, four_errors, winner
+
+PAPER = {"beta": 0.5, "delta": 1.0, "tau2": 0.5, "m": 10.0}
+"""The setting of Figure 2, left."""
+SIMPLE = ("source_only", "fedda", "fedgp", "target_only")
+"""The four rules of Figure 2, in the order in which they win as the distance grows."""
 
 
 @dataclass(frozen=True)

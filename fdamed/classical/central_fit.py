@@ -2,6 +2,10 @@
 
 Aligned are the sources' samples and the target's unlabeled training samples. The samples that the target asks about
 come afterwards: like the test images of a federated method, nothing is learned from them.
+Settings are chosen without the target's labels, by reverse validation (Zhong et al. 2010): the nearest neighbors in
+four fifths of the source label the target; the nearest neighbors in the target, with those labels, are scored on the
+source's last fifth. Features are aligned once for each candidate, from all samples; JDA and DaNN have seen the last
+fifth's labels then, each candidate alike.
 """
 
 from __future__ import annotations
@@ -13,10 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from torch import Tensor
 
-from fdamed.classical.inputs import Array, Shrunk
+from fdamed.classical.inputs import Array, BadInput, Shrunk
 from fdamed.classical.messages import (
     Backbone,
     Probabilities,
@@ -27,12 +35,16 @@ from fdamed.classical.messages import (
     send_unlabeled,
 )
 from fdamed.classical.registry import Row
-from fdamed.classical.selection import CLASSIFIERS, reverse_accuracy, squared_distances
 from fdamed.core.errors import FdamedError
 from fdamed.federation.server import Server
 
 MOST = 20_000
 """Samples of which an n x n matrix is still made: 3.2 GB."""
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
+    "1nn": lambda: KNeighborsClassifier(1),
+    "svm": SVC,
+    "logistic": lambda: LogisticRegression(max_iter=1000),
+}
 
 
 def pool(row: Row, theta: Tensor, server: Server, classes: int, seed: int) -> Row:
@@ -47,10 +59,10 @@ def pool(row: Row, theta: Tensor, server: Server, classes: int, seed: int) -> Ro
     fitted, estimator, features = chosen(row, X, y, domain, seed)
     asked = server.ask(server.target, send_test_features, Received(n=len(X))).z
     Z = standard(asked.double().numpy())
-    if hasattr(estimator, "decision_function"):
+    if hasattr(estimator, "predict_proba"):
         classifier = estimator
     else:
-        classifier = CLASSIFIERS[fitted.classifier](seed).fit(features[domain > 0], y)
+        classifier = CLASSIFIERS[fitted.classifier]().fit(features[domain > 0], y)
         Z = estimator.transform(Z)
     p = np.zeros((len(Z), classes), dtype=np.float32)  # a class that no source has gets probability 0
     p[:, classifier.classes_] = probabilities(classifier, Z)
@@ -62,9 +74,6 @@ def standardized(row: Row, X: Array, domain: Array) -> tuple[Array, Callable[[Ar
     """The training samples as the row wants them, and how the target's further samples become the same."""
     if row.zscore == "none":
         return X, lambda more: more
-    if row.zscore == "pooled":
-        pooled = StandardScaler().fit(X)
-        return pooled.transform(X), pooled.transform
     out = X.copy()
     for d in np.unique(domain):
         out[domain == d] = StandardScaler().fit_transform(X[domain == d])
@@ -100,3 +109,21 @@ def probabilities(classifier: Any, X: Array) -> Array:
         margins = np.stack([np.zeros_like(margins), margins], axis=1)
     shares: Array = softmax(margins, axis=1)
     return shares
+
+
+def squared_distances(A: Array, B: Array) -> Array:
+    """|a_i|^2 - 2 a_i . b_j + |b_j|^2, (n, d), (m, d) -> (n, m)."""
+    D: Array = np.square(A).sum(axis=1)[:, None] - 2.0 * (A @ B.T) + np.square(B).sum(axis=1)
+    return D
+
+
+def reverse_accuracy(D: Array, y: Array, folds: int = 5) -> float:
+    """The share of the source's samples whose own label comes back, from distances (n_T, n_S) and labels (n_S,)."""
+    least = int(np.unique(y, return_counts=True)[1].min())
+    if least < 2:
+        raise BadInput("a class with one source sample", "reverse validation", "Give each class at least two.")
+    right = 0
+    for kept, judged in StratifiedKFold(min(folds, least), shuffle=True, random_state=0).split(y, y):
+        guess = y[kept][D[:, kept].argmin(axis=1)]
+        right += int((guess[D[:, judged].argmin(axis=0)] == y[judged]).sum())
+    return right / len(y)

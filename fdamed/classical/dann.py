@@ -10,28 +10,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fdamed.classical.inputs import Array, BadInput, count, one_of, positive, read
+from fdamed.classical.inputs import Array, BadInput, count, positive, read
 from fdamed.core.rng import Stream, stream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
-    """MMD^2 of two batches with one Gaussian kernel; without a width it is the median distance, a constant."""
+def discrepancy(h_s: Tensor, h_t: Tensor) -> Tensor:
+    """MMD^2 of two batches with one Gaussian kernel, whose width is the median distance, a constant."""
     import torch
 
     joint = torch.cat([h_s, h_t])
     squares = (joint * joint).sum(1)
     d = (squares[:, None] + squares[None, :] - 2.0 * joint @ joint.t()).clamp_min(0.0)
-    if width is None:
-        pairs = d.detach()[~torch.eye(len(d), dtype=torch.bool)]
-        square = float(pairs[pairs > 0].median()) if bool((pairs > 0).any()) else 1.0
-    else:
-        square = width**2
+    pairs = d.detach()[~torch.eye(len(d), dtype=torch.bool)]
+    square = float(pairs[pairs > 0].median()) if bool((pairs > 0).any()) else 1.0
     k = torch.exp(-d / (2.0 * square))
     n = len(h_s)
     return k[:n, :n].mean() + k[n:, n:].mean() - 2.0 * k[:n, n:].mean()
@@ -41,13 +39,11 @@ def discrepancy(h_s: Tensor, h_t: Tensor, width: float | None) -> Tensor:
 class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """DaNN as a classifier whose `transform` gives the hidden features.
 
-    weight: of MMD^2. width: of its kernel, or "median"; 9 is that of the published code (`10 ^ 3` in Python).
-    validation: the share of the source that chooses the epoch (0: the last epoch).
+    weight: of MMD^2. validation: the share of the source that chooses the epoch (0: the last epoch).
     """
 
     hidden: int = 256
     weight: float = 0.25
-    width: float | str = "median"
     epochs: int = 100
     batch: int = 64
     lr: float = 0.02
@@ -66,10 +62,6 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             raise BadInput("a negative weight, momentum or decay", "DaNN", "Give numbers from 0.")
         if not (0 <= self.dropout < 1 and 0 <= self.validation < 1):
             raise BadInput("dropout or validation outside [0, 1)", "DaNN", "Give shares from 0 to below 1.")
-        if isinstance(self.width, str):
-            one_of(self.width, ("median",), "width", "DaNN")
-        else:
-            positive(self.width, "width", "DaNN")
         given = read(self, X, y, sample_domain, labels=True)
         self.classes_, codes = np.unique(np.asarray(given.y), return_inverse=True)
         root = stream(self.seed, "dann")
@@ -93,7 +85,6 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 layers.append(((2 * torch.rand(size, generator=draw) - 1) * bound).requires_grad_())
         A, a, B, b = layers
         optimizer = torch.optim.SGD(layers, lr=self.lr, momentum=self.momentum, weight_decay=self.decay)
-        width = None if isinstance(self.width, str) else float(self.width)
         order, other, masks = (root.child(name).torch for name in ("source", "target", "dropout"))
         best, kept = -1.0, layers
         self.losses_: list[float] = []
@@ -111,7 +102,7 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 loss = torch.nn.functional.cross_entropy(h_s @ B + b, target[rows])
                 if self.weight > 0:
                     some = torch.randperm(len(x_t), generator=other)[: self.batch]
-                    loss = loss + self.weight * discrepancy(h_s, hidden(x_t[some]), width)
+                    loss = loss + self.weight * discrepancy(h_s, hidden(x_t[some]))
                 optimizer.zero_grad()
                 torch.autograd.backward(loss)
                 optimizer.step()
@@ -134,19 +125,14 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         features: Array = np.maximum(X @ A + a, 0.0)
         return features
 
-    def _logits(self, X: Any) -> Array:
-        logits: Array = self.transform(X) @ self.weights_[2] + self.weights_[3]
-        return logits
-
-    def decision_function(self, X: Any) -> Array:
-        """The logits, (n, C), or with two classes their difference, (n,)."""
-        logits = self._logits(X)
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+    def predict_proba(self, X: Any) -> Array:
+        """The softmax of the logits, (n, C)."""
+        shares: Array = softmax(self.transform(X) @ self.weights_[2] + self.weights_[3], axis=1)
+        return shares
 
     def predict(self, X: Any) -> Array:
         """The most likely classes."""
-        best = self._logits(X).argmax(axis=1)
-        classes: Array = self.classes_[best]
+        classes: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
         return classes
 
 

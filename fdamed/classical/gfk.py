@@ -21,24 +21,6 @@ from fdamed.classical.kernels import shape
 DEFAULT_COMPONENTS = 20
 
 
-@dataclass(frozen=True)
-class Geodesic:
-    """Principal angles (k,), and the vectors a, b (p, k) of the flow; b is 0 where the angle is."""
-
-    theta: Array
-    a: Array
-    b: Array
-
-    def root(self) -> Array:
-        """R (p, 2k) with G = R R': the Cholesky factors of the blocks [[l1, l2], [l2, l3]]."""
-        half = np.sinc(2 * self.theta / np.pi)
-        l1, l3 = 0.5 * (1 + half), 0.5 * (1 - half)
-        l2 = 0.5 * np.sin(self.theta) * np.sinc(self.theta / np.pi)
-        first = np.sqrt(l1)
-        last = np.sqrt(np.maximum(l3 - l2**2 / l1, 0.0))
-        return np.hstack([self.a * first + self.b * (l2 / first), self.b * last])
-
-
 def principal(X: Array) -> Array:
     """The principal directions of a centered domain, largest variance first, (p, rank)."""
     found = spread(X)
@@ -46,8 +28,8 @@ def principal(X: Array) -> Array:
     return found.V[:, order[found.s[order] > 1e-12 * max(found.s, default=0.0)]]
 
 
-def geodesic(P_s: Array, P_t: Array) -> Geodesic:
-    """The flow between two subspaces with orthonormal bases (p, k)."""
+def geodesic(P_s: Array, P_t: Array) -> tuple[Array, Array, Array]:
+    """Principal angles (k,) of two subspaces with orthonormal bases (p, k), and the flow's a, b (p, k); b may be 0."""
     U, cosine, Vt = np.linalg.svd(P_s.T @ P_t)
     cosine = np.clip(cosine, -1.0, 1.0)
     a = P_s @ U
@@ -55,8 +37,17 @@ def geodesic(P_s: Array, P_t: Array) -> Geodesic:
     sine = np.linalg.norm(rest, axis=0)
     theta = np.arctan2(sine, cosine)
     apart = theta > 1e-8
-    b = np.where(apart, rest / np.where(apart, sine, 1.0), 0.0)
-    return Geodesic(np.where(apart, theta, 0.0), a, b)
+    return np.where(apart, theta, 0.0), a, np.where(apart, rest / np.where(apart, sine, 1.0), 0.0)
+
+
+def root(theta: Array, a: Array, b: Array) -> Array:
+    """R (p, 2k) with G = R R': the Cholesky factors of the blocks [[l1, l2], [l2, l3]]."""
+    half = np.sinc(2 * theta / np.pi)
+    l1, l3 = 0.5 * (1 + half), 0.5 * (1 - half)
+    l2 = 0.5 * np.sin(theta) * np.sinc(theta / np.pi)
+    first = np.sqrt(l1)
+    last = np.sqrt(np.maximum(l3 - l2**2 / l1, 0.0))
+    return np.hstack([a * first + b * (l2 / first), b * last])
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +73,7 @@ class GFK(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if asked is not None and asked > k:
             warnings.warn(f"{k} dimensions instead of {asked}: no more fit ({where})", Shrunk, stacklevel=2)
         k = min(asked or DEFAULT_COMPONENTS, k)
-        self.root_ = geodesic(P_s[:, :k], P_t[:, :k]).root()
+        self.root_ = root(*geodesic(P_s[:, :k], P_t[:, :k]))
         self.n_components_, self._n_features_out = k, 2 * k
         return self
 

@@ -58,14 +58,14 @@ class JDA(KernelComponents):
         HK = centered(K)
         s, basis = eigh(HK.T @ HK, check_finite=False)  # in this basis K H K is diag(s), and a Lanczos step costs n C
         s = np.maximum(s, 0.0)
-        S = (lambda x: s * x) if use_lanczos(self.solver, len(K), self.n_components) else np.diag(s)
+        S = (lambda x: s * x) if use_lanczos(len(K), self.n_components) else np.diag(s)
         turned = basis.T @ K
         guess: Array | None = None
         self.changed_: list[int] = []
         for _ in range(passes):
             E = discrepancies(given.source, given.target, labels, guess, self.classes_)
             found = solve(S, turned @ E, self.gamma, self.n_components, self._where, float(s.max()))
-            self._keep(found, signed(basis @ found.scaled(self.scale)), K.mean(axis=0))
+            self._keep(found, signed(basis @ found.scaled(self.scale)))
             features = self._finish(K @ self.W_)
             new = KNeighborsClassifier(1).fit(features[given.source], labels).predict(features[given.target])
             self.changed_.append(len(new) if guess is None else int((new != guess).sum()))

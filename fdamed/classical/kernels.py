@@ -1,9 +1,7 @@
-"""Kernels of width sigma, exact and by random Fourier features (paper 002, definition 1; specification 10.2).
+"""The Gaussian kernel exp(-|x - y|^2 / (2 sigma^2)), exact and by random Fourier features, and the linear kernel x . y.
 
-gaussian   exp(-|x - y|^2 / (2 sigma^2))              frequencies normal, standard deviation 1 / sigma
-laplacian  exp(-|x - y|_1 / sigma)                    frequencies Cauchy, scale 1 / sigma
-cauchy     prod_j 1 / (1 + (x_j - y_j)^2 / sigma^2)   frequencies Laplace, scale 1 / sigma
-linear     x . y                                      exact only
+The features are those of paper 002, definition 1 (specification 10.2): frequencies are normal with standard deviation
+1 / sigma.
 """
 
 from __future__ import annotations
@@ -12,29 +10,26 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist
-from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import normalize as unit_rows
 
 from fdamed.classical.inputs import Array, BadInput, one_of, positive
 from fdamed.core.rng import stream
 
-RANDOM = ("gaussian", "laplacian", "cauchy")
-EXACT = (*RANDOM, "linear")
+KERNELS = ("gaussian", "linear")
 SAMPLED = 256
 """Samples whose distances give the median: enough for a scale, whatever n."""
 BLOCK = 1024
 """Rows that are turned into random features at a time."""
 
 
-def width(sigma: Any, kernel: str, X: Array, normalize: bool, where: str) -> float:
+def width(sigma: Any, metric: str, X: Array, normalize: bool, where: str) -> float:
     """The number given, or with "median" the median distance of up to 256 samples spread evenly over X."""
-    if kernel == "linear":
-        return 1.0
     if not isinstance(sigma, str):
         return positive(sigma, "sigma", where)
     one_of(sigma, ("median",), "sigma", where)
     some = X[np.unique(np.linspace(0, len(X) - 1, min(SAMPLED, len(X))).astype(int))].astype(np.float64)
-    distances = pdist(unit_rows(some) if normalize else some, "cityblock" if kernel == "laplacian" else "euclidean")
+    distances = pdist(unit_rows(some) if normalize else some, metric)
     apart = distances[distances > 1e-12 * max(1.0, float(distances.max()))]
     if not len(apart):
         raise BadInput("all samples are alike", f"{where}, {shape(X)}", "Give features that vary.")
@@ -48,28 +43,13 @@ def shape(X: Array) -> str:
 
 def gram(X: Array, Y: Array, kernel: str, sigma: float) -> Array:
     """k(x_i, y_j) of float64 samples, (n, p), (m, p) -> (n, m)."""
-    K: Array
-    if kernel == "gaussian":
-        K = rbf_kernel(X, Y, gamma=0.5 / sigma**2)
-    elif kernel == "laplacian":
-        K = laplacian_kernel(X, Y, gamma=1.0 / sigma)
-    elif kernel == "cauchy":
-        K = np.ones((len(X), len(Y)))
-        for x, y in zip(X.T / sigma, Y.T / sigma, strict=True):
-            K /= 1.0 + np.square(x[:, None] - y[None, :])
-    else:
-        K = X @ Y.T
+    K: Array = rbf_kernel(X, Y, gamma=0.5 / sigma**2) if kernel == "gaussian" else X @ Y.T
     return K
 
 
-def frequencies(kernel: str, sigma: float, N: int, p: int, seed: int) -> Array:
-    """Omega, (N, p): the same for every client that knows the seed."""
-    draw = stream(seed, "rff", kernel).numpy
-    if kernel == "gaussian":
-        return draw.standard_normal((N, p)) / sigma
-    if kernel == "laplacian":
-        return draw.standard_cauchy((N, p)) / sigma
-    return draw.laplace(scale=1.0 / sigma, size=(N, p))
+def frequencies(sigma: float, N: int, p: int, seed: int) -> Array:
+    """Omega, (N, p), of the Gaussian kernel: the same for every client that knows the seed."""
+    return stream(seed, "rff", "gaussian").numpy.standard_normal((N, p)) / sigma
 
 
 def random_features(X: Array, omega: Array, normalize: bool) -> Array:

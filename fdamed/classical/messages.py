@@ -93,5 +93,4 @@ def _same_backbone(client: Client, theta: Tensor) -> None:
         raise FdamedError("its features were made with other weights", f"hospital {client.name}", fix)
 
 
-SOURCE_STEPS = (send_rows,)
-TARGET_STEPS = (send_unlabeled, send_test_features, receive_predictions)
+STEPS = (send_rows, send_unlabeled, send_test_features, receive_predictions)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from sklearn.preprocessing import FunctionTransformer
+
 from fdamed.classical.coral import CORAL
 from fdamed.classical.dann import DaNN
 from fdamed.classical.gfk import GFK
+from fdamed.classical.inputs import Array
 from fdamed.classical.jda import JDA
-from fdamed.classical.messages import SOURCE_STEPS, TARGET_STEPS
-from fdamed.classical.selection import Unaligned
+from fdamed.classical.messages import STEPS
 from fdamed.classical.tca import RFTCA, RTCA, TCA
 from fdamed.federation.client import Step
 from fdamed.federation.method import description, option
@@ -22,6 +24,13 @@ from fdamed.federation.method import description, option
 RANDOM_FEATURES = "Robust and Communication-Efficient Federated Domain Adaptation via Random Features"
 FEW = 30
 """The other number of components that `choose` tries."""
+
+
+class Unaligned(FunctionTransformer):  # type: ignore[misc]
+    """The features as they are."""
+
+    def fit_transform(self, X: Array, y: Array, sample_domain: Array) -> Array:
+        return X
 
 
 @dataclass(frozen=True)
@@ -32,17 +41,17 @@ class Row:
     paper: ClassVar[str] = "the baseline of every alignment"
     target_labels: ClassVar[bool] = False
     every_target_label: ClassVar[bool] = False
-    steps: ClassVar[tuple[Step, ...]] = (*SOURCE_STEPS, *TARGET_STEPS)
+    steps: ClassVar[tuple[Step, ...]] = STEPS
     needs_each: ClassVar[str] = "the features of all clients meet at one place"
     exact: ClassVar[bool] = False
     """True: it needs an n x n matrix."""
 
     features: str = option("init", "whose backbone makes the features: init (frozen) or a finished run of the study")
-    classifier: Literal["logistic", "svm", "linear", "1nn", "mlp"] = option(
+    classifier: Literal["logistic", "svm", "1nn"] = option(
         "logistic", "what learns from the sources' aligned features; the AUC of 1nn has one step only"
     )
-    zscore: Literal["none", "pooled", "domain"] = option(
-        "none", "features at mean 0 and variance 1: not at all, over all training samples, or within each hospital"
+    zscore: Literal["none", "domain"] = option(
+        "none", "features at mean 0 and variance 1: not at all, or within each hospital"
     )
     choose: bool = option(False, "settings by reverse validation, without labels of the target, instead of the options")
 
@@ -64,17 +73,11 @@ class Tca(Row):
 
     components: int = option(100, "most components", 1)
     gamma: float = option(1.0, "weight of the penalty", 1e-9)
-    kernel: Literal["gaussian", "laplacian", "cauchy"] = option("gaussian", "kernel")
-    sigma: float = option(0.0, "width of the kernel; 0: the median distance", 0.0)
-    scale: Literal["penalty", "variance"] = option("penalty", "of the components (docs/reference/classical_methods.md)")
-
-    def settings(self) -> dict[str, Any]:
-        """The options that the estimators of the family share."""
-        same = {name: getattr(self, name) for name in ("gamma", "kernel", "scale")}
-        return same | {"n_components": self.components, "sigma": self.sigma or "median", "unit_norm": True}
+    sigma: float = option(0.0, "width of the Gaussian kernel; 0: the median distance", 0.0)
 
     def estimator(self, seed: int) -> Any:
-        return self.kind(**self.settings())
+        sigma = self.sigma or "median"
+        return self.kind(self.components, self.gamma, sigma=sigma, scale="penalty", unit_norm=True)
 
     def candidates(self) -> list[Row]:
         sizes = dict.fromkeys((self.components, min(FEW, self.components)))
@@ -93,11 +96,12 @@ class Rftca(Tca):
     title: ClassVar[str] = "RF-TCA"
     paper: ClassVar[str] = RANDOM_FEATURES
     exact: ClassVar[bool] = False
+    kind: ClassVar[type] = RFTCA
 
     frequencies: int = option(500, "N; there are 2N random features", 1)
 
     def estimator(self, seed: int) -> Any:
-        return RFTCA(N=self.frequencies, seed=seed, **self.settings())
+        return super().estimator(seed).set_params(N=self.frequencies, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,9 @@ def signed(W: Array) -> Array:
     return turned
 
 
-def use_lanczos(solver: str, n: int, m: int | None) -> bool:
-    """Lanczos needs m < n and pays when n is large and m a small share of it."""
-    asked = min(m or DEFAULT_COMPONENTS, n)
-    return n > DENSE and 6 * asked <= n if solver == "auto" else solver == "lanczos" and asked < n
+def use_lanczos(n: int, m: int | None) -> bool:
+    """Lanczos pays when n is large and m a small share of it."""
+    return n > DENSE and 6 * min(m or DEFAULT_COMPONENTS, n) <= n
 
 
 def top(A: Array | Multiply, n: int, m: int | None, where: str, scale: float) -> tuple[Array, Array]:
@@ -110,23 +109,23 @@ def solve(S: Array | Multiply, E: Array, gamma: float, m: int | None, where: str
     return Solution(W, tau / gamma, np.square(W).sum(axis=0))
 
 
-def tca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto", where: str = "TCA") -> Solution:
+def tca(K: Array, ell: Array, gamma: float, m: int | None, where: str = "TCA") -> Solution:
     """Vanilla TCA of a kernel matrix (n, n)."""
     v, scale = (K @ ell)[:, None], float(np.linalg.norm(K)) ** 2
-    if use_lanczos(solver, len(K), m):
+    if use_lanczos(len(K), m):
         times = product(K)
         return solve(lambda x: times(centered(times(x))), v, gamma, m, where, scale)
     HK = centered(K)
     return solve(HK.T @ HK, v, gamma, m, where, scale)
 
 
-def rtca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto", where: str = "RTCA") -> Solution:
+def rtca(K: Array, ell: Array, gamma: float, m: int | None, where: str = "RTCA") -> Solution:
     """R-TCA of a kernel matrix (n, n), singular or not: no inverse of K."""
     v = K @ ell
     outer = gamma + float(ell @ v)
     hv = centered(v)
     scale = float(np.linalg.norm(K))
-    if use_lanczos(solver, len(K), m):
+    if use_lanczos(len(K), m):
         times = product(K)
         tau, U = top(lambda x: centered(times(centered(x)) - v * (hv @ x) / outer), len(K), m, where, scale)
     else:
@@ -139,9 +138,3 @@ def rtca(K: Array, ell: Array, gamma: float, m: int | None, solver: str = "auto"
 def rftca(S: Array, u: Array, gamma: float, m: int | None, where: str = "RFTCA") -> Solution:
     """RF-TCA of the features' moments: S (2N, 2N), u (2N,)."""
     return solve(S, u[:, None], gamma, m, where, 1.0)
-
-
-def rftca_dual(Z: Array, ell: Array, gamma: float, m: int | None, where: str = "RFTCA") -> Solution:
-    """The same from all features Z = Sigma' (n, 2N) when n < 2N: R-TCA of the Gram matrix Z Z', and W = Z' W_R."""
-    found = rtca(Z @ Z.T, ell, gamma, m, "auto", where)
-    return Solution(signed(Z.T @ found.W), found.values, found.penalty)

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fdamed.classical import kernels
 from fdamed.classical.inputs import Array, Domains, count, one_of, positive, read
-from fdamed.classical.kernels import EXACT, RANDOM, frequencies, gram, random_features, shape, width
-from fdamed.classical.spectral import SCALES, Solution, rftca, rftca_dual, rtca, tca
+from fdamed.classical.kernels import KERNELS, frequencies, gram, random_features, shape, width
+from fdamed.classical.spectral import SCALES, Solution, rftca, rtca, tca
 
 KEPT = 64 * 2**20
 """Bytes of random features that `fit_transform` keeps from the fit: a constant, whatever n."""
@@ -33,12 +33,12 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     n_components: None is min(100, rank). gamma > 0. sigma: width of the kernel, a number or "median" (distance).
     normalize: samples at norm 1 first. scale: of the components, "variance" (all equal: the constraint) or "penalty"
-    (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py). center, unit_norm: of the features that come
-    out, at the training samples' mean. solver: "dense", "lanczos" or "auto" (by size).
+    (|w| = 1, R-TCA w' K w = 1; better for distances, see spectral.py). unit_norm: of the features that come out.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = EXACT
-    solvers: ClassVar[tuple[str, ...]] = ("auto", "dense", "lanczos")
+    kernels: ClassVar[tuple[str, ...]] = KERNELS
+    metric: ClassVar[str] = "euclidean"
+    """Of the distances whose median is sigma."""
 
     n_components: int | None = None
     gamma: float = 1.0
@@ -46,9 +46,7 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     sigma: float | str = "median"
     normalize: bool = True
     scale: str = "variance"
-    center: bool = False
     unit_norm: bool = False
-    solver: str = "auto"
 
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Learn W from samples of both domains; JDA also from y. sample_domain: positive source, negative target."""
@@ -78,11 +76,12 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         positive(self.gamma, "gamma", where)
         one_of(self.kernel, self.kernels, "kernel", where)
         one_of(self.scale, SCALES, "scale", where)
-        one_of(self.solver, self.solvers, "solver", where)
         if self.n_components is not None:
             count(self.n_components, "n_components", where)
         given = read(self, X, y, sample_domain, labels=labels)
-        self.sigma_ = width(self.sigma, self.kernel, given.X, self.normalize, where)
+        self.sigma_ = 1.0
+        if self.kernel != "linear":
+            self.sigma_ = width(self.sigma, self.metric, given.X, self.normalize, where)
         self._where = f"{where}, {shape(given.X)}"
         return given
 
@@ -95,9 +94,8 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.X_fit_ = self._prepared(X)
         return gram(self.X_fit_, self.X_fit_, self.kernel, self.sigma_)
 
-    def _keep(self, found: Solution, W: Array, mean: Array) -> None:
-        """Keep the components; `mean` (n or 2N,) is that of what W multiplies."""
-        self.W_, self.eigenvalues_, self.mean_ = W, found.values, mean @ W
+    def _keep(self, found: Solution, W: Array) -> None:
+        self.W_, self.eigenvalues_ = W, found.values
         self.n_components_ = self._n_features_out = W.shape[1]
 
     def _rows(self, X: Array) -> Array:
@@ -105,7 +103,7 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return gram(self._prepared(X), self.X_fit_, self.kernel, self.sigma_)
 
     def _project(self, X: Array) -> Array:
-        """Components of new samples before centering, (n, m), some rows at a time."""
+        """Components of new samples, (n, m), some rows at a time."""
         out = np.empty((len(X), self.n_components_))
         for rows in gen_batches(len(X), kernels.BLOCK):
             part = self._rows(X[rows])
@@ -113,21 +111,20 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return out
 
     def _finish(self, features: Array) -> Array:
-        features = features - self.mean_ if self.center else features
         return unit_rows(features) if self.unit_norm else features
 
 
 @dataclass(eq=False, repr=False)
 class TCA(KernelComponents):
-    """Vanilla TCA. kernel: gaussian, laplacian, cauchy or linear."""
+    """Vanilla TCA. kernel: gaussian or linear."""
 
     solve: ClassVar[Any] = staticmethod(tca)
 
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
         given = self._checked(X, y, sample_domain)
         K = self._kernel_matrix(given.X)
-        found = self.solve(K, given.ell, float(self.gamma), self.n_components, self.solver, self._where)
-        self._keep(found, found.scaled(self.scale), K.mean(axis=0))
+        found = self.solve(K, given.ell, float(self.gamma), self.n_components, self._where)
+        self._keep(found, found.scaled(self.scale))
         return given, [K]
 
 
@@ -140,41 +137,32 @@ class RTCA(TCA):
 
 @dataclass(eq=False, repr=False)
 class RFTCA(KernelComponents):
-    """RF-TCA with N frequencies (2N features) from `seed`.
+    """RF-TCA with N frequencies (2N features) from `seed`; precision: of the features, the eigenproblem is float64."""
 
-    kernel: gaussian, laplacian or cauchy. solver: "primal" (2N x 2N, streamed), "dual" (n x n) or "auto" (dual when
-    n < 2N). precision: of the random features; the eigenproblem is always float64.
-    """
-
-    kernels: ClassVar[tuple[str, ...]] = RANDOM
-    solvers: ClassVar[tuple[str, ...]] = ("auto", "primal", "dual")
+    kernels: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     N: int = 500
     precision: str = "float32"
     seed: int = 0
 
     def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
-        N = count(self.N, "N", "RFTCA")
+        count(self.N, "N", "RFTCA")
         one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
         given = self._checked(X, y, sample_domain)
-        n, p = given.X.shape
-        gamma, m = float(self.gamma), self.n_components
-        self.omega_ = frequencies(self.kernel, self.sigma_, N, p, self.seed).astype(self.precision)
-        if self.solver == "dual" or (self.solver == "auto" and n < 2 * N):
-            first = [self._rows(given.X)]
-            Z = first[0].astype(np.float64)
-            found, mean = rftca_dual(Z, given.ell, gamma, m, self._where), Z.mean(axis=0)
-        else:
-            S, u, mean, first = self._moments(given, kept)
-            found = rftca(S, u, gamma, m, self._where)
-        self._keep(found, found.scaled(self.scale), mean)
+        self.omega_ = self._frequencies(given.X.shape[1]).astype(self.precision)
+        S, u, first = self._moments(given, kept)
+        found = rftca(S, u, float(self.gamma), self.n_components, self._where)
+        self._keep(found, found.scaled(self.scale))
         return given, first
+
+    def _frequencies(self, p: int) -> Array:
+        return frequencies(self.sigma_, self.N, p, self.seed)
 
     def _rows(self, X: Array) -> Array:
         return random_features(X, self.omega_, self.normalize)
 
-    def _moments(self, given: Domains, kept: int) -> tuple[Array, Array, Array, list[Array]]:
-        """S = Sigma H Sigma', u = Sigma l, the mean feature, and at most `kept` bytes of the first random features.
+    def _moments(self, given: Domains, kept: int) -> tuple[Array, Array, list[Array]]:
+        """S = Sigma H Sigma', u = Sigma l, and at most `kept` bytes of the first random features.
 
         Sums are taken about the mean of a few samples: numbers near 0 cancel less.
         """
@@ -191,4 +179,4 @@ class RFTCA(KernelComponents):
             total += Z.sum(axis=0)
             u += given.ell[rows] @ Z  # the origin drops out: l sums to 0
         S -= np.outer(total, total / n)
-        return S, u, origin + total / n, first
+        return S, u, first

@@ -65,11 +65,9 @@ def advise(findings: Findings, runs: Mapping[str, Rule]) -> dict[str, Any]:
             "sigma2": _interval([s.mean(lambda m: m.sigma2) for s in drawn]),
             "norm2": norm2,
             "m": drawn[0].mean(lambda m: m.sigma2 / max(float(np.diag(m.cov).mean()), 1e-300)),
-            "pooled_d2": _interval([s.error(candidates["fedavg"]) for s in drawn]),
         },
         "weak": bool(norm2["low"] <= 0.0),
         "best_beta": best,
-        "points": len(findings.points),
         "resamples": len(drawn) - 1,
         "level": LEVEL,
     }

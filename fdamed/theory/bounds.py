@@ -6,11 +6,6 @@ target's squared norm; every function returns Delta^2 (Def. 4.3).
 
 from __future__ import annotations
 
-PAPER = {"beta": 0.5, "delta": 1.0, "tau2": 0.5, "m": 10.0}
-"""The setting of Figure 2, left."""
-SIMPLE = ("source_only", "fedda", "fedgp", "target_only")
-"""The four rules of Figure 2, in the order in which they win as the distance grows."""
-
 
 def fedda_error(beta: float, sigma2: float, d2: float) -> float:
     """Theorem 4.5."""

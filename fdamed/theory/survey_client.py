@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
-from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, check_minimum, step
 from fdamed.federation.messages import Count, Individual, Statistic, Update, Weights, message
 from fdamed.models.flat import Layout
@@ -72,7 +72,6 @@ class Geometry:
 
     n: Count
     used: Count
-    batches: Count
     sigma2: Statistic
     mean2: Statistic
     t: Statistic
@@ -161,7 +160,6 @@ def measure_geometry(client: Client, ask: Question) -> Geometry:
     return Geometry(
         n=len(client.data),
         used=len(part.data),
-        batches=b,
         sigma2=(weights @ a - mean2).clamp(min=0.0) * unbiased,
         mean2=mean2,
         t=t_mean,
@@ -181,13 +179,12 @@ def spread(values: Tensor, layout: Layout) -> Tensor:
 
 def _some(client: Client, images: int, rng: Stream) -> Client:
     """The client with a random subset of its images; never fewer than the privacy policy's minimum."""
-    data, images = client.data, max(images, client.minimum.images)
+    data: Any = client.data  # the survey's hospitals all have labels
+    images = max(images, client.minimum.images)
     if images >= len(data):
         return client
     rows = rng.numpy.permutation(len(data))[:images]
     rows.sort()
-    if not isinstance(data, Labeled):
-        raise TypeError("a hospital without labels was asked for gradients")
     auxiliary = {k: v[rows] for k, v in data.auxiliary.items()}
     return replace(client, data=replace(data, images=data.images[rows], y=data.y[rows], auxiliary=auxiliary))
 

@@ -13,13 +13,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from fdamed.classical.messages import send_rows
 from fdamed.cli.commands.federate import resident
-from fdamed.cli.commands.fit_classical import refuse_unreleased
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_lines
+from fdamed.federation.client import check_release
 
 SIDE, HIDDEN, CLASSES = 32, 128, 2
 CLIENTS = {"north": "a", "south": "b", "target": "c"}
@@ -65,7 +66,7 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
             "rftca": {"frequencies": 30, "components": 10, "choose": True},
             "coral": {"classifier": "svm", "zscore": "domain"},
             "jda": {"components": 10, "classifier": "1nn"},
-            "gfk": {"components": 5, "zscore": "pooled"},
+            "gfk": {"components": 5, "zscore": "domain"},
             "dann": {"epochs": 3},
             "trained": {"method": "tca", "features": "fedavg"},
         },
@@ -202,10 +203,9 @@ def test_features_leave_no_hospital_whose_policy_does_not_say_so(tmp_path: Path,
     told = capsys.readouterr().err
     assert "`runs.not_aligned`: not_aligned needs the features of every client" in told and "privacy.release" in told
     assert not (tmp_path / "results" / "small" / "runs").exists()
-    raw = json.loads(config.read_text()) | {"runs": {"tca": {}}}
-    spec = Config.model_validate(raw).expanded_runs()["tca"]
+    release = frozenset(Config.model_validate_json(config.read_text()).privacy.release)
     with pytest.raises(FdamedError, match=r"tca asks north in step classical\.send_labeled_features for features"):
-        refuse_unreleased(Config.model_validate(raw), spec, "target")
+        check_release(send_rows, release, "north", "tca")
 
 
 def test_features_of_other_weights_or_other_images_are_refused(study: Path, tmp_path: Path, capsys) -> None:

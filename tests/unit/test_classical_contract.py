@@ -90,7 +90,7 @@ def test_a_pickled_copy_and_a_refitted_clone_give_the_same_features(aligner: Any
     assert (clone(fitted).fit(X, y, sample_domain=domain).transform(X) == fitted.transform(X)).all()
 
 
-@pytest.mark.parametrize("aligner", [TCA(5), RTCA(5), RFTCA(5, N=40), RFTCA(5, N=20, solver="primal")], ids=str)
+@pytest.mark.parametrize("aligner", [TCA(5), RTCA(5), RFTCA(5, N=40), RFTCA(5, N=20)], ids=str)
 def test_features_of_a_fit_are_those_of_new_samples_that_are_the_same(aligner: Any) -> None:
     X, _, domain = shifted()
     at_once = clone(aligner).fit_transform(X, None, sample_domain=domain)
@@ -100,7 +100,7 @@ def test_features_of_a_fit_are_those_of_new_samples_that_are_the_same(aligner: A
 
 def test_what_fit_transform_keeps_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _, domain = shifted()
-    model = RFTCA(4, N=10, solver="primal", precision="float64", center=True, unit_norm=True)
+    model = RFTCA(4, N=10, precision="float64", unit_norm=True)
     whole = model.fit_transform(X, None, sample_domain=domain)
     monkeypatch.setattr("fdamed.classical.kernels.BLOCK", 7)
     monkeypatch.setattr("fdamed.classical.tca.KEPT", 2 * 7 * 20 * 8)

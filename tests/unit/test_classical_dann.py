@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.office_caltech import Candidate, View, fitted, tried
 from fdamed.classical import TCA, DaNN
+from fdamed.classical.central_fit import reverse_accuracy, squared_distances
 from fdamed.classical.dann import discrepancy, held_out
 from fdamed.classical.inputs import BadInput
-from fdamed.classical.selection import reverse_accuracy, squared_distances
 from fdamed.core.rng import stream
 
 
@@ -25,21 +25,20 @@ def shifted(n: int = 80) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_the_discrepancy_of_two_points_is_that_of_its_kernel() -> None:
-    got = discrepancy(torch.tensor([[0.0]]), torch.tensor([[3.0]]), 2.0)
-    assert float(got) == pytest.approx(2 - 2 * np.exp(-9 / 8), abs=1e-6)
-    by_median = discrepancy(torch.tensor([[0.0]]), torch.tensor([[3.0]]), None)
-    assert float(by_median) == pytest.approx(2 - 2 * np.exp(-0.5), abs=1e-6)
+    got = discrepancy(torch.tensor([[0.0]]), torch.tensor([[3.0]]))
+    assert float(got) == pytest.approx(2 - 2 * np.exp(-0.5), abs=1e-6)
 
 
 def test_the_discrepancy_is_the_quadratic_form_for_batches_of_different_sizes() -> None:
     h = torch.from_numpy(stream(3, "h").numpy.normal(size=(11, 3)))
-    K = torch.exp(-torch.cdist(h, h).square() / (2 * 1.3**2))
+    squares = torch.cdist(h, h).square()
+    K = torch.exp(-squares / (2 * squares[squares > 0].median()))
     ell = torch.tensor([1 / 4] * 4 + [-1 / 7] * 7, dtype=torch.float64)
-    assert float(discrepancy(h[:4], h[4:], 1.3)) == pytest.approx(float(ell @ K @ ell), abs=1e-12)
+    assert float(discrepancy(h[:4], h[4:])) == pytest.approx(float(ell @ K @ ell), abs=1e-12)
 
 
 def test_batches_that_are_all_alike_have_no_discrepancy() -> None:
-    assert float(discrepancy(torch.ones(3, 2), torch.ones(2, 2), None)) == 0.0
+    assert float(discrepancy(torch.ones(3, 2), torch.ones(2, 2))) == 0.0
 
 
 def test_without_weight_it_is_a_plain_network_that_the_target_does_not_touch() -> None:
@@ -56,15 +55,17 @@ def test_without_weight_it_is_a_plain_network_that_the_target_does_not_touch() -
 def test_one_step_of_the_whole_batch_is_gradient_descent_on_the_stated_loss() -> None:
     X, y, domain = shifted(12)
     settings = {"hidden": 5, "epochs": 1, "batch": 99, "dropout": 0.0, "validation": 0.0, "momentum": 0.0, "decay": 0.0}
-    fit = DaNN(weight=2.0, width=3.0, lr=1e-9, **settings).fit(X, y, domain)
+    fit = DaNN(weight=2.0, lr=1e-9, **settings).fit(X, y, domain)
     start = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in fit.weights_]  # lr 1e-9: the beginning
-    step = DaNN(weight=2.0, width=3.0, lr=0.1, **settings).fit(X, y, domain)
+    step = DaNN(weight=2.0, lr=0.1, **settings).fit(X, y, domain)
     A, a, B, b = start
     h = torch.relu(torch.tensor(X) @ A + a)
     source = torch.tensor(domain > 0)
     loss = torch.nn.functional.cross_entropy(h[source] @ B + b, torch.tensor(y[domain > 0]))
     ell = torch.tensor(np.where(domain > 0, 1 / 6, -1 / 6))
-    loss = loss + 2.0 * ell @ torch.exp(-torch.cdist(h, h).square() / 18.0) @ ell
+    squares = torch.cdist(h, h).square()
+    width2 = squares.detach()[~torch.eye(12, dtype=torch.bool)].median()
+    loss = loss + 2.0 * ell @ torch.exp(-squares / (2 * width2)) @ ell
     for weight, gradient, got in zip(start, torch.autograd.grad(loss, start), step.weights_, strict=True):
         assert np.abs(got - (weight - 0.1 * gradient).detach().numpy()).max() < 1e-5
     assert step.losses_ == pytest.approx([float(loss.detach())], abs=1e-5)

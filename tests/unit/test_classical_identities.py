@@ -7,11 +7,12 @@ import pytest
 from scipy.linalg import eig, subspace_angles
 from sklearn.preprocessing import normalize as unit_rows
 
+from benchmarks.office_caltech import CauchyRFTCA, LaplacianRFTCA
 from fdamed.classical import CORAL, GFK, JDA, RFTCA, RTCA, TCA
-from fdamed.classical.gfk import geodesic, principal
+from fdamed.classical.gfk import geodesic, principal, root
 from fdamed.classical.jda import discrepancies
 from fdamed.classical.kernels import frequencies, gram, random_features, width
-from fdamed.classical.spectral import rftca, rftca_dual, rtca, tca
+from fdamed.classical.spectral import rftca, rtca, tca
 from fdamed.core.rng import stream
 
 N_S, N_T, GAMMA, M = 22, 17, 0.05, 4
@@ -48,9 +49,14 @@ def test_the_weights_of_the_discrepancy(K: np.ndarray) -> None:
     assert float(ELL @ K @ ELL) == pytest.approx(mmd, abs=1e-14)
 
 
-@pytest.mark.parametrize("solver", ["dense", "lanczos"])
-def test_tca_solves_its_equation_under_its_constraint_and_reaches_the_optimum(K: np.ndarray, solver: str) -> None:
-    got = tca(K, ELL, GAMMA, M, solver)
+@pytest.fixture(params=["dense", "lanczos"])
+def solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdamed.classical.spectral.DENSE", 0 if request.param == "lanczos" else N)
+
+
+@pytest.mark.usefixtures("solver")
+def test_tca_solves_its_equation_under_its_constraint_and_reaches_the_optimum(K: np.ndarray) -> None:
+    got = tca(K, ELL, GAMMA, M)
     v = K @ ELL
     left, right = K @ H @ K, GAMMA * np.eye(N) + np.outer(v, v)
     residual = left @ got.W - right @ got.W * got.values
@@ -64,14 +70,14 @@ def test_tca_solves_its_equation_under_its_constraint_and_reaches_the_optimum(K:
     assert (got.W[np.abs(got.W).argmax(axis=0), range(M)] > 0).all()
 
 
-@pytest.mark.parametrize("solver", ["dense", "lanczos"])
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("doubled", [False, True])
-def test_rtca_solves_its_equation_even_if_samples_repeat(solver: str, doubled: bool) -> None:
+def test_rtca_solves_its_equation_even_if_samples_repeat(doubled: bool) -> None:
     X = samples()
     if doubled:
         X[1], X[N_S + 1] = X[0], X[N_S]
     K = gram(X, X, "gaussian", 1.0)
-    got = rtca(K, ELL, GAMMA, M, solver)
+    got = rtca(K, ELL, GAMMA, M)
     left = K @ H @ K
     right = GAMMA * K + np.outer(K @ ELL, K @ ELL)
     assert np.abs(left @ got.W - right @ got.W * got.values).max() < 1e-10 * np.abs(left @ got.W).max()
@@ -79,45 +85,45 @@ def test_rtca_solves_its_equation_even_if_samples_repeat(solver: str, doubled: b
 
 
 def test_centered_features_of_rtca_are_orthonormal(K: np.ndarray) -> None:
-    features = centered(K @ rtca(K, ELL, GAMMA, M, "dense").W)
+    features = centered(K @ rtca(K, ELL, GAMMA, M).W)
     assert np.abs(features.T @ features - np.eye(M)).max() < 1e-12
 
 
 def test_tca_of_a_kernel_is_rtca_of_its_square(K: np.ndarray) -> None:
-    one, other = tca(K, ELL, GAMMA, M, "dense"), rtca(K @ K, ELL, GAMMA, M, "dense")
+    one, other = tca(K, ELL, GAMMA, M), rtca(K @ K, ELL, GAMMA, M)
     assert one.values == pytest.approx(other.values, rel=1e-8)
     F, G = centered(K @ one.W), centered(K @ K @ other.W)
     assert np.abs(F @ F.T - G @ G.T).max() < 1e-8
 
 
 def test_tca_and_rtca_differ_whatever_gamma_is(K: np.ndarray) -> None:
-    F = centered(K @ tca(K, ELL, GAMMA, M, "dense").W)
-    others = [centered(K @ rtca(K, ELL, g, M, "dense").W) for g in np.logspace(-6, 3, 40)]
+    F = centered(K @ tca(K, ELL, GAMMA, M).W)
+    others = [centered(K @ rtca(K, ELL, g, M).W) for g in np.logspace(-6, 3, 40)]
     assert min(np.linalg.norm(F @ F.T - G @ G.T) for G in others) > 1e-2
 
 
 @pytest.mark.parametrize("n_frequencies", [9, 15, 200])
 def test_rftca_is_rtca_of_the_features_gram_matrix_for_any_n(n_frequencies: int) -> None:
-    Z = random_features(samples(), frequencies("gaussian", 1.0, n_frequencies, 3, 0), False)
-    whole = rtca(Z @ Z.T, ELL, GAMMA, M, "dense")
+    Z = random_features(samples(), frequencies(1.0, n_frequencies, 3, 0), False)
+    whole = rtca(Z @ Z.T, ELL, GAMMA, M)
     Zc = centered(Z)
-    primal = rftca(Zc.T @ Zc, Z.T @ ELL, GAMMA, M)
-    dual = rftca_dual(Z, ELL, GAMMA, M)
-    for got in (primal, dual):
-        assert got.values == pytest.approx(whole.values, rel=1e-8)
-        assert aligned(Z @ got.W, Z @ Z.T @ whole.W) < 1e-8
-        assert np.abs(got.W.T @ Zc.T @ Zc @ got.W - np.eye(M)).max() < 1e-8
+    got = rftca(Zc.T @ Zc, Z.T @ ELL, GAMMA, M)
+    assert got.values == pytest.approx(whole.values, rel=1e-8)
+    assert aligned(Z @ got.W, Z @ Z.T @ whole.W) < 1e-8
+    assert np.abs(got.W.T @ Zc.T @ Zc @ got.W - np.eye(M)).max() < 1e-8
 
 
-def test_the_two_routes_of_the_estimator_agree_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_frequencies", [12, 200])
+def test_the_estimator_gathers_its_moments_over_several_blocks(
+    monkeypatch: pytest.MonkeyPatch, n_frequencies: int
+) -> None:
     monkeypatch.setattr("fdamed.classical.kernels.BLOCK", 7)
     X = samples()
-    settings = {"N": 12, "n_components": M, "gamma": GAMMA, "precision": "float64"}
-    primal = RFTCA(solver="primal", **settings).fit(X, None, DOMAIN)
-    dual = RFTCA(solver="dual", **settings).fit(X, None, DOMAIN)
-    assert np.abs(primal.W_ - dual.W_).max() < 1e-8 * np.abs(dual.W_).max()
-    assert primal.mean_ == pytest.approx(dual.mean_, abs=1e-9)
-    assert primal.transform(X).mean(axis=0) == pytest.approx(primal.mean_, abs=1e-12)
+    got = RFTCA(M, GAMMA, N=n_frequencies, precision="float64").fit(X, None, DOMAIN)
+    Z = random_features(X, got.omega_, True)
+    whole = rtca(Z @ Z.T, ELL, GAMMA, M)
+    assert aligned(got.transform(X), Z @ Z.T @ whole.W) < 1e-8
+    assert got.eigenvalues_ == pytest.approx(whole.values, rel=1e-8)
 
 
 def test_rftca_converges_to_rtca() -> None:
@@ -131,9 +137,8 @@ def test_rftca_converges_to_rtca() -> None:
     for n_frequencies in (100, 400, 1600, 6400):
         several = []
         for seed in range(4):
-            Z = random_features(X, frequencies("gaussian", 3.0, n_frequencies, 3, seed), False)
-            W = rftca_dual(Z, ell, 0.1, 2).W
-            several.append(aligned(centered(Z @ W), centered(exact)))
+            Z = random_features(X, frequencies(3.0, n_frequencies, 3, seed), False)
+            several.append(aligned(centered(Z @ Z.T @ rtca(Z @ Z.T, ell, 0.1, 2).W), centered(exact)))
         errors.append(np.mean(several))
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.08
@@ -141,11 +146,11 @@ def test_rftca_converges_to_rtca() -> None:
 
 def test_a_large_gamma_gives_kernel_pca_and_a_small_one_no_discrepancy(K: np.ndarray) -> None:
     values, vectors = np.linalg.eigh(H @ K @ H)
-    wide = centered(K @ rtca(K, ELL, 1e10, M, "dense").W)
+    wide = centered(K @ rtca(K, ELL, 1e10, M).W)
     assert subspace_angles(wide, vectors[:, -M:]).max() < 1e-7
-    narrow = tca(K, ELL, 1e-5, M, "dense")
+    narrow = tca(K, ELL, 1e-5, M)
     assert np.square(narrow.W.T @ K @ ELL).sum() < 1e-10
-    assert np.square(tca(K, ELL, 1e5, M, "dense").W.T @ K @ ELL).sum() > 1e-6
+    assert np.square(tca(K, ELL, 1e5, M).W.T @ K @ ELL).sum() > 1e-6
     assert values[-1] > 0
 
 
@@ -157,10 +162,14 @@ def test_identical_domains_give_kernel_pca() -> None:
     assert subspace_angles(centered(F), np.linalg.eigh(K - K.mean(axis=1, keepdims=True))[1][:, -3:]).max() < 1e-7
 
 
-def test_lanczos_is_dense_on_the_estimators() -> None:
+def test_lanczos_is_dense_on_the_estimators(monkeypatch: pytest.MonkeyPatch) -> None:
     X = samples(6)
     for estimator in (TCA, RTCA):
-        dense, fast = (estimator(M, solver=s).fit(X, None, DOMAIN) for s in ("dense", "lanczos"))
+        dense = estimator(M).fit(X, None, DOMAIN)
+        with monkeypatch.context() as patched:
+            patched.setattr("fdamed.classical.spectral.DENSE", 0)
+            fast = estimator(M).fit(X, None, DOMAIN)
+        assert (dense.W_ != fast.W_).any()
         assert np.abs(dense.transform(X) - fast.transform(X)).max() < 1e-8
 
 
@@ -171,7 +180,7 @@ def test_random_features_have_length_one_and_their_error_halves_with_four_times_
     for n_frequencies in (50, 200, 800, 3200):
         several = []
         for seed in range(3):
-            Z = random_features(X, frequencies("gaussian", 0.7, n_frequencies, 8, seed), False)
+            Z = random_features(X, frequencies(0.7, n_frequencies, 8, seed), False)
             assert np.abs(np.diag(Z @ Z.T) - 1).max() < 1e-12
             several.append(np.linalg.norm(Z @ Z.T - K, 2) / np.linalg.norm(K, 2))
         errors.append(np.mean(several))
@@ -180,18 +189,24 @@ def test_random_features_have_length_one_and_their_error_halves_with_four_times_
 
 
 @pytest.mark.parametrize(
-    ("kernel", "expected"),
+    ("kind", "expected"),
     [
-        ("laplacian", np.exp(-0.8 * 1.1)),  # 0.4148, the specification's vector
-        ("cauchy", 1 / (1 + 0.64 * 0.25) / (1 + 0.64 * 0.36)),
-        ("gaussian", np.exp(-0.32 * 0.61)),
+        (LaplacianRFTCA, np.exp(-0.8 * 1.1)),  # 0.4148, the specification's vector
+        (CauchyRFTCA, 1 / (1 + 0.64 * 0.25) / (1 + 0.64 * 0.36)),
+        (RFTCA, np.exp(-0.32 * 0.61)),
     ],
 )
-def test_each_kernel_has_its_own_frequencies(kernel: str, expected: float) -> None:
+def test_each_kernel_has_its_own_frequencies(kind: type, expected: float) -> None:
     X = np.array([[0.5, -0.6], [0.0, 0.0]])
-    assert gram(X, X[1:], kernel, 1 / 0.8)[0, 0] == pytest.approx(expected, abs=1e-12)
-    Z = random_features(X, frequencies(kernel, 1 / 0.8, 200_000, 2, 1), False)
+    model = kind(N=200_000, seed=1)
+    model.sigma_ = 1 / 0.8
+    Z = random_features(X, model._frequencies(2), False)
     assert Z[0] @ Z[1] == pytest.approx(expected, abs=0.005)
+
+
+def test_the_gaussian_kernel_is_that_of_its_width() -> None:
+    X = np.array([[0.5, -0.6], [0.0, 0.0]])
+    assert gram(X, X[1:], "gaussian", 1 / 0.8)[0, 0] == pytest.approx(np.exp(-0.32 * 0.61), abs=1e-12)
 
 
 def test_coral_gives_the_source_the_targets_covariance() -> None:
@@ -228,16 +243,16 @@ def test_coral_of_one_sample_twice_changes_nothing_and_centring_takes_means_away
 def test_the_flow_kernel_is_the_integral_of_the_geodesic_and_its_ends_are_the_subspaces() -> None:
     X = samples(9)
     P_s, P_t = principal(X[:N_S])[:, :3], principal(X[N_S:])[:, :3]
-    flow = geodesic(P_s, P_t)
+    theta, a, b = geodesic(P_s, P_t)
     nodes, weights = np.polynomial.legendre.leggauss(40)
     G = np.zeros((9, 9))
     for t, w in zip((nodes + 1) / 2, weights / 2, strict=True):
-        point = flow.a * np.cos(t * flow.theta) + flow.b * np.sin(t * flow.theta)
+        point = a * np.cos(t * theta) + b * np.sin(t * theta)
         G += w * point @ point.T
-    R = flow.root()
+    R = root(theta, a, b)
     assert np.abs(R @ R.T - G).max() < 1e-10
-    end = flow.a * np.cos(flow.theta) + flow.b * np.sin(flow.theta)
-    assert subspace_angles(flow.a, P_s).max() < 1e-7
+    end = a * np.cos(theta) + b * np.sin(theta)
+    assert subspace_angles(a, P_s).max() < 1e-7
     assert subspace_angles(end, P_t).max() < 1e-7
     assert np.linalg.matrix_rank(R) <= 6
     fitted = GFK(3).fit(X, None, DOMAIN)
@@ -249,7 +264,7 @@ def test_the_flow_between_equal_domains_is_their_projection_and_between_right_an
     fitted = GFK(2).fit(np.vstack([X, X]), None, np.repeat([1, -1], N))
     P = principal(X)[:, :2]
     assert np.abs(fitted.root_ @ fitted.root_.T - P @ P.T).max() < 1e-10
-    R = geodesic(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]])).root()
+    R = root(*geodesic(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]])))
     # theta = pi/2: l1 = l3 = 1/2 and l2 = 1/pi
     assert np.abs(R @ R.T - np.array([[0.5, 1 / np.pi], [1 / np.pi, 0.5]])).max() < 1e-12
 
@@ -303,13 +318,13 @@ def test_at_the_scale_of_the_penalty_what_gamma_weighs_is_one_and_the_directions
     assert (np.diff(variances) < 0).all(), "the largest eigenvalue has the largest variance"
 
 
-@pytest.mark.parametrize("solver", ["primal", "dual"])
-def test_rf_tca_is_r_tca_of_its_gram_matrix_at_the_scale_of_the_penalty_too(solver: str) -> None:
+@pytest.mark.parametrize("n_frequencies", [12, 50])
+def test_rf_tca_is_r_tca_of_its_gram_matrix_at_the_scale_of_the_penalty_too(n_frequencies: int) -> None:
     X = samples()
-    model = RFTCA(M, GAMMA, N=12, sigma=1.0, solver=solver, precision="float64", scale="penalty")
+    model = RFTCA(M, GAMMA, N=n_frequencies, sigma=1.0, precision="float64", scale="penalty")
     features = model.fit_transform(X, None, sample_domain=DOMAIN)
     Z = random_features(X, model.omega_, True)
-    exact = rtca(Z @ Z.T, ELL, GAMMA, M, "dense").scaled("penalty")
+    exact = rtca(Z @ Z.T, ELL, GAMMA, M).scaled("penalty")
     assert aligned(features, Z @ Z.T @ exact) < 1e-8
     assert np.abs(np.square(model.W_).sum(axis=0) - 1).max() < 1e-9
 
@@ -326,6 +341,6 @@ def test_a_class_that_one_side_lacks_has_no_column() -> None:
 
 def test_the_median_is_over_distances_of_unit_samples() -> None:
     X = np.array([[2.0, 0.0], [0.0, 3.0], [-5.0, 0.0]])
-    assert width("median", "gaussian", X, True, "") == pytest.approx(np.sqrt(2))
-    assert width("median", "laplacian", X, True, "") == pytest.approx(2.0)
+    assert width("median", "euclidean", X, True, "") == pytest.approx(np.sqrt(2))
+    assert width("median", "cityblock", X, True, "") == pytest.approx(2.0)
     assert (unit_rows(np.zeros((1, 2))) == 0).all()

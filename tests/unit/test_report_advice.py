@@ -50,10 +50,9 @@ def advice(target: str = "NC", **errors: float) -> dict[str, Any]:
             | {"delta": about(0.9), "cosine": about(0.3)}
             for s, v, g, d2 in (("LO", "hurts", -0.1, 4.0), ("CO", "helps", 0.2, 0.25), ("ED", "unclear", 0.01, 1.0))
         ],
-        "target": {"labeled": 60, "sigma2": about(1.0), "norm2": about(0.8), "m": 10.0, "pooled_d2": about(0.4)},
+        "target": {"labeled": 60, "sigma2": about(1.0), "norm2": about(0.8), "m": 10.0},
         "weak": False,
         "best_beta": {"fedda": 0.4, "fedgp": 0.6},
-        "points": 1,
         "resamples": 200,
         "level": 0.9,
     }

@@ -25,7 +25,7 @@ from fdamed.federation.server import Server
 from fdamed.pipeline.clients import hospital, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.selection import check_known
-from fdamed.report.advice import decision_map
+from fdamed.report.advice import decision_map, sentences
 from fdamed.report.plots.figure import standalone
 from fdamed.theory import advice
 from fdamed.theory.delta_error import Rule
@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
     for target in targets:
         check_known("client", target, config.split.clients)
         found[target] = advise(config, target, seed, arguments.threads)
-        log.info(_text(found[target]))
+        log.info("\n".join(sentences(found[target])))
+        if found[target]["weak"]:
+            log.warning(f"{target}: on so few images the target's gradient cannot be distinguished from noise")
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
 
@@ -118,21 +120,3 @@ def rules(config: Config) -> dict[str, Rule]:
         if method["theory"] and as_cut and spec.then is None and options.get("server_step", 1.0) == 1.0:
             out[name] = Rule(method["theory"], options.get("beta"), options.get("weighting", "samples"))
     return out
-
-
-def _text(content: dict[str, Any]) -> str:
-    """The advice in a few lines."""
-    best = content["recommended"]
-    beta = best["beta"]
-    with_beta = "" if beta is None or isinstance(beta, dict) else f" with beta = {beta:g}"
-    lines = [f"{content['target_name']}: {best['method']}{with_beta} is recommended"]
-    lines += [
-        f"  {row['name']:<14} predicted error {row['error']['value']:.4g}"
-        f" ({row['error']['low']:.4g} to {row['error']['high']:.4g}), best in {row['best_share']:.0%} of the resamples"
-        for row in content["ranking"]
-    ]
-    lines += [f"  {s['source']:<14} {s['verdict']}, cosine {s['cosine']['value']:.2f}" for s in content["sources"]]
-    if content["weak"]:
-        lines.append("  weak: on so few images the target's gradient cannot be distinguished from noise")
-    lines.append(f"  cost: {content['cost']['share']:.1%} of one run")
-    return "\n".join(lines)

@@ -19,18 +19,17 @@ from numpy.typing import NDArray
 
 from fdamed import __version__
 from fdamed.classical.central_fit import pool
-from fdamed.classical.messages import BACKBONE, PREDICTIONS, SOURCE_STEPS, TARGET_STEPS, TEST_FEATURES
+from fdamed.classical.messages import BACKBONE, PREDICTIONS, TEST_FEATURES
 from fdamed.classical.registry import ROWS, Row
 from fdamed.cli.options import read_config
 from fdamed.config.base import digest_sections
-from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, read_json, write_json, write_lines, write_text
 from fdamed.core.locks import locked
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores
-from fdamed.federation.client import Client, check_release
+from fdamed.federation.client import Client
 from fdamed.federation.client_state import unpack_state
 from fdamed.federation.server import Server
 from fdamed.models.flat import FlatModel
@@ -59,7 +58,6 @@ def fit(one: StudyRun, threads: int) -> None:
     """Pool the features that the clients release, align them, classify, and write the run's folder."""
     torch.set_num_threads(threads)
     config, spec, target, seed, places = one.config, one.spec, one.target, one.seed, one.places
-    refuse_unreleased(config, spec, target)
     needed(places.root / "leakage.json", "leakage")
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     row = ROWS[spec.method](**spec.options)
@@ -91,13 +89,6 @@ def fit(one: StudyRun, threads: int) -> None:
     write_lines(one.folder / "ledger.jsonl", server.ledger.lines())
     write_lines(one.folder / "absences.jsonl", server.absences)
     write_text(one.folder / "done", digest(p.tobytes().hex()) + "\n")
-
-
-def refuse_unreleased(config: Config, spec: Run, target: str) -> None:
-    """Check every hospital's policy against every step, before a feature is read."""
-    for client in config.split.clients:
-        for step in TARGET_STEPS if client == target else SOURCE_STEPS:
-            check_release(step, frozenset(config.privacy.release), client, spec.method)
 
 
 def client_of(

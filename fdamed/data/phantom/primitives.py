@@ -29,7 +29,7 @@ TREE_SIZE = 320
 
 def step(distance: Field, width: Length) -> Field:
     """0 to 1 over `width` around distance 0, smooth; without exp, which would cost more than all the rest."""
-    t = np.clip(distance / width + 0.5, 0, 1)
+    t: Field = np.clip(distance / width + 0.5, 0, 1)
     return t * t * (3 - 2 * t)
 
 
@@ -59,7 +59,7 @@ def bump(x: Field, y: Field, center: tuple[float, float], radii: tuple[float, fl
     """A soft hill of height 1 that ends at about twice its radii."""
     horizontal = (x - center[0]) * (1 / radii[0])
     vertical = (y - center[1]) * (1 / radii[1])
-    r = np.maximum(1 - 0.25 * (horizontal * horizontal + vertical * vertical), 0)
+    r: Field = np.maximum(1 - 0.25 * (horizontal * horizontal + vertical * vertical), 0)
     return r * (r * r)
 
 

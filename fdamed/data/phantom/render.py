@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ FINE = 176
 def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixels]]:
     """Row number and 12-bit pixels of each image: anatomy, findings, scanner. Each depends on its own row alone."""
     work = cohort.size if cohort.size <= FINE else max(FINE, round(0.55 * cohort.size))
+    image: Any
     for image in cohort.images.iloc[rows].itertuples():
         row = image.Index
         project = lateral if image.lateral else frontal

@@ -10,5 +10,5 @@ import pandas as pd
 def columns(table: str) -> dict[str, str]:
     """The columns of a real table in their order, each with the value that it has in every row of a phantom."""
     every = pd.read_csv(Path(__file__).with_name("columns.csv"), dtype=str, keep_default_na=False)
-    own: dict[str, str] = every[every["table"] == table].set_index("column")["value"].to_dict()
-    return own
+    own = every[every["table"] == table]
+    return dict(zip(own["column"], own["value"], strict=True))

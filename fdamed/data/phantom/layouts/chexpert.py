@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,10 +75,11 @@ def paths_of(cohort: Cohort) -> tuple[Words, Flags]:
     """Path of each image as the tables print it, and whether it belongs to valid.csv."""
     held_out = stream(cohort.seed, "valid").numpy.random(cohort.patients) < VALID
     number = np.where(held_out, FIRST_VALID - 1 + np.cumsum(held_out), np.cumsum(~held_out))
+    images: Any = cohort.images.itertuples()
     paths = [
         f"{RELEASE}/{'valid' if held_out[image.patient] else 'train'}/patient{number[image.patient]:05d}"
         f"/study{image.study}/view{image.view}_{'lateral' if image.lateral else 'frontal'}.jpg"
-        for image in cohort.images.itertuples()
+        for image in images
     ]
     return np.array(paths, dtype=object), held_out[cohort.images["patient"]]
 

@@ -13,7 +13,7 @@ from fdamed.data.phantom.population import repeated, words
 from fdamed.data.phantom.primitives import Flags, Numbers, Words
 
 RACES: dict[str, dict[str, float]] = {
-    str(group): rows.set_index("race")["share"].to_dict()
+    str(group): dict(zip(rows["race"], rows["share"], strict=True))
     for group, rows in pd.read_csv(Path(__file__).with_name("mimic_iv_races.csv")).groupby("group", sort=False)
 }
 """Race of the split -> races as admissions write them, with their shares."""
