@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from fdamed.core.files import digest
 
@@ -19,20 +19,14 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-
-def allowed_keys(model: Any, location: Iterable[int | str] = ()) -> list[str]:
-    """The keys of the section at `location` below the section `model`."""
-    for step in location:
-        if step in model.model_fields:
-            model = _section_in(model.model_fields[str(step)].annotation) or model
-    return sorted(model.model_fields)
-
-
-def _section_in(annotation: Any) -> Any:
-    """The section class inside a type such as `dict[str, Run]` or `Faults | None`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for argument in get_args(annotation) if (found := _section_in(argument))), None)
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, value: Any) -> Any:
+        unknown = [str(key) for key in value if key not in cls.model_fields] if isinstance(value, dict) else []
+        if unknown:
+            context = {"unknown": unknown, "allowed": sorted(cls.model_fields)}
+            raise PydanticCustomError("unknown_keys", "unknown keys", context)
+        return value
 
 
 def without_defaults(section: BaseModel, exclude: set[str] | None = None) -> dict[str, Any]:

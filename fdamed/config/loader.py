@@ -15,12 +15,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fdamed.config.base import allowed_keys
 from fdamed.config.cross_checks import FIX, method_problems
-from fdamed.config.datasets import dataset_class
 from fdamed.config.messages import explain
 from fdamed.config.policy_checks import policy_problems
-from fdamed.config.split import Partition, Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError, nearest
 
@@ -49,20 +46,11 @@ def parse(raw: dict[str, Any], where: str) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise FdamedError(explain(error, lambda place: _allowed(place, raw)), where, FIX) from None
+        raise FdamedError(explain(error), where, FIX) from None
     policy = (policy_problems(name, run, config, catalog()) for name, run in config.expanded_runs().items())
     for what, fix in chain(method_problems(config, catalog()), chain.from_iterable(policy)):
         raise FdamedError(what, where, fix)
     return config
-
-
-def _allowed(location: tuple[int | str, ...], raw: dict[str, Any]) -> list[str]:
-    """The keys of the section at `location`."""
-    if location[:1] == ("data",):
-        return allowed_keys(dataset_class(raw["data"]["layout"]), location[1:])
-    if location[:1] == ("split",):  # pydantic names the form of the split second
-        return allowed_keys({"split": Split, "partition": Partition}[str(location[1])], location[2:])
-    return allowed_keys(Config, location)
 
 
 def read(path: Path) -> dict[str, Any]:

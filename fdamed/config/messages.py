@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,17 +12,19 @@ LONGEST = 200
 """Characters of a wrong value that are shown."""
 
 
-def explain(error: ValidationError, allowed_at: Callable[[tuple[int | str, ...]], list[str]], prefix: str = "") -> str:
-    """All problems that pydantic found; `allowed_at` gives the keys of the section at a location."""
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """All problems that pydantic found."""
     lines = []
     for problem in error.errors(include_url=False):
         location = problem["loc"]
         # Behind `split`, which has two forms, pydantic puts the name of the form: no key.
         path = [str(p) for i, p in enumerate(location) if i != 1 or location[0] != "split"]
         key = prefix + ".".join(path) or "configuration"
-        if problem["type"] == "extra_forbidden":
-            allowed = allowed_at(location[:-1])
-            lines.append(f"unknown key `{key}`{nearest(path[-1], allowed)}; allowed here: {', '.join(allowed)}")
+        if problem["type"] == "unknown_keys":
+            allowed = problem["ctx"]["allowed"]
+            for name in problem["ctx"]["unknown"]:
+                key = prefix + ".".join([*path, name])
+                lines.append(f"unknown key `{key}`{nearest(name, allowed)}; allowed here: {', '.join(allowed)}")
         elif problem["type"] == "missing":
             lines.append(f"missing key `{key}`")
         else:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from fdamed.config.base import Name, Strict, allowed_keys
+from fdamed.config.base import Name, Strict
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.messages import explain
@@ -85,8 +85,7 @@ class Config(Strict):
         try:
             return Train.model_validate(laid_over(self.train.model_dump(), run.train or {}))
         except ValidationError as error:
-            problems = explain(error, lambda location: allowed_keys(Train, location), "train.")
-            raise ValueError(f"`train` of a run: {problems}") from None
+            raise ValueError(f"`train` of a run: {explain(error, 'train.')}") from None
 
     def phases(self, run: Run) -> dict[str, Run]:
         """The phases of an expanded run in their order, each as a run: `warmup` and `then` where given."""
