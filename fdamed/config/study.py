@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -44,9 +44,8 @@ class Published(Strict):
 
     source: str
     """Paper and table."""
-    metric: Literal["acc", "auc"] = "acc"
     values: dict[str, float | dict[str, float]]
-    """Run -> percent, or -> {target: percent}. A run of a sweep is named by its folder, such as fedgp-noise-0.4."""
+    """Run -> accuracy in percent, or -> {target: accuracy}; a run of a sweep by its folder: fedgp-noise-0.4."""
 
 
 class Config(Strict):

@@ -37,7 +37,7 @@ def cells(published: Published, targets: Iterable[str], records: Iterable[Record
     """Every result of the paper, run here or not, in the order of the configuration."""
     ours: dict[tuple[str, str], list[float]] = {}
     for record in records:
-        scores = [row.get(f"test/{published.metric}") for row in record.rounds]
+        scores = [row.get("test/acc") for row in record.rounds]
         last = [100 * float(score) for score in scores if score is not None][-1:]
         ours.setdefault((record.run, record.target), []).extend(last)
     out = []
