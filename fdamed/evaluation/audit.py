@@ -59,23 +59,15 @@ def by_group(
     # One attribute at a time: its groups hold a number for each patient, run and seed.
     for by, members in groupby(groups(frame, smallest), key=lambda group: group.by):
         found = [(group, by_run) for group in members if (by_run := standings(group, frame, p, runs))]
-        entries += [_entry(frame, p, group, by_run, runs, reference, smallest) for group, by_run in found]
+        entries += [_entry(group, by_run, reference, smallest) for group, by_run in found]
         if len(by) == 1:
             hidden = any(group.n is None for group, _ in found)
             gaps += _gaps(by[0], {group.are[0]: by_run for group, by_run in found}, reference, hidden, smallest)
     return entries, gaps
 
 
-def _entry(
-    frame: pd.DataFrame,
-    p: NDArray[np.float64],
-    group: Group,
-    by_run: Mapping[str, Standing],
-    runs: Runs,
-    reference: str,
-    smallest: int,
-) -> dict[str, Any]:
-    """One group: the scores of each run, its gains over the reference, and its calibration."""
+def _entry(group: Group, by_run: Mapping[str, Standing], reference: str, smallest: int) -> dict[str, Any]:
+    """One group: the scores of each run, its gains over the reference, and its calibration error."""
     hidden = group.n is None
     shown = _shown(hidden)
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
@@ -88,10 +80,6 @@ def _entry(
             "gains": {k: asdict(v) for k in shown if name != reference and (v := standing.gain(k, by_run[reference]))},
         }
         out["runs"][name] = rounded(values, _decimals(hidden, smallest))
-    if not hidden and len(group.by) == 1:
-        y, here = frame["y"].to_numpy()[group.rows], p[:, group.rows]
-        bins = {name: _bins(y, here[next(iter(rows.values()))], smallest) for name, rows in runs.items()}
-        out["calibration"] = rounded({name: found for name, found in bins.items() if found})
     return out
 
 
@@ -135,10 +123,9 @@ def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: 
         out[name] = {
             "error": float(errors.mean()),
             "limit": float(limits.mean()),
-            "bins": _bins(y[used[0]], p[used[0]], smallest),
+            "bins": [
+                {"n": b.n, "chance": b.chance, "rate": b.rate}
+                for b in joined(reliability(y[used[0]], p[used[0]]), smallest)
+            ],
         }
     return out
-
-
-def _bins(y: NDArray[Any], p: NDArray[np.float64], smallest: int) -> Results:
-    return [{"n": b.n, "chance": b.chance, "rate": b.rate} for b in joined(reliability(y, p), smallest)]

@@ -248,7 +248,6 @@ def test_groups_tell_gains_calibration_and_how_gaps_changed(study: Path) -> None
     assert women["runs"]["fedavg"]["gains"] == {}
     brier = women["runs"]["gp"]["brier"]
     assert brier["low"] < brier["value"] < brier["high"]
-    assert sum(b["n"] for b in women["calibration"]["gp"]) == women["n"]
     hidden = [g for g in told["groups"] if g["n"] is None]
     assert hidden and all("calibration" not in g for g in hidden), "bins would tell the number that is hidden"
     closer = next(g for g in told["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))

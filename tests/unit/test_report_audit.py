@@ -100,7 +100,7 @@ def study(**audits: dict) -> Any:
 def test_the_best_run_that_is_no_upper_bound_is_open(audit) -> None:
     shown = subgroups.shown(study(A=audit))["A"]
     assert [(one["run"], one["open"]) for one in shown["runs"]] == [("oracle", False), ("gp", True)]
-    assert [one["name"] for one in calibration.diagrams(study(A=audit))["A"]["runs"]] == ["gp"]
+    assert [one["run"] for one in calibration.diagrams(study(A=audit))["A"]] == ["gp"]
     assert shown["gaps"][0]["significant"]
 
 
@@ -167,7 +167,7 @@ def test_audits_of_all_targets_are_in_the_tables(audit) -> None:
 
 def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown(audit) -> None:
     assert attribute_inference.probed(study(A=audit)) == {}
-    assert calibration.diagrams(study(A=audit))["A"]["runs"][0]["limit"] is None
+    assert calibration.diagrams(study(A=audit))["A"][0]["limit"] is None
     assert comparison.context(study(A=audit))["shown"]["A"]["metrics"] == ["AUC"]
     assert subgroups.shown(study(A=audit))["A"]["runs"][1]["rows"][0]["gain"]["value"] == 0.1
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.report.audit import audited, best_run, group_name
+from fdamed.report.audit import audited
 from fdamed.report.plots.lines import reliability
 from fdamed.report.section import Section
 from fdamed.report.study import Study
@@ -16,32 +16,25 @@ SHOWN = 8
 """Diagrams of runs at most."""
 
 
-def diagrams(study: Study) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Target -> diagrams of its runs and, for the best run, of its subgroups."""
+def diagrams(study: Study) -> dict[str, list[dict[str, Any]]]:
+    """Target -> diagrams of its runs."""
     out = {}
     for view, audit, runs in audited(study):
-        best, found = best_run(runs, study), audit["calibration"]
+        found = audit["calibration"]
         of_runs = [
-            {"name": run, "run": run, "title": run, "file": f"calibration_{run}_{view.name}"}
+            {"run": run, "file": f"calibration_{run}_{view.name}"}
             | {"bins": found[run]["bins"], "error": found[run]["error"], "limit": found[run].get("limit")}
             for run in runs
             if found.get(run, {}).get("bins")
         ]
-        of_groups = [
-            {"name": group_name(g), "run": best, "title": f"{best}, {group_name(g)}"}
-            | {"file": f"calibration_{best}_{view.name}_{i}", "bins": g["calibration"][best]}
-            | {"error": g["runs"][best]["calibration_error"], "limit": g["runs"][best].get("calibration_limit")}
-            for i, g in enumerate(audit["groups"])
-            if len(g["by"]) == 1 and (g.get("calibration") or {}).get(best)
-        ]
-        if of_runs or of_groups:
-            out[view.name] = {"runs": of_runs[:SHOWN], "groups": of_groups}
+        if of_runs:
+            out[view.name] = of_runs[:SHOWN]
     return out
 
 
 def plots(study: Study) -> dict[str, Markup]:
-    every = [one for found in diagrams(study).values() for one in (*found["runs"], *found["groups"])]
-    return {one["file"]: reliability(one["title"], one["bins"], study.index[one["run"]]) for one in every}
+    every = [one for found in diagrams(study).values() for one in found]
+    return {one["file"]: reliability(one["run"], one["bins"], study.index[one["run"]]) for one in every}
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
