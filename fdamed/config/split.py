@@ -27,7 +27,6 @@ class Split(Strict):
     """Which rows are negatives: label 0; label blank (the published reference code); No Finding = 1."""
     uncertain: Literal["ones", "zeros", "ignore"] = "ignore"
     """What label -1 counts as."""
-    uncertain_by_label: dict[str, Literal["ones", "zeros", "ignore"]] = Field(default={})
     where: str | None = None
     """Keep only the rows for which this expression holds, e.g. "view == 'frontal'"."""
     per_class: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
@@ -96,8 +95,6 @@ class Partition(Strict):
     """Training samples of a source at most."""
     labeled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
     """Labeled samples of the target, their share of its part, or all that are not to validate or test."""
-    balanced: bool = False
-    """Draw the labeled samples class by class instead of at random."""
     val: Share = 0.0
     test: Literal["release"] | Share = "release"
     """The test part that the set ships, or a share of the target's own samples."""

@@ -66,7 +66,8 @@ def check(frame: pd.DataFrame) -> None:
             raise FdamedError(f"{blank} rows without {column}", "index", BUG)
     twice = int(frame["image"].duplicated().sum())
     if twice:
-        raise FdamedError(f"{twice} images are listed more than once", "index", BUG)
+        fix = f"Does the image stand in two tables? If not: {BUG}"
+        raise FdamedError(f"{twice} images are listed more than once", "index", fix)
     allowed = {"view": VIEWS, "sex": SEXES} | dict.fromkeys(label_columns(frame), (1.0, 0.0, -1.0))
     for column, values in allowed.items():
         if not frame[column].dropna().isin(values).all():

@@ -157,7 +157,7 @@ def output_of(config: Config, target: str) -> tuple[list[str], str]:
     if split.positive_is == 0:
         return [label, f"no {label}"], f"positive: {label} is 0 in the data set's labels; negative: {label} is 1"
     meaning = f"positive: {label} is 1 in the data set's labels; negative: {NEGATIVES[split.negatives]}"
-    uncertain = UNCERTAIN[split.uncertain_by_label.get(label, split.uncertain)]
+    uncertain = UNCERTAIN[split.uncertain]
     return [f"no {label}", label], f"{meaning}; uncertain labels {uncertain}"
 
 

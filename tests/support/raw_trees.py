@@ -204,20 +204,13 @@ SERIES: list[dict[str, Any]] = [
 
 
 def midrc_tree(root: Path, shape: str = "tsv", dicoms: bool = True) -> Path:
-    """`tsv` and `json` are node exports, `explorer` the flattened one; series 1 has two images, the others one."""
+    """The nodes as `tsv` or `json`; series 1 has two images, the others one."""
     root.mkdir(parents=True, exist_ok=True)
-    if shape == "explorer":
-        by_case: dict[str, dict[str, Any]] = {c["submitter_id"]: {**c, "file_name": []} for c in CASES}
-        owner = {s["submitter_id"]: s["cases.submitter_id"] for s in STUDIES}
-        for series in SERIES:
-            by_case[owner[series["imaging_studies.submitter_id"]]]["file_name"].append(series["file_name"])
-        listed = [{k: v if isinstance(v, list) else [v] for k, v in c.items()} for c in by_case.values()]
-        (root / "case.json").write_text(json.dumps(listed), encoding="utf-8")
     for name, records in (("case", CASES), ("imaging_study", STUDIES), ("cr_series_file", SERIES)):
         if shape == "json":
             nested = [_nested(r) for r in records]
             (root / f"{name}.json").write_text(json.dumps({"data": nested}), encoding="utf-8")
-        elif shape == "tsv":
+        else:
             header = list(dict.fromkeys(k for r in records for k in r))
             rows = [[str(r.get(k, "")) for k in header] for r in records]
             starred = [f"*{k}" if k == "submitter_id" else k for k in header]

@@ -1,4 +1,4 @@
-"""MIDRC: node exports, flattened exports, series folders, zip codes and COVID-19 tests."""
+"""MIDRC: node exports, series folders, zip codes and COVID-19 tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.datasets.gen3 import nodes
 from fdamed.data.datasets.midrc import Midrc
 from fdamed.data.ingestion import read_index, read_rows
 from fdamed.data.row_reader import Rejects
@@ -27,18 +26,14 @@ def test_six_images_become_the_golden_index_from_either_export(tmp_path: Path, s
     assert rejects.lines == []
 
 
-def test_the_explorer_export_with_lists_everywhere_gives_the_same_patients_and_labels(tmp_path: Path) -> None:
+def test_lists_and_lists_printed_as_text_are_read_like_plain_values(tmp_path: Path) -> None:
     golden = read_index(data(midrc_tree(tmp_path / "a")), "s", Rejects())
-    frame = read_index(data(midrc_tree(tmp_path / "b", "explorer")), "s", Rejects())
-    for column in ("image", "patient", "race", "site", "label.COVID-19"):
-        assert frame[column].equals(golden[column]), column
-
-
-def test_a_file_manifest_keeps_only_what_it_lists(tmp_path: Path) -> None:
-    root = midrc_tree(tmp_path)
-    listed = [{"object_id": "dg.MD1R/1", "file_name": "case/study/1.2.3.3.zip", "file_size": 1, "md5sum": "0"}]
-    (root / "file-manifest.json").write_text(json.dumps(listed))
-    assert [s["file_name"] for s in nodes(root)["series"]] == [("case/study/1.2.3.3.zip",)]
+    root = midrc_tree(tmp_path / "b", "json")
+    for name, shape in (("case", lambda v: [v]), ("imaging_study", lambda v: str([v]))):
+        records = json.loads((root / f"{name}.json").read_text())["data"]
+        listed = [{k: v if isinstance(v, list) else shape(v) for k, v in r.items()} for r in records]
+        (root / f"{name}.json").write_text(json.dumps(listed))
+    assert as_text(read_index(data(root), "s", Rejects())) == as_text(golden)
 
 
 def test_a_positive_case_counts_only_with_a_positive_test_in_the_window(tmp_path: Path) -> None:
@@ -58,8 +53,8 @@ def test_states_come_from_ranges_of_zip_codes_in_the_configuration(tmp_path: Pat
 
 
 def test_a_zip_code_that_became_a_number_gets_its_zeros_back(tmp_path: Path) -> None:
-    root = midrc_tree(tmp_path, "explorer")
-    cases = json.loads((root / "case.json").read_text())
+    root = midrc_tree(tmp_path, "json")
+    cases = json.loads((root / "case.json").read_text())["data"]
     cases[0]["zip"] = [27]
     (root / "case.json").write_text(json.dumps(cases))
     frame = read_rows(data(root, states={"Mass": ("010-027",)}), "s", Rejects())
@@ -80,8 +75,8 @@ def test_a_series_that_is_not_there_or_still_a_zip_is_refused_with_its_reason(tm
     [("sex", "Blue", "BAD_SEX"), ("age_at_index", "141", "BAD_AGE"), ("covid19_positive", "Maybe", "BAD_LABEL")],
 )
 def test_a_value_outside_its_field_refuses_the_series(tmp_path: Path, field: str, value: str, reason: str) -> None:
-    root = midrc_tree(tmp_path, "explorer")
-    cases = json.loads((root / "case.json").read_text())
+    root = midrc_tree(tmp_path, "json")
+    cases = json.loads((root / "case.json").read_text())["data"]
     cases[1][field] = [value]
     (root / "case.json").write_text(json.dumps(cases))
     rejects = Rejects()

@@ -38,16 +38,29 @@ def test_age_is_that_at_the_study_and_90_stands_for_all_above(tmp_path: Path) ->
     assert frame["age"].fillna(-1).tolist() == [52, 52, 90, 90, -1, -1]
 
 
-@pytest.mark.parametrize(("rule", "race"), [("drop", None), ("majority", "White"), ("first", "Hispanic/Latino")])
-def test_contradicting_races_follow_the_configured_rule(tmp_path: Path, rule: str, race: str | None) -> None:
-    frame = read_rows(data(mimic_tree(tmp_path), contradiction=rule), "s", Rejects())
-    found = frame["race"].astype(object).where(frame["race"].notna(), None).tolist()
-    assert found == ["White", "White", "Asian", race, None, None]
+def test_a_patient_with_contradicting_races_has_none(tmp_path: Path) -> None:
+    frame = read_rows(data(mimic_tree(tmp_path)), "s", Rejects())
+    assert frame["race"].fillna("-").tolist() == ["White", "White", "Asian", "-", "-", "-"]
 
 
-def test_the_race_table_of_the_configuration_wins(tmp_path: Path) -> None:
-    frame = read_rows(data(mimic_tree(tmp_path), races={"Elsewhere": ("OTHER",)}), "s", Rejects())
-    assert frame["race"].dropna().tolist() == ["Elsewhere"]
+@pytest.mark.parametrize(
+    ("race", "values"),
+    {
+        "White": "WHITE;WHITE - RUSSIAN;WHITE - OTHER EUROPEAN;WHITE - BRAZILIAN;WHITE - EASTERN EUROPEAN;PORTUGUESE",
+        "Black": "BLACK/AFRICAN AMERICAN;BLACK/CAPE VERDEAN;BLACK/AFRICAN;BLACK/CARIBBEAN ISLAND",
+        "Asian": "ASIAN;ASIAN - CHINESE;ASIAN - SOUTH EAST ASIAN;ASIAN - ASIAN INDIAN;ASIAN - KOREAN",
+        "Hispanic/Latino": "HISPANIC OR LATINO;HISPANIC/LATINO;HISPANIC/LATINO - PUERTO RICAN;HISPANIC/LATINO - CUBAN;"
+        "HISPANIC/LATINO - CENTRAL AMERICAN;HISPANIC/LATINO - COLUMBIAN;SOUTH AMERICAN",
+        "": "OTHER;UNKNOWN;UNABLE TO OBTAIN;PATIENT DECLINED TO ANSWER;MULTIPLE RACE/ETHNICITY;"
+        "AMERICAN INDIAN/ALASKA NATIVE;NATIVE HAWAIIAN OR OTHER PACIFIC ISLANDER",
+    }.items(),
+)
+def test_every_value_of_mimic_iv_is_one_of_four_races_or_none(tmp_path: Path, race: str, values: str) -> None:
+    root = mimic_tree(tmp_path)
+    for value in values.split(";"):
+        write_table(root / "hosp/admissions.csv.gz", ["subject_id", "race"], [["10000032", value]])
+        found = read_rows(data(root), "s", Rejects())["race"].dropna().unique().tolist()
+        assert found == ([race] if race else []), value
 
 
 def test_labels_of_a_study_go_to_all_its_images_and_a_study_without_labels_is_refused(tmp_path: Path) -> None:

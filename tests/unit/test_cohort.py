@@ -63,7 +63,6 @@ RAW = [1, 0, -1, np.nan]
         ({}, [1, 0, None, None]),
         ({"uncertain": "ones"}, [1, 0, 1, None]),
         ({"uncertain": "zeros"}, [1, 0, 0, None]),
-        ({"uncertain": "ones", "uncertain_by_label": {"Edema": "zeros"}}, [1, 0, 0, None]),
         ({"negatives": "blank"}, [1, None, None, 0]),
         ({"negatives": "blank", "uncertain": "zeros"}, [1, None, None, 0]),
         ({"negatives": "no_finding"}, [1, 0, None, 0]),

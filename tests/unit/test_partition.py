@@ -80,12 +80,6 @@ def test_each_set_is_a_hospital_and_can_be_the_target() -> None:
     assert [len(rows(parts[d], "train", "adapt")) for d in "abc"] == [130, 130, 130]
 
 
-def test_labeled_samples_come_class_by_class_if_asked() -> None:
-    parts = partition({"set": samples()}, Partition(by="iid", n_clients=10, labeled=20, balanced=True))
-    order = parts["C9"].order
-    assert order.loc[order["split"] == "adapt", "y"].value_counts().to_dict() == dict.fromkeys(range(10), 2)
-
-
 def test_the_same_seed_gives_the_same_hospitals_and_another_seed_others() -> None:
     first, again, other = (partition({"set": samples()}, Partition(by="iid", seed=s)) for s in (0, 0, 1))
     assert first["C0"].order.equals(again["C0"].order)

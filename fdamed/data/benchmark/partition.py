@@ -36,7 +36,7 @@ def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
         pool = rng.child("pool").numpy.permutation(chosen)
         if split.per_source is not None:
             pool = pool[: split.per_source + (_labeled(split, len(pool)) if is_target else 0)]
-        splits = _splits(pool, samples.y, test, split, client) if is_target else {"train": pool}
+        splits = _splits(pool, test, split, client) if is_target else {"train": pool}
         # A sample that was shifted is the sample it was made from.
         known_as = split.sources if split.sources and _same_files(sets, split) else name
         out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
@@ -138,7 +138,7 @@ def _labeled(split: Partition, n: int) -> int:
     return round(split.labeled * n) if isinstance(split.labeled, float) else split.labeled
 
 
-def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, client: str) -> dict[str, Ints]:
+def _splits(pool: Ints, test: Ints, split: Partition, client: str) -> dict[str, Ints]:
     """Labeled, validation, test and the rest of a target's samples."""
     n = len(pool)
     if split.test != "release":
@@ -150,8 +150,6 @@ def _splits(pool: Ints, y: Ints, test: Ints, split: Partition, client: str) -> d
         what = f"{client} has {len(pool)} samples to label and {len(test)} to test on; labeled asks for {wanted}"
         fix = "Ask for fewer labeled samples, or for a share as the test."
         raise FdamedError(what, "split.labeled, split.test", fix)
-    if split.balanced:
-        pool = pool[np.argsort(pd.Series(y[pool]).groupby(y[pool]).cumcount().to_numpy(), kind="stable")]
     return {"train": pool[wanted:], "adapt": pool[:wanted], "val": val, "test": test}
 
 

@@ -19,6 +19,8 @@ CONDITIONS = [
     "Consolidation", "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture",
     "Support Devices",
 ]  # fmt: skip
+TABLES = ("train.csv", "valid.csv")
+"""Of which one may be absent."""
 COLUMNS = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *CONDITIONS)
 PATH = r"^(?:[^/]+/)?(?P<below>(?P<part>train|valid|test)/(?P<patient>patient[^/]+)/(?P<study>[^/]+)/[^/]+)$"
 """The release folder's name is optional: only what lies below it counts."""
@@ -29,8 +31,6 @@ class Chexpert(DataSet, local=("demographics",)):
     paper_split: ClassVar[str] = "condition"
 
     layout: Literal["chexpert"]
-    tables: tuple[str, ...] = ("train.csv", "valid.csv")
-    """Tables below the release folder; absent ones are skipped, but one must be there."""
     demographics: str | None = None
     """Path of the demographics table (xlsx or csv) with PATIENT and PRIMARY_RACE."""
 
@@ -41,14 +41,10 @@ class Chexpert(DataSet, local=("demographics",)):
         from fdamed.data.table_reader import existing
 
         root = Path(self.root)
-        release = _release_folder(root, self.tables)
+        release = _release_folder(root)
         prefix = "" if release == root else release.name + "/"
-        paths = [p for p in (existing(release, name) for name in self.tables) if p]
+        paths = [p for p in (existing(release, name) for name in TABLES) if p]
         frame = pd.concat([_parsed(reader.table(path, COLUMNS), prefix) for path in paths], ignore_index=True)
-        twice = int(frame["image"].duplicated().sum())
-        if twice:
-            where, fix = ", ".join(map(str, paths)), "List in data.tables only tables that do not overlap."
-            raise FdamedError(f"{twice} images are in more than one table", where, fix)
         if self.demographics:
             path = Path(self.demographics)
             table = reader.table(path if path.is_file() else root / path, ["PATIENT", "PRIMARY_RACE"])
@@ -56,18 +52,18 @@ class Chexpert(DataSet, local=("demographics",)):
         return reader.index(frame, frame["patient"], frame["study"])
 
 
-def _release_folder(root: Path, tables: tuple[str, ...]) -> Path:
+def _release_folder(root: Path) -> Path:
     """The folder that holds the tables: the root itself, or the one release below it."""
     from fdamed.data.table_reader import existing
 
     if not root.is_dir():
         raise FdamedError("there is no such folder", str(root), "Set data.root to the CheXpert folder.")
-    if existing(root, *tables):
+    if existing(root, *TABLES):
         return root
-    found = sorted(p for p in root.iterdir() if p.is_dir() and existing(p, *tables))
+    found = sorted(p for p in root.iterdir() if p.is_dir() and existing(p, *TABLES))
     if len(found) != 1:
         several = f"several releases: {', '.join(p.name for p in found)}"
-        what = several if found else f"no {' or '.join(tables)} in the folder nor in a folder below it"
+        what = several if found else f"no {' or '.join(TABLES)} in the folder nor in a folder below it"
         raise FdamedError(what, str(root), "Set data.root to one CheXpert release folder or its parent.")
     return found[0]
 

@@ -1,4 +1,4 @@
-"""Gen3 exports in all their shapes: node TSV or JSON, the Explorer's flattened lists, file manifests."""
+"""Gen3 exports: nodes as TSV or JSON, with plain values, lists, or lists printed as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def nodes(root: Path) -> dict[str, list[Record]]:
     if not root.is_dir():
         raise FdamedError("there is no such folder", str(root), "Set data.root to the folder of the Gen3 export.")
     out: dict[str, list[Record]] = {"case": [], "imaging_study": [], "series": []}
-    listed: set[str] | None = None
     for path in sorted([*root.glob("*"), *root.glob("*/*")]):
         if path.suffix.lower() not in (".tsv", ".json") or not path.is_file():
             continue
@@ -32,13 +31,7 @@ def nodes(root: Path) -> dict[str, list[Record]]:
         node = next((NODES[name] for name in NODES if re.search(f"_{name}s?_", words)), None)
         if node:
             out[node] += _records(path, NEEDED[node])
-        elif "manifest" in words:
-            listed = (listed or set()) | {name for r in _records(path) for name in r.get("file_name", ())}
-    if not out["series"]:
-        out["series"] = _flattened(out["case"])
     _check(out, root)
-    if listed is not None:
-        out["series"] = [s for s in out["series"] if listed.intersection(s.get("file_name", ()))]
     return out
 
 
@@ -52,7 +45,7 @@ def whole_numbers(values: Iterable[str]) -> list[int]:
     return [int(float(v)) for v in values if re.fullmatch(r"[+-]?\d{1,6}(\.0+)?", v.strip())]
 
 
-def _records(path: Path, needed: Sequence[str] = ()) -> list[Record]:
+def _records(path: Path, needed: Sequence[str]) -> list[Record]:
     """The rows of a table, with its name in `_table` and their number in `_row`."""
     from fdamed.data.table_reader import FIRST_ROW, read_table, require
 
@@ -102,15 +95,6 @@ def _values(value: Any) -> tuple[str, ...]:
         return _values(list(ast.literal_eval(text.replace("null", "None"))))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return tuple(filter(None, (part.strip(" '\"") for part in text[1:-1].split(","))))
-
-
-def _flattened(cases: list[Record]) -> list[Record]:
-    """Series of an Explorer export, where a case lists the files of all its series."""
-    return [
-        {**case, "file_name": (name,), "series_uid": (), "case_ids": (first(case, "submitter_id"),)}
-        for case in cases
-        for name in case.get("file_name", ())
-    ]
 
 
 def _check(tables: dict[str, list[Record]], root: Path) -> None:

@@ -55,10 +55,8 @@ class Midrc(DataSet):
         for series in tables["series"]:
             table, row = first(series, "_table"), int(first(series, "_row"))
             study = studies.get(first(series, "imaging_studies.submitter_id"), {})
-            # A series knows its case by its study, or in a flattened export by itself.
-            owner = first(study, "cases.submitter_id") or first(series, "case_ids") or first(study, "case_ids")
-            case = cases.get(owner, {})
-            if not first(case, "submitter_id"):
+            case = cases.get(first(study, "cases.submitter_id") or first(study, "case_ids"))
+            if case is None:
                 rejects.add(table, row, "NO_CASE", "the series belongs to no case of the export")
                 continue
             try:
@@ -85,7 +83,7 @@ class Midrc(DataSet):
         races = {r for r in map(parse_race, case.get("race_ethnicity", ())) if r}
         return {
             "patient": first(case, "submitter_id"),
-            "study": first(study, "submitter_id") or first(series, "study_uid") or first(series, "series_uid"),
+            "study": first(study, "submitter_id"),
             "view": view,
             "projection": projection,
             "sex": _reason("BAD_SEX", parse_sex, first(case, "sex")),

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
-
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.data.vocabulary import MAX_AGE, OLDEST, parse_age, parse_race, parse_sex, parse_year
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from fdamed.data.row_reader import RowReader, TableRows
 
 RACES = ("White", "Black", "Asian", "Hispanic/Latino")
-"""The races of MIMIC-IV's values that count unless data.races says otherwise; OTHER, UNKNOWN, ... are no known race."""
+"""The races that count; OTHER, UNKNOWN, AMERICAN INDIAN, ... are no known race."""
 LABELS = [
     "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum", "Fracture", "Lung Lesion",
     "Lung Opacity", "No Finding", "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax", "Support Devices",
@@ -38,10 +36,6 @@ class Mimic(DataSet, local=("mimic_iv",)):
     labels: Literal["chexpert", "negbio"] = "chexpert"
     mimic_iv: str | None = None
     """Folder of MIMIC-IV (patients.csv.gz and admissions.csv.gz below it, hosp/ or core/); default: the data root."""
-    races: dict[str, tuple[str, ...]] = Field(default={})
-    """Race -> the values of admissions.csv that mean it; empty: White, Black, Asian, Hispanic/Latino by their names."""
-    contradiction: Literal["drop", "majority", "first"] = "drop"
-    """What happens to the race of a patient whose admissions name several of the mapped races."""
 
     def rows(self, reader: RowReader) -> pd.DataFrame:
         """One row per image of the metadata table, with its study's labels and its patient's race."""
@@ -96,28 +90,22 @@ class Mimic(DataSet, local=("mimic_iv",)):
         known = _joined(table.frame[["subject_id", "year"]], people.frame, ["subject_id"])
         ages = known["anchor_age"] + (known["year"] - known["anchor_year"])
         ages = ages.where(known["anchor_age"] < OLDEST, OLDEST).where(known["anchor_age"].notna())
-        race = table.frame["subject_id"].map(self._races(table.reader, admissions))
+        race = table.frame["subject_id"].map(_races(table.reader, admissions))
         table.set(sex=known["sex"], age=ages.clip(upper=OLDEST), race=race)
         table.reject((ages < 0) | (ages > MAX_AGE + OLDEST), "BAD_AGE", "the age at the study is not possible")
 
-    def _races(self, reader: RowReader, path: Path) -> pd.Series:
-        """Patient -> race by the configured values and rule for contradictions; unknown values do not count."""
-        table = reader.table(path, ["subject_id"], ["race", "ethnicity", "admittime"])
-        column = next((c for c in ("race", "ethnicity") if c in table.frame), None)
-        if column is None:
-            what = "missing column `race` (before MIMIC-IV 2.0: `ethnicity`)"
-            raise FdamedError(what, str(path), "Is this the table of admissions?")
-        table.strip_spaces("subject_id")
-        meaning = {value.upper(): race for race, values in self.races.items() for value in values}
-        table.parse(column, "mapped", lambda text: meaning.get(text.strip().upper()) if meaning else _race(text))
-        frame = table.frame.dropna(subset=["mapped"])
-        frame = frame.sort_values([c for c in ("subject_id", "admittime") if c in frame], kind="stable")
-        if self.contradiction == "first":
-            frame = frame.drop_duplicates("subject_id")
-        counts = frame.groupby(["subject_id", "mapped"]).size().rename("n").reset_index()
-        if self.contradiction == "majority":
-            counts = counts[counts["n"] == counts.groupby("subject_id")["n"].transform("max")]
-        return counts.drop_duplicates("subject_id", keep=False).set_index("subject_id")["mapped"]
+
+def _races(reader: RowReader, path: Path) -> pd.Series:
+    """Patient -> race, for the patients whose admissions name one of RACES and no other of them."""
+    table = reader.table(path, ["subject_id"], ["race", "ethnicity"])
+    column = next((c for c in ("race", "ethnicity") if c in table.frame), None)
+    if column is None:
+        what = "missing column `race` (before MIMIC-IV 2.0: `ethnicity`)"
+        raise FdamedError(what, str(path), "Is this the table of admissions?")
+    table.strip_spaces("subject_id")
+    table.parse(column, "known", parse_race)
+    known = table.frame.loc[table.frame["known"].isin(RACES), ["subject_id", "known"]].drop_duplicates()
+    return known.drop_duplicates("subject_id", keep=False).set_index("subject_id")["known"]
 
 
 def _extension(root: Path, below: pd.Series) -> str:
@@ -141,11 +129,6 @@ def _newest_table(root: Path, what: str) -> Path | None:
     """`mimic-cxr-VERSION-WHAT.csv(.gz)` of the newest release in the folder."""
     found = root.glob(f"mimic-cxr-*-{what}.csv*")
     return max((p for p in found if p.name.endswith((".csv", ".csv.gz"))), default=None)
-
-
-def _race(text: str) -> str | None:
-    race = parse_race(text)
-    return race if race in RACES else None
 
 
 def _joined(left: pd.DataFrame, right: pd.DataFrame, on: list[str]) -> pd.DataFrame:
