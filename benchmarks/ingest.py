@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 
 from fdamed.config.model import Image
-from fdamed.data.cache import Task, build, place
-from fdamed.data.cache_store import reserve
+from fdamed.data.cache import Task, build, place, reserve
 from fdamed.data.datasets.nih import Nih
 from fdamed.data.worker_pool import run_isolated
 

@@ -8,8 +8,7 @@ the same patient: the outline of a thorax hardly changes, its ribs and vessels n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,7 @@ BLOCK, MANY, PAIRS = 1024, 65_536, 256
 """Images, coarse thumbnails and structures compared at a time: bounds the memory."""
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two rows that show the same exposure; `likeness` is the greater of the two correlations of structure."""
 
     first: int
@@ -45,8 +43,6 @@ class Pair:
 def near_duplicates(thumbs: NDArray[np.uint8], groups: NDArray[Any]) -> list[Pair]:
     """Pairs of near-duplicates among `thumbs` (n, S, S), S at least 32, whose `groups` (n,) differ; first < second."""
     _, codes = np.unique(np.asarray(groups), return_inverse=True)
-    if len(thumbs) != len(codes):
-        raise ValueError(f"{len(thumbs)} images but {len(codes)} groups")
     hashes, coarse = signatures(thumbs)
     out: list[Pair] = []
     for block in _blocks(len(thumbs), BLOCK):
@@ -59,7 +55,7 @@ def near_duplicates(thumbs: NDArray[np.uint8], groups: NDArray[Any]) -> list[Pai
             rest, aligned = likeness(*(thumbs[rows] for rows in pairs[few].T))
             same, best = (rest >= REST) | (aligned >= ALIGNED), np.maximum(rest, aligned)
             out += [Pair(int(i), int(j), float(c)) for (i, j), c in zip(pairs[few][same], best[same], strict=True)]
-    return sorted(out, key=lambda p: (p.first, p.second))
+    return sorted(out)
 
 
 def _blocks(count: int, size: int) -> list[slice]:
@@ -123,8 +119,6 @@ def _unit(flat: NDArray[np.float32]) -> NDArray[np.float32]:
 def block_mean(images: NDArray[Any], side: int) -> NDArray[np.float32]:
     """(n, S, S) -> (n, side, side) by area average; S need not be a multiple of `side`."""
     size = images.shape[1]
-    if size < side:
-        raise ValueError(f"images of {size} pixels are too small for thumbnails of {side}")
     edges = np.arange(side + 1) * size / side
     cover = np.clip(
         np.minimum(np.arange(size) + 1, edges[1:, None]) - np.maximum(np.arange(size), edges[:-1, None]), 0, 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -14,18 +14,17 @@ import pandas as pd
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.core.progress import track
-from fdamed.data.gray_image import Unreadable
-from fdamed.data.image import read_header
+from fdamed.data.image import Unreadable, read_header
 from fdamed.data.row_reader import Rejects, RowReader
 from fdamed.data.safe_paths import Roots
 
 FROM_HEADER = ("view", "projection", "sex", "age", "scanner", "burned_in")
 """Columns that a DICOM header fills where the tables say nothing."""
 CHUNK = 256
-FEW_CHUNKS = 4
-"""Up to this number of chunks a pool of processes costs more than it saves."""
-Chunk = tuple[Roots, list[str]]
-"""Roots, paths below the first root."""
+FEW = 1024
+"""Up to this number of files a pool of processes costs more than it saves."""
+Header = dict[str, Any] | Unreadable
+"""The columns from a file's header, or why it is rejected."""
 
 
 def read_rows(data: DataSet, salt: str, rejects: Rejects) -> pd.DataFrame:
@@ -53,36 +52,29 @@ def check_share(data: DataSet, kept: int, rejects: Rejects, listed: str) -> None
 def check_files(frame: pd.DataFrame, data: DataSet, rejects: Rejects) -> pd.DataFrame:
     """Keep the rows whose file is there, below an allowed root and readable; fill gaps from DICOM headers."""
     images, roots = frame["image"].tolist(), Roots.of(data.root, data.allowed_roots)
-    chunks = [(roots, images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
-    found = [one for chunk in track(_examined(chunks), "checking files", len(chunks)) for one in chunk]
-    for image, header in zip(images, found, strict=True):
+    good, headers = [], []
+    for image, header in zip(images, track(_headers(images, roots), "checking files", len(images)), strict=True):
+        good.append(not isinstance(header, Unreadable))
+        headers.append({} if isinstance(header, Unreadable) else header)
         if isinstance(header, Unreadable):
             rejects.add(image, None, header.reason, header.detail)
-    headers = pd.DataFrame(
-        [{} if isinstance(h, Unreadable) else h for h in found], index=frame.index, columns=list(FROM_HEADER)
-    )
-    filled = {c: frame[c].fillna(headers[c].astype(frame[c].dtype)) for c in FROM_HEADER}
-    good = np.array([not isinstance(header, Unreadable) for header in found], dtype=bool)
-    return frame.assign(**filled)[good].reset_index(drop=True)
+    table = pd.DataFrame(headers, index=frame.index, columns=list(FROM_HEADER))
+    filled = {c: frame[c].fillna(table[c].astype(frame[c].dtype)) for c in FROM_HEADER}
+    return frame.assign(**filled)[np.array(good, dtype=bool)].reset_index(drop=True)
 
 
-def _examined(chunks: list[Chunk]) -> Iterator[list[dict[str, Any] | Unreadable]]:
-    if len(chunks) <= FEW_CHUNKS:
-        yield from map(_examine, chunks)
+def _headers(images: list[str], roots: Roots) -> Iterator[Header]:
+    look = partial(_header, roots=roots)
+    if len(images) <= FEW:
+        yield from map(look, images)
         return
     # A fork would copy Arrow's threads in whatever state they are.
-    context = get_context("forkserver")
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(chunks)), mp_context=context) as pool:
-        yield from pool.map(_examine, chunks)
+    with ProcessPoolExecutor(mp_context=get_context("forkserver")) as pool:
+        yield from pool.map(look, images, chunksize=CHUNK)
 
 
-def _examine(chunk: Chunk) -> list[dict[str, Any] | Unreadable]:
-    """For each file the columns from its header, or why it is rejected."""
-    roots, images = chunk
-    out: list[dict[str, Any] | Unreadable] = []
-    for image in images:
-        try:
-            out.append(read_header(roots.locate(image)))
-        except Unreadable as rejected:
-            out.append(rejected)
-    return out
+def _header(image: str, roots: Roots) -> Header:
+    try:
+        return read_header(roots.locate(image))
+    except Unreadable as rejected:
+        return rejected

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from monai.transforms.intensity.array import HistogramNormalize
 from monai.transforms.spatial.array import Resize
 from numpy.typing import NDArray
 
-from fdamed.data.gray_image import Gray, Unreadable
+from fdamed.data.image import Gray, Unreadable
 
 NARROWEST = 8
 """No radiograph is eight times as long as it is wide, nor only a few pixels."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pebble import ProcessExpired, ProcessPool
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.gray_image import MAX_PIXELS, Unreadable
-from fdamed.data.image import MAX_BYTES, VERSION, read_gray, read_header
+from fdamed.data.image import MAX_BYTES, MAX_PIXELS, VERSION, Unreadable, read_gray, read_header
 from fdamed.data.worker_pool import run_isolated
 
 
@@ -29,7 +28,7 @@ class Preparation:
     def described(self) -> dict[str, Any]:
         """Every step as JSON, for other programs; `read` parses it."""
         from fdamed.data.dicom.header import CHEST, MODALITIES
-        from fdamed.data.gray_image import TAILS
+        from fdamed.data.image import TAILS
 
         limits = {"largest_pixels": MAX_PIXELS, "largest_bytes": MAX_BYTES, "frames": 1}
         header = {"modalities": list(MODALITIES), "body_parts": list(CHEST), "views": list(self.views)}

@@ -16,7 +16,7 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.gray_image import REASONS, Unreadable
+from fdamed.data.image import REASONS, Unreadable
 from fdamed.data.worker_pool import run_isolated
 from tests.faults import studies
 from tests.integration.test_mutants import mutate, summary
@@ -137,7 +137,7 @@ def png_bomb(path: Path, side: int = 30_000) -> Path:
 
 MEASURED = """
 import json, sys, time
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 from fdamed.data.image import read_gray, read_header
 import fdamed.data.dicom.reader, PIL.Image, pydicom
 told = []

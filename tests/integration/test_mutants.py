@@ -11,8 +11,7 @@ import numpy as np
 from pydicom.data import get_testdata_file
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
-from fdamed.data.gray_image import REASONS, Unreadable
-from fdamed.data.image import read_gray
+from fdamed.data.image import REASONS, Unreadable, read_gray
 from fdamed.data.worker_pool import run_isolated
 from tests.support.dicom_files import compressed, dataset, lut, read_pixels, thorax, write
 

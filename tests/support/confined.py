@@ -18,7 +18,7 @@ from fdamed.config.datasets import Data, Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data import cache
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 from fdamed.data.ingestion import read_index
 from fdamed.data.row_reader import Rejects
 from fdamed.data.safe_paths import Roots

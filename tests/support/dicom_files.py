@@ -21,8 +21,7 @@ from pydicom.uid import (
 )
 
 from fdamed.data.dicom.reader import read_gray as read_dicom
-from fdamed.data.gray_image import Gray
-from fdamed.data.image import read_gray
+from fdamed.data.image import Gray, read_gray
 
 CR_STORAGE = "1.2.840.10008.5.1.4.1.1.1"
 

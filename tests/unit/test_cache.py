@@ -18,8 +18,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data import cache
 from fdamed.data.cache import Report, build
 from fdamed.data.datasets.nih import Nih
-from fdamed.data.gray_image import Gray, Unreadable
-from fdamed.data.image import read_gray
+from fdamed.data.image import Gray, Unreadable, read_gray
 from fdamed.data.loader import load
 from fdamed.data.safe_paths import Roots
 from tests.support.dicom_files import dataset, thorax, write
@@ -127,7 +126,6 @@ def test_images_stand_in_the_order_of_splits_and_are_what_one_process_makes(root
     order = pd.read_parquet(root.parent / "client" / "order.parquet")
     assert order["split"].tolist() == ["train"] * 8 + ["adapt"] * 4 + ["val"] * 4 + ["test"] * 8
     assert order["image"].tolist()[:2] == ["deep/04.png", "deep/05.png"]
-    assert "manifest_row" not in order
     for name, image in cached(root).items():
         alone = transform(read_gray(root / name), SIZE, False)
         assert np.array_equal(image, alone), name
@@ -190,7 +188,7 @@ def test_a_damaged_store_is_noticed_row_by_row_and_a_foreign_one_as_a_whole(root
     assert all(np.array_equal(cached(root)[n], i) for n, i in good.items())
 
 
-def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) -> None:
+def test_rejected_files_are_listed_with_their_reason_and_leave_no_gap(root: Path) -> None:
     (root / "deep" / "01.png").write_bytes(b"")
     (root / "deep" / "06.png").write_text("no image")
     (root / "deep" / "13.png").unlink()
@@ -199,13 +197,12 @@ def test_refused_files_are_listed_with_their_row_and_leave_no_gap(root: Path) ->
     write(root / "deep" / "22.png", dataset(thorax(), Modality="CT"))
     report = make(manifest(), root)
     assert report.images == 19
-    found = {r["file"]: (r["row"], r["reason"]) for r in rejects(root)}
-    assert found == {
-        "deep/01.png": ("1", "EMPTY"),
-        "deep/06.png": ("6", "NOT_AN_IMAGE"),
-        "deep/13.png": ("13", "MISSING"),
-        "deep/20.png": ("20", "TRUNCATED"),
-        "deep/22.png": ("22", "NOT_A_RADIOGRAPH"),
+    assert {r["file"]: r["reason"] for r in rejects(root)} == {
+        "deep/01.png": "EMPTY",
+        "deep/06.png": "NOT_AN_IMAGE",
+        "deep/13.png": "MISSING",
+        "deep/20.png": "TRUNCATED",
+        "deep/22.png": "NOT_A_RADIOGRAPH",
     }
     assert len(load(root.parent / "client", ("train", "adapt", "val", "test"))) == 19
     again = make(manifest(), root)
@@ -271,4 +268,7 @@ def test_paths_never_leave_the_root(root: Path) -> None:
     rows.loc[3, "image"] = "../secret.png"
     rows.loc[7, "image"] = "loop"
     make(rows, root)
-    assert {r["row"]: r["reason"] for r in rejects(root)} == {"3": "PATH_OUTSIDE_ROOT", "7": "UNREADABLE"}
+    assert {r["file"]: r["reason"] for r in rejects(root)} == {
+        "../secret.png": "PATH_OUTSIDE_ROOT",
+        "loop": "UNREADABLE",
+    }

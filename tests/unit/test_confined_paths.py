@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 from fdamed.data.safe_paths import Roots
 from tests.support import raw_trees
 from tests.support.raw_trees import write_picture

@@ -16,7 +16,7 @@ from pydicom.sequence import Sequence
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
 from fdamed.data.dicom.header import read_header
-from fdamed.data.gray_image import REASONS, Unreadable
+from fdamed.data.image import REASONS, Unreadable
 from tests.support.dicom_files import compressed, dataset, lut, read_pixels, thorax, write
 
 RAMP = np.arange(0, 256, dtype=np.uint16).reshape(16, 16)

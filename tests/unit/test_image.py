@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fdamed.data.gray_image import REASONS, Unreadable
-from fdamed.data.image import kind, read_header
+from fdamed.data.image import REASONS, Unreadable, kind, read_header
 from tests.support.dicom_files import dataset, read, thorax, write
 
 GRAY = thorax(bits=8).astype(np.uint8)

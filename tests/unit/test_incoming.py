@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.gray_image import Unreadable
-from fdamed.data.image import read_gray
+from fdamed.data.image import Unreadable, read_gray
 from fdamed.data.transforms import transform
 from fdamed.export.input import Preparation, listed, prepared
 from tests.support.dicom_files import dataset, thorax, write

@@ -19,7 +19,7 @@ from fdamed.core.disclosure import FORMULA, cell_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
 from fdamed.data import cache
-from fdamed.data.cache_store import Entry
+from fdamed.data.cache import Entry
 from fdamed.data.row_reader import Rejects
 from fdamed.report.plots.confusion import confusion_svg
 from fdamed.tracking.ui import experiment_tags
@@ -151,12 +151,11 @@ def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:
 def test_lists_of_refused_and_alike_images_hold_no_formula(tmp_path: Path) -> None:
     """File names are the data's: what ingest, cache and guard write of them opens in a spreadsheet."""
     names = [f"{text.replace('/', '_')}.png" for text in FORMULAS]
-    rows = pd.DataFrame({"manifest_row": range(len(names))})
     entries = [Entry(name, -1, -1, -1, 0, "UNREADABLE", name) for name in names]
     rejects = Rejects()
     for name in names:
         rejects.add(name, 3, "UNREADABLE", name)
-    (tmp_path / "cache.csv").write_text(cache.list_rejects(rows, entries).as_csv(), newline="")
+    (tmp_path / "cache.csv").write_text(cache.list_rejects(entries).as_csv(), newline="")
     leakage.write_pairs(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
     (tmp_path / "ingest.csv").write_text(rejects.as_csv(), newline="")
     for table, width in (("cache.csv", 4), ("guard.csv", 3), ("ingest.csv", 4)):

@@ -18,7 +18,7 @@ from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.benchmark.samples import Samples, shifted
-from fdamed.data.gray_image import MAX_PIXELS, Unreadable
+from fdamed.data.image import MAX_PIXELS, Unreadable
 from fdamed.data.safe_paths import Roots
 
 IMAGES = (".jpg", ".jpeg", ".png")
@@ -116,16 +116,10 @@ def _usps(domain: Domain, side: int) -> Samples:
 
 def _own(file: Any, path: str) -> NDArray[Any]:
     """A data set of an HDF5 file if its numbers are in the file itself: links and external storage name other files."""
-    import h5py
-
-    place = file
-    for step in path.split("/"):
-        if isinstance(place.get(step, getlink=True), h5py.ExternalLink):
-            raise ValueError("a link to another file")
-        place = place[step]
-    if place.external is not None or place.is_virtual:
+    found = file[path]
+    if found.file != file or found.external is not None or found.is_virtual:
         raise ValueError("numbers in another file")
-    return np.asarray(place)
+    return np.asarray(found)
 
 
 def _cifar10(domain: Domain, side: int) -> Samples:

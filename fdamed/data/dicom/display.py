@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.data.dicom.header import read_decimal, read_integer, read_text
-from fdamed.data.gray_image import FAINTEST, Gray, Unreadable, robust_range, windowed
+from fdamed.data.image import FAINTEST, Gray, Unreadable, robust_range, windowed
 
 Curve = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Line = tuple[float, float]

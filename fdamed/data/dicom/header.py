@@ -8,7 +8,7 @@ from collections.abc import MutableSequence
 from pathlib import Path
 from typing import Any
 
-from fdamed.data.gray_image import Unreadable, decoding
+from fdamed.data.image import Unreadable, decoding
 from fdamed.data.vocabulary import lenient, parse_age, parse_flag, parse_sex, parse_view
 
 MODALITIES = ("CR", "DX")

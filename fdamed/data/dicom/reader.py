@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fdamed.data.dicom.display import read_display, to_gray
 from fdamed.data.dicom.header import MODALITIES, check_radiograph, read_integer, read_text, transfer_syntax
-from fdamed.data.gray_image import MAX_PIXELS, Gray, Unreadable, decoding
+from fdamed.data.image import MAX_PIXELS, Gray, Unreadable, decoding
 
 PIXEL_TAGS = [
     "Modality", "BodyPartExamined", "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows",

@@ -83,7 +83,7 @@ def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, F
         out[client] = np.where(mask, truth_of(index, label, split, client), NAN)
         absent = [word for side, word in ((1, "positive"), (0, "negative")) if not (out[client] == side).any()]
         if absent:
-            fix = f"Check split.where, split.uncertain and split.negatives (zero, blank, no_finding; now {split.negatives})."
+            fix = f"Check split.where, split.uncertain and split.negatives (now {split.negatives})."
             if label == NO_FINDING and split.positive_is == 1:
                 fix = "To predict findings by No Finding, set split.positive_is: 0."
             what = f"{client} is empty" if len(absent) == 2 else f"{client} has no {absent[0]} row"
