@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections import Counter
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
@@ -121,6 +122,8 @@ def _look(image: str, roots: Roots) -> Entry:
     """The file as it is now, not yet decoded, or its reason of rejection."""
     try:
         found = roots.locate(image).stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError
         return Entry(image, found.st_size, found.st_mtime_ns)
     except Unreadable as error:
         rejected = error
