@@ -26,7 +26,7 @@ from fdamed.core.disclosure import formula_safe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic
 from fdamed.core.progress import track
-from fdamed.data.gray_image import Unreadable
+from fdamed.data.image import Unreadable
 from fdamed.export.bundle import Exported, read_exported
 from fdamed.export.input import listed, prepared
 
