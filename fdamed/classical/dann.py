@@ -132,7 +132,8 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def predict(self, X: Any) -> Array:
         """The most likely classes."""
-        classes: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        best = self.predict_proba(X).argmax(axis=1)
+        classes: Array = self.classes_[best]
         return classes
 
 
