@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -42,13 +42,8 @@ def train(client: Client, ask: Model) -> Sent:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[type[OneModel]]:
-    @method("plain")
+    @method("plain", title="Plain", paper="README", steps=(train,), target_labels=True)
     class Plain(OneModel):
-        title: ClassVar[str] = "Plain"
-        paper: ClassVar[str] = "README"
-        target_labels: ClassVar[bool] = True
-        steps: ClassVar[tuple[Step, ...]] = (train,)
-
         def round(self, state: Model, server: Server) -> Model:
             sent = server.ask_all(server.sources, train, state)
             if not sent:

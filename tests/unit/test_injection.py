@@ -102,7 +102,7 @@ def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path) -> 
         runs={"fedavg": {}, "gp": {}},
         seeds=[0, 1],
         train={"rounds": 2},
-        published={"source": evil, "metric": "auc", "values": sources},
+        published={"source": evil, "values": sources},
     )
     root = config.parent
     for seed in (0, 1):
