@@ -125,6 +125,7 @@ def check_release(step: Step, release: frozenset[str], client: str, method: str)
 
 def check_policy(client: Client, step: Step) -> None:
     """Raise if the client's privacy policy forbids the answer to a step, before anything is computed."""
+    check_release(step, client.release, client.name, "the server")
     if client.noise is not None and not step.noised:
         raise FdamedError(
             f"step {step.name} uses images without the noise that the privacy policy of {client.name} requires",

@@ -63,7 +63,7 @@ def run(
         log.info("resumed after round %d of %d", done, rounds)
     if checkpoints:
         checkpoints.check_room(state)
-    watched, on_disk = sys.stderr.isatty(), done
+    watched, on_disk, answered = sys.stderr.isatty(), done, done > 0
     ahead = range(done + 1, rounds + 1) if not spent(record.metrics, patience) else range(0)
     for round in track(ahead, f"{server.method} at {server.target}") if watched else ahead:
         begin, used, started = (
@@ -80,6 +80,7 @@ def run(
         except DroppedOut as absent:
             server.notes["lost"] = 1.0
             log.warning("round %d is lost: %s", round, absent)
+        answered = answered or server.usable > 0
         if after:
             after(server)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - used
@@ -105,7 +106,7 @@ def run(
             break
         if stop.asked and not last:
             raise Stopped
-    if all(m.get("lost") for m in record.metrics):
+    if not answered or all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",
             f"{server.method}, target {server.target}",

@@ -75,7 +75,8 @@ class Server:
         """The sources that take part in this round; the others are not asked."""
         self.validator = Validator(self.layout, target, validation)
         self.ledger = Ledger()
-        self.round = self.rounds = 0
+        self.round = self.rounds = self.usable = 0
+        """This round, all rounds, and how many answers of this round could be used."""
         self.notes: dict[str, float | None] = {}
         """The values that were logged in this round, for metrics.jsonl."""
         self.layer_notes: list[dict[str, Any]] = []
@@ -96,7 +97,7 @@ class Server:
 
     def begin(self, round: int, rounds: int) -> None:
         """Start round 1, 2, ... of `rounds`; its number is part of every random stream."""
-        self.round, self.rounds = round, rounds
+        self.round, self.rounds, self.usable = round, rounds, 0
         self.validator.recall(self.absences)
         quarantined = self.quarantined
         count = max(1, math.floor(self._share * len(self.sources) + 0.5))
@@ -170,6 +171,7 @@ class Server:
         for client, factor in verdict.clipped.items():
             self.notes[f"clipped/{client}"] = factor
             log.warning("round %d: the update of %s in %s is clipped to %.3g", self.round, client, step.name, factor)
+        self.usable += len(verdict.accepted)
         return verdict.accepted, missing
 
     def _exchange(self, client: str, step: Step, msg: Any) -> Any:

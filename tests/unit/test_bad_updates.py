@@ -13,7 +13,7 @@ from fdamed.config.study import Recipe
 from fdamed.config.train import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Knowledge, Statistic, kinds, message
+from fdamed.federation.messages import Check, Count, Knowledge, Statistic, kinds, message, tensors
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.server import Server
 from fdamed.federation.validation.norms import Move, distance, judge
@@ -52,12 +52,13 @@ def offending(offence: str, names: tuple[str, ...] = hospitals.NAMES) -> Server:
     def faulty(client, step, nth, msg):
         reply = deliver(client, step, nth, msg)
         if client == "north":
-            if hasattr(reply, "g"):
-                OFFENCES[offence](reply.g[:cut])
-            elif hasattr(reply, "x"):
-                change = reply.x[:cut] - msg.x[:cut]
+            for update in tensors(reply, "update").values():
+                OFFENCES[offence](update[:cut])
+            for model in tensors(reply, "weights").values():
+                (start,) = tensors(msg, "weights").values()
+                change = model[:cut] - start[:cut]
                 OFFENCES[offence](change)
-                reply.x[:cut] = msg.x[:cut] + change
+                model[:cut] = start[:cut] + change
         return reply
 
     server.transport = Altered(server.transport, faulty)

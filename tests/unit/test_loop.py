@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.client import Client, handle_request, step
+from fdamed.federation.client import Client, answer, handle_request, step
 from fdamed.federation.messages import Features, encode, message, pack, unpack
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.server import Server
+from fdamed.federation.transport.multiprocess import Processes
+from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
 from tests.support import federation as hospitals
@@ -122,7 +126,8 @@ def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path:
     assert [(a["round"], a["client"]) for a in record.absences] == [(2, "east"), (3, "east")]
 
 
-def test_a_run_that_lost_every_round_is_not_scored() -> None:
+@pytest.mark.parametrize("method", [Finetune(), FedAvg()])
+def test_a_run_that_lost_every_round_is_not_scored(method: OneModel) -> None:
     server = hospitals.in_process()
 
     def gone(client, step, nth, msg):
@@ -130,7 +135,30 @@ def test_a_run_that_lost_every_round_is_not_scored() -> None:
 
     server.transport = Altered(server.transport, gone)
     with pytest.raises(FdamedError, match="every round was lost"):
-        run(Finetune(), server, hospitals.theta(), 2, hospitals.no_judge)
+        run(method, server, hospitals.theta(), 2, hospitals.no_judge)
+
+
+def broken_hospital(name: str) -> Client:
+    client = hospitals.hospital(name)
+    client.data = None  # type: ignore[assignment]
+    return client
+
+
+def test_an_unexpected_error_in_a_clients_process_ends_the_run_without_its_text() -> None:
+    builders = {"east": partial(broken_hospital, "east"), "target": partial(hospitals.hospital, "target")}
+    release = dict.fromkeys(builders, hospitals.RELEASE)
+    server = Server(Processes(builders, hospitals.model().layout, "test", release), "target", "test")
+    with pytest.raises(FdamedError, match="unexpected error") as caught:
+        run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
+    server.close()
+    assert "NoneType" not in str(caught.value) and "hospital east" in str(caught.value)
+
+
+def test_a_client_refuses_what_its_own_policy_does_not_release() -> None:
+    client = hospitals.hospital("east")
+    client.release = frozenset({"count"})
+    with pytest.raises(FdamedError, match="does not release"):
+        answer(client, train_locally, 1, 0, Model(x=hospitals.theta()))
 
 
 def test_streams_are_named_counted_and_independent() -> None:

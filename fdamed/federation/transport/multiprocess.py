@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,8 @@ from fdamed.federation.client_state import pack_state, unpack_state
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.base import ByteTransport, reply_body
 from fdamed.models.flat import Layout
+
+log = logging.getLogger(__name__)
 
 
 class Processes(ByteTransport):
@@ -77,7 +80,7 @@ class Processes(ByteTransport):
 
 def _serve(pipe: Connection, build: Callable[[], Client], method: str, threads: int) -> None:
     """A client's process: answer until the pipe is closed. `build` imports the steps."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM signals every process; the server decides and hangs up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM signals every process; the server decides and closes the pipe
     if LEVEL in os.environ:  # the server's process shows its messages
         show_on_stderr()
     torch.set_num_threads(threads)
@@ -100,4 +103,14 @@ def _serve(pipe: Connection, build: Callable[[], Client], method: str, threads: 
             client.memory = unpack_state(bytes(body), f"client {client.name}")
             pipe.send_bytes(pack({"ok": True}, b""))
         else:
-            pipe.send_bytes(handle_request(client, method, request))
+            pipe.send_bytes(_handled(client, method, request))
+
+
+def _handled(client: Client, method: str, request: bytes) -> bytes:
+    """The reply; an unexpected error ends the run. Its text may quote patients' data and stays in the client's log."""
+    try:
+        return handle_request(client, method, request)
+    except Exception:
+        log.exception("a step failed at client %s", client.name)
+        fix = "This is a bug: the traceback is in the log of the client's process."
+        return error_reply(FdamedError("a step failed with an unexpected error", f"hospital {client.name}", fix))

@@ -159,7 +159,7 @@ class RobustAggregation:
         if gap is not None and not shares:
             if not self._warned and len(clients) > MAJORITY:
                 log.warning("no label rates are declared, so directions are not compared (directions.label_rate_gap)")
-            self._warned = True
+                self._warned = True
             return
         layers = self.layout.stretches if field.cut is not None and field.check.direction == "layers" else ()
         vectors = [field.parameters(field.values[c]) for c in clients]
