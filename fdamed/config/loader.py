@@ -121,8 +121,13 @@ def schema() -> dict[str, Any]:
     for name, methods in (("Run", ["", *sorted(known)]), ("Warmup", sorted(known)), ("Then", sorted(known))):
         run = out["$defs"][name]
         run["properties"]["method"]["enum"] = methods
-        for entry in known.values():
-            for key, option in entry["options"].items():
-                run["properties"].setdefault(key, {"description": option.get("help", "")})
+        for key in sorted({key for entry in known.values() for key in entry["options"]} - set(run["properties"])):
+            texts: dict[str, list[str]] = {}
+            for method, entry in known.items():
+                if key in entry["options"]:
+                    texts.setdefault(entry["options"][key].get("help", ""), []).append(method)
+            shared = len(texts) == 1
+            described = "; ".join(text if shared else f"{', '.join(names)}: {text}" for text, names in texts.items())
+            run["properties"][key] = {"description": described}
         run["additionalProperties"] = False
     return out

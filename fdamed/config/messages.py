@@ -8,6 +8,16 @@ from pydantic import ValidationError
 
 from fdamed.core.errors import nearest
 
+RENAMED = {
+    "cohort": "study",
+    "cut": "split",
+    "parties": "clients",
+    "network": "transport",
+    "guard": "validation",
+    "unreliable": "faults",
+    "probe": "attributes",
+}
+"""Old key -> its present name in the same section, where the two are not alike."""
 LONGEST = 200
 """Characters of a wrong value that are shown."""
 
@@ -24,7 +34,9 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             allowed = problem["ctx"]["allowed"]
             for name in problem["ctx"]["unknown"]:
                 key = prefix + ".".join([*path, name])
-                lines.append(f"unknown key `{key}`{nearest(name, allowed)}; allowed here: {', '.join(allowed)}")
+                now = RENAMED.get(name)
+                hint = f" (it is now `{now}`)" if now in allowed else nearest(name, allowed)
+                lines.append(f"unknown key `{key}`{hint}; allowed here: {', '.join(allowed)}")
         elif problem["type"] == "missing":
             lines.append(f"missing key `{key}`")
         else:

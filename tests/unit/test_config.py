@@ -248,3 +248,10 @@ def test_a_figure_of_a_paper_names_a_run_of_the_study() -> None:
     raw["published"]["values"]["gpp"] = 1.0
     with pytest.raises(FdamedError, match="gpp"):
         config.parse(raw, "here")
+
+
+@pytest.mark.parametrize(
+    ("key", "now"), [("cut", "split"), ("train__guard", "validation"), ("audit__probe", "attributes")]
+)
+def test_an_old_key_names_the_new_one(key: str, now: str) -> None:
+    assert f"(it is now `{now}`)" in refused(changed(**{key: {}}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from fdamed.federation.client import Step
 from fdamed.federation.method import Model
 from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.base import Transport
@@ -26,18 +28,22 @@ from tests.support import federation as hospitals
 from tests.unit.test_vector import TwoLayers
 
 Local = Callable[[str, Tensor], Tensor]
+Own = dict[Step, Callable[[str, Any], Any]]
 
 
-def scripted(local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> Server:
-    return Server(Scripted(local, n, reach, buffer), "T", "test")
+def scripted(
+    local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False, own: Own | None = None
+) -> Server:
+    """A server whose clients are formulas; `own`: the answers to a method's own steps, (client, question) -> answer."""
+    return Server(Scripted(local, n, reach, buffer, own or {}), "T", "test")
 
 
 class Scripted(Transport):
     """Clients that are formulas: local training maps x to local(client, x)."""
 
-    def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False) -> None:
+    def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool, own: Own) -> None:
         super().__init__([*n], layout_of(TwoLayers(buffer)))
-        self._local, self._n, self._reach = local, n, reach
+        self._local, self._n, self._reach, self._own = local, n, reach, own
 
     def release(self, client) -> frozenset[str]:
         return hospitals.RELEASE | {"individual"}
@@ -49,6 +55,8 @@ class Scripted(Transport):
     def close(self) -> None: ...
 
     def deliver(self, client, step, nth, msg):
+        if step in self._own:
+            return self._own[step](client, msg)
         new = self._local(client, msg.x)
         if step in (train_locally, train_on):
             return Trained(x=new, n=self._n[client], loss=0.5)
