@@ -106,7 +106,7 @@ def run(
             break
         if stop.asked and not last:
             raise Stopped
-    if not answered or all(m.get("lost") for m in record.metrics):
+    if (record.absences and not answered) or all(m.get("lost") for m in record.metrics):
         raise FdamedError(
             "every round was lost: the target, or a quorum of sources, never gave a usable answer",
             f"{server.method}, target {server.target}",

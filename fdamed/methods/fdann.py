@@ -70,6 +70,7 @@ def train(client: Client, ask: Opponent) -> Trained:
     title="f-DANN",
     paper="FADA (Peng et al. 2020), baseline; Ganin et al. 2016",
     steps=(train_locally, train),
+    needs_each="",
 )
 class FDann(Method[State]):
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)

@@ -130,12 +130,13 @@ def theta() -> Tensor:
 
 
 class Rebuilt(InProcess):
-    """Every question meets a client that was just built; only its state survived."""
+    """Every question meets a client that was just built; only its state and its release policy survived."""
 
     def deliver(self, client, step, nth, msg):
         old = self.clients[client]
         self.clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
         self.clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
+        self.clients[client].release = old.release
         return super().deliver(client, step, nth, msg)
 
 

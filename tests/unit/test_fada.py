@@ -468,7 +468,6 @@ def test_published_features_teach_both_sides_and_resume_between_questions() -> N
         server = build(labels=False)
         for site in clients_of(server).values():
             site.release = site.release | {"features"}
-        server.check_release = lambda client, step: None
         theta, record = run(Fada(wire="features"), server, hospitals.theta(), 2, hospitals.no_judge)
         assert torch.isfinite(theta).all() and not record.absences
         results.append(theta)

@@ -35,15 +35,17 @@ def scripted(
     local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False, own: Own | None = None
 ) -> Server:
     """A server whose clients are formulas; `own`: the answers to a method's own steps, (client, question) -> answer."""
-    return Server(Scripted(local, n, reach, buffer, own or {}), "T", "test")
+    return Server(Scripted(local, n, reach, buffer, own), "T", "test")
 
 
 class Scripted(Transport):
     """Clients that are formulas: local training maps x to local(client, x)."""
 
-    def __init__(self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool, own: Own) -> None:
+    def __init__(
+        self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False, own: Own | None = None
+    ) -> None:
         super().__init__([*n], layout_of(TwoLayers(buffer)))
-        self._local, self._n, self._reach, self._own = local, n, reach, own
+        self._local, self._n, self._reach, self._own = local, n, reach, own or {}
 
     def release(self, client) -> frozenset[str]:
         return hospitals.RELEASE | {"individual"}
