@@ -45,9 +45,11 @@ class Method(Generic[S]):
     asks_target: ClassVar[bool] = True
     """False: nothing is ever asked of the target."""
     noised: ClassVar[bool] = False
-    """True: its sources send nothing, or nothing but what local training under DP-SGD has made."""
+    """True: its sources send nothing, or nothing but what local training under DP-SGD has made. Default: whether all
+    steps are noised."""
     needs_each: ClassVar[str] = "it does not declare that sums over the sources are enough"
-    """Why the server must see each source's answer by itself; empty: sums over the sources are enough."""
+    """Why the server must see each source's answer by itself; empty: sums over the sources are enough, as they are by
+    default where nothing is asked of the sources, or the rule is an average or a sum."""
     rule: ClassVar[Rule] = ""
     """What the server does with the sources' models or updates: their average, a weighted sum with the target's, a
     projection of the target's on them; empty: something else."""
@@ -115,7 +117,7 @@ REGISTRY: dict[str, type[Method[Any]]] = {}
 
 @dataclass_transform(frozen_default=True)
 def method(
-    name: str, *, title: str, paper: str, steps: tuple[Step, ...], **properties: Any
+    name: str, title: str, paper: str, steps: tuple[Step, ...], **properties: Any
 ) -> Callable[[type[T]], type[T]]:
     """Register a method under its name in the configuration, with its properties, and freeze its fields."""
     if unknown := sorted(properties.keys() - Method.__annotations__):
@@ -125,7 +127,10 @@ def method(
         made: Any = dataclasses.dataclass(frozen=True)(cls)
         if name in REGISTRY:
             raise TypeError(f"two methods are called {name}")
-        properties.setdefault("noised", not properties.get("asks_sources", True))
+        apart = properties.get("asks_sources") is False
+        properties.setdefault("noised", apart or all(step.noised for step in steps))
+        if apart or properties.get("rule") in ("average", "sum"):
+            properties.setdefault("needs_each", "")
         for key, value in {"name": name, "title": title, "paper": paper, "steps": steps, **properties}.items():
             setattr(made, key, value)
         REGISTRY[name] = made

@@ -71,10 +71,9 @@ def _pass_through(client: Client) -> None:
 
 @method(
     "adabn",
-    title="FedAvg with AdaBN",
-    paper="Li et al. 2016, Revisiting Batch Normalization For Practical Domain Adaptation",
-    steps=(train_locally, measure),
-    needs_each="",
+    "FedAvg with AdaBN",
+    "Li et al. 2016, Revisiting Batch Normalization For Practical Domain Adaptation",
+    (train_locally, measure),
     rule="average",
     work="BatchNorm statistics of the target’s images",
     baseline=True,

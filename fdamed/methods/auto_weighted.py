@@ -172,9 +172,9 @@ def moved(c: Comparison, x: Tensor, layout: Layout, own: Tensor, shares: Tensor,
 
 @method(
     "fedda_auto",
-    title="FedDA, auto-weighted",
-    paper="Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
-    steps=(move_paced, compare_steps),
+    "FedDA, auto-weighted",
+    "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
+    (move_paced, compare_steps),
     target_labels=True,
     noised=True,
     needs_each="the weight of each source comes from its own update's distance to the target's steps",
@@ -198,9 +198,9 @@ class FedDAAuto(OneModel):
 
 @method(
     "fedgp_auto",
-    title="FedGP, auto-weighted",
-    paper="Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
-    steps=(move_paced, compare_steps),
+    "FedGP, auto-weighted",
+    "Principled FDA: Gradient Projection and Auto-Weighting, Equation 3",
+    (move_paced, compare_steps),
     target_labels=True,
     noised=True,
     needs_each="a projection on each source's update, with a weight of its own, needs each update",

@@ -123,9 +123,9 @@ def _frequencies(client: Client, count: int) -> Tensor:
 
 @method(
     "fdan",
-    title="f-DAN",
-    paper="FADA (Peng et al. 2020), baseline; Long et al. 2015",
-    steps=(train_locally, align, embed),
+    "f-DAN",
+    "FADA (Peng et al. 2020), baseline; Long et al. 2015",
+    (train_locally, align, embed),
     needs_each="each source's distance to the target is logged",
 )
 class FDan(Method[State]):

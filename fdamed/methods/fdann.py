@@ -66,11 +66,7 @@ def train(client: Client, ask: Opponent) -> Trained:
 
 
 @method(
-    "fdann",
-    title="f-DANN",
-    paper="FADA (Peng et al. 2020), baseline; Ganin et al. 2016",
-    steps=(train_locally, train),
-    needs_each="",
+    "fdann", "f-DANN", "FADA (Peng et al. 2020), baseline; Ganin et al. 2016", (train_locally, train), needs_each=""
 )
 class FDann(Method[State]):
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)

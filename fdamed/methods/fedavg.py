@@ -13,12 +13,10 @@ from fdamed.methods._shared.local_training import train_locally
 
 @method(
     "fedavg",
-    title="FedAvg",
-    paper="McMahan et al. 2017",
-    steps=(train_locally,),
+    "FedAvg",
+    "McMahan et al. 2017",
+    (train_locally,),
     asks_target=False,
-    noised=True,
-    needs_each="",
     rule="average",
     theory="fedavg",
     baseline=True,

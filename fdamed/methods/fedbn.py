@@ -72,11 +72,10 @@ def batch_norm(layout: Layout) -> Tensor:
 
 @method(
     "fedbn",
-    title="FedBN",
-    paper="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization (ICLR 2021), Algorithm 1",
-    steps=(train_around_norm, receive),
+    "FedBN",
+    "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization (ICLR 2021), Algorithm 1",
+    (train_around_norm, receive),
     target_labels=True,
-    needs_each="",
     rule="average",
     keeps=(OWN,),
 )

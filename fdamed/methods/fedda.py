@@ -12,17 +12,7 @@ from fdamed.methods._shared.local_training import collect_updates, move_locally
 from fdamed.ops.aggregation import fedda
 
 
-@method(
-    "fedda",
-    title="FedDA",
-    paper="FedGP, Definition 3.2",
-    steps=(move_locally,),
-    target_labels=True,
-    noised=True,
-    needs_each="",
-    rule="sum",
-    theory="fedda",
-)
+@method("fedda", "FedDA", "FedGP, Definition 3.2", (move_locally,), target_labels=True, rule="sum", theory="fedda")
 class FedDA(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
     align: bool = option(False, "scale the source updates to the target's nominal reach")

@@ -16,11 +16,10 @@ from fdamed.ops.aggregation import fedgp, inner_products
 
 @method(
     "fedgp",
-    title="FedGP",
-    paper="FedGP, Definition 3.1",
-    steps=(move_locally,),
+    "FedGP",
+    "FedGP, Definition 3.1",
+    (move_locally,),
     target_labels=True,
-    noised=True,
     needs_each="a projection on each source's update needs each update",
     rule="projection",
     theory="fedgp",

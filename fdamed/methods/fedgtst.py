@@ -171,9 +171,9 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
 
 @method(
     "fedgtst",
-    title="FedGTST",
-    paper="FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1",
-    steps=(train_guided, full_gradient),
+    "FedGTST",
+    "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1",
+    (train_guided, full_gradient),
     asks_target=False,
     needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",
     rule="average",

@@ -125,11 +125,10 @@ def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: 
 
 @method(
     "fediir",
-    title="FedIIR",
-    paper="Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships",
-    steps=(send_head_gradient, train_aligned, full_gradient),
+    "FedIIR",
+    "Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships",
+    (send_head_gradient, train_aligned, full_gradient),
     asks_target=False,
-    needs_each="",
     rule="average",
     work="gradients of the head",
 )

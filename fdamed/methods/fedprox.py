@@ -62,12 +62,10 @@ def epochs(client: Client, stragglers: float) -> int:
 
 @method(
     "fedprox",
-    title="FedProx",
-    paper="Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2",
-    steps=(train_near,),
+    "FedProx",
+    "Federated Optimization in Heterogeneous Networks (MLSys 2020), Algorithm 2",
+    (train_near,),
     asks_target=False,
-    noised=True,
-    needs_each="",
     rule="average",
 )
 class FedProx(OneModel):

@@ -179,11 +179,10 @@ def _done(client: Client) -> int:
 
 @method(
     "fedsr",
-    title="FedSR",
-    paper="FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)",
-    steps=(train,),
+    "FedSR",
+    "FedSR: A Simple and Effective Domain Generalization Method (NeurIPS 2022)",
+    (train,),
     asks_target=False,
-    needs_each="",
     rule="average",
     parts=True,
 )

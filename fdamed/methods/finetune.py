@@ -13,12 +13,10 @@ from fdamed.methods._shared.local_training import train_locally
 
 @method(
     "finetune",
-    title="FedAvg_Finetune",
-    paper="Weakly-supervised FDA for healthcare, Algorithm 1",
-    steps=(train_locally,),
+    "FedAvg_Finetune",
+    "Weakly-supervised FDA for healthcare, Algorithm 1",
+    (train_locally,),
     target_labels=True,
-    noised=True,
-    needs_each="",
     rule="average",
     baseline=True,
 )

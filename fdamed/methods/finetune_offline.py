@@ -16,12 +16,11 @@ from fdamed.methods._shared.local_training import train_locally, train_on
 
 @method(
     "finetune_offline",
-    title="Finetune_Offline",
-    paper="FedGP, section 5 and Appendix B",
-    steps=(train_locally, train_on),
+    "Finetune_Offline",
+    "FedGP, section 5 and Appendix B",
+    (train_locally, train_on),
     target_labels=True,
     noised=True,
-    needs_each="",
     rule="average",
     length=2,
 )

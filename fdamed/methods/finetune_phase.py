@@ -107,13 +107,7 @@ class Tuning(Method[Tuned]):
 
 
 @method(
-    "finetune_head",
-    title="fine-tuned head",
-    paper="FedGTST, section 3",
-    steps=(finetune_head,),
-    target_labels=True,
-    asks_sources=False,
-    needs_each="",
+    "finetune_head", "fine-tuned head", "FedGTST, section 3", (finetune_head,), target_labels=True, asks_sources=False
 )
 class FinetuneHead(Tuning):
     """Only the main head is trained."""
@@ -121,12 +115,11 @@ class FinetuneHead(Tuning):
 
 @method(
     "finetune_whole",
-    title="fine-tuned whole",
-    paper="FedGP, section 5 and Appendix B",
-    steps=(finetune_whole,),
+    "fine-tuned whole",
+    "FedGP, section 5 and Appendix B",
+    (finetune_whole,),
     target_labels=True,
     asks_sources=False,
-    needs_each="",
 )
 class FinetuneWhole(Tuning):
     """All layers are trained."""

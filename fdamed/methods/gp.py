@@ -18,11 +18,10 @@ from fdamed.ops.aggregation import gp, inner_products, with_mean_buffers
 
 @method(
     "gp",
-    title="FedAvg_Finetune_GP",
-    paper="Weakly-supervised FDA for healthcare, Algorithm 3",
-    steps=(move_locally,),
+    "FedAvg_Finetune_GP",
+    "Weakly-supervised FDA for healthcare, Algorithm 3",
+    (move_locally,),
     target_labels=True,
-    noised=True,
     needs_each="a cosine with each source's update needs each update",
     rule="projection",
 )

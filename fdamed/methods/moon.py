@@ -61,11 +61,10 @@ def contrast(z: Tensor, z_glob: Tensor, z_prev: Tensor, tau: float) -> Tensor:
 
 @method(
     "moon",
-    title="MOON",
-    paper="Model-Contrastive Federated Learning (CVPR 2021), Algorithm 1",
-    steps=(train_contrastively,),
+    "MOON",
+    "Model-Contrastive Federated Learning (CVPR 2021), Algorithm 1",
+    (train_contrastively,),
     asks_target=False,
-    needs_each="",
     rule="average",
     work="features of two frozen models",
 )

@@ -12,13 +12,12 @@ from fdamed.methods._shared.local_training import train_locally
 
 @method(
     "oracle",
-    title="Oracle",
-    paper="Weakly-supervised FDA for healthcare, Table 2",
-    steps=(train_locally,),
+    "Oracle",
+    "Weakly-supervised FDA for healthcare, Table 2",
+    (train_locally,),
     target_labels=True,
     every_target_label=True,
     asks_sources=False,
-    needs_each="",
     baseline=True,
 )
 class Oracle(OneModel):

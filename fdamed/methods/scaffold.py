@@ -96,11 +96,10 @@ def settle(client: Client, ask: Ask) -> Tensor:
 
 @method(
     "scaffold",
-    title="SCAFFOLD",
-    paper="SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1",
-    steps=(train_corrected,),
+    "SCAFFOLD",
+    "SCAFFOLD: Stochastic Controlled Averaging (ICML 2020), Algorithm 1",
+    (train_corrected,),
     asks_target=False,
-    needs_each="",
     rule="average",
 )
 class Scaffold(Method[State]):

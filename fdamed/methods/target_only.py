@@ -15,12 +15,11 @@ from fdamed.ops.aggregation import scaled
 
 @method(
     "target_only",
-    title="Target Only",
-    paper="FedGP, section 5",
-    steps=(move_locally,),
+    "Target Only",
+    "FedGP, section 5",
+    (move_locally,),
     target_labels=True,
     asks_sources=False,
-    needs_each="",
     theory="target_only",
     baseline=True,
 )

@@ -42,7 +42,7 @@ def train(client: Client, ask: Model) -> Sent:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[type[OneModel]]:
-    @method("plain", title="Plain", paper="README", steps=(train,), target_labels=True)
+    @method("plain", "Plain", "README", (train,), target_labels=True)
     class Plain(OneModel):
         def round(self, state: Model, server: Server) -> Model:
             sent = server.ask_all(server.sources, train, state)

@@ -50,9 +50,9 @@ class State:
 
 @method(
     "fada",
-    title="FADA",
-    paper="Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1",
-    steps=(move_locally, adapt, feature_spread, recalibrate, *STEPS),
+    "FADA",
+    "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1",
+    (move_locally, adapt, feature_spread, recalibrate, *STEPS),
     needs_each="attention weighs each source's update by what it alone does to the target's features",
 )
 class Fada(Method[State]):

@@ -66,9 +66,9 @@ class State:
 
 @method(
     "fedrf_tca",
-    title="FedRF-TCA",
-    paper="Robust and Communication-Efficient Federated Domain Adaptation via Random Features",
-    steps=STEPS,
+    "FedRF-TCA",
+    "Robust and Communication-Efficient Federated Domain Adaptation via Random Features",
+    STEPS,
     needs_each="the target aligns itself to each source's mean by itself",
     keeps=KEPT,
 )

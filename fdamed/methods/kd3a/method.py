@@ -57,9 +57,9 @@ class State:
 
 @method(
     "kd3a",
-    title="KD3A",
-    paper="Feng et al. 2021",
-    steps=(train_source, report_state, receive_model, distill),
+    "KD3A",
+    "Feng et al. 2021",
+    (train_source, report_state, receive_model, distill),
     noised=True,
     needs_each="the sources' models vote at the target one by one",
 )
