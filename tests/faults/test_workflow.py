@@ -216,7 +216,7 @@ def test_a_changed_key_runs_again_what_it_affects(made: Made, tmp_path, key, val
     ("file", "again", "kept"),
     [
         ("methods/gp.py", TRAINING | VIEWS, DATA | {"init"}),
-        ("data/cohort.py", DATA | TRAINING, {"init"}),
+        ("data/splitting/cohort.py", DATA | TRAINING, {"init"}),
         ("report/page.py", VIEWS, DATA | TRAINING | {"init"}),
         (None, set(), DATA | TRAINING | VIEWS | {"init"}),
     ],
