@@ -1,9 +1,13 @@
-"""t-intervals of means over seeds; intervals over patients are in bootstrap.py and paired_tests.py."""
+"""t-intervals of means over seeds, and numbers and intervals as people read them.
+
+Intervals over patients are in bootstrap.py and paired_tests.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +15,11 @@ from numpy.typing import NDArray
 LEVEL = 0.95
 SURE = 0.05
 """Holm's p-value, within a target, below which two runs differ."""
+NOISE_MODES = {
+    "reproducible": "reproducible: whoever knows the seed can remove the noise",
+    "secure": "secure: noise from the operating system that nobody can repeat",
+}
+"""How noise for differential privacy is drawn."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +63,92 @@ def t_factor(n: NDArray[np.int64]) -> NDArray[np.float64]:
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(n - 1, 0.5 + LEVEL / 2) / np.sqrt(n))
+
+
+def clipped(score: Interval) -> tuple[float | None, float | None]:
+    """The ends of an interval of a share, which cannot lie outside 0 and 1."""
+    low, high = score.low, score.high
+    return (None if low is None else max(0.0, low)), (None if high is None else min(1.0, high))
+
+
+def interval(score: Interval | None, percent: bool = False) -> str:
+    """Mean ± half of the interval; both ends where the interval would leave 0 to 1."""
+    if score is None or score.mean is None:
+        return "–"
+    factor, digits = (100, 2) if percent else (1, 3)
+    mean, (low, high) = f"{score.mean * factor:.{digits}f}", clipped(score)
+    if score.half is None or low is None or high is None:
+        return mean
+    if (low, high) != (score.low, score.high):
+        return f"{mean} ({low * factor:.{digits - 1}f}–{high * factor:.{digits - 1}f})"
+    return f"{mean} ± {score.half * factor:.{digits}f}"
+
+
+def points(score: Interval) -> str:
+    """Mean ± half of the interval of a score that is in percent already."""
+    return "–" if score.mean is None else f"{score.mean:.2f}" + ("" if score.half is None else f" ± {score.half:.2f}")
+
+
+def megabytes(value: float) -> str:
+    """MB in the unit that suits the size."""
+    size = value * 1e6
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.3g} {unit}" if size / factor < 1000 else f"{size / factor:,.0f} {unit}"
+    return f"{size:.0f} B"
+
+
+def count(value: object) -> str:
+    """A number with thousands separators; text as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def seconds(score: Interval) -> str:
+    """Seconds with three significant digits."""
+    if score.mean is None:
+        return "–"
+    return f"{score.mean:.3g}" + ("" if score.half is None else f" ± {score.half:.2g}")
+
+
+def minus(text: str) -> str:
+    """With a true minus sign."""
+    return text.replace("-", "−")
+
+
+def fixed(value: float, digits: int = 2, sign: str = "") -> str:
+    """So many decimals; never a negative zero."""
+    return minus(f"{round(value, digits) + 0.0:{sign}.{digits}f}")
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else minus(f"{value:+.{digits}f}")
+
+
+def ends(estimate: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = "") -> str:
+    """`low to high` of an estimate."""
+    return " to ".join(fixed(factor * estimate[k], digits, sign) for k in ("low", "high"))
+
+
+def reach(estimate: Mapping[str, float], digits: int = 3) -> str:
+    """An estimate with its interval, in significant digits."""
+    return minus("{} ({} to {})".format(*(f"{estimate[k]:#.{digits}g}".rstrip(".") for k in ("value", "low", "high"))))
+
+
+def p_value(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
+
+
+FILTERS = {
+    "interval": interval,
+    "points": points,
+    "megabytes": megabytes,
+    "count": count,
+    "seconds": seconds,
+    "fixed": fixed,
+    "signed": signed,
+    "ends": ends,
+    "reach": reach,
+    "p_value": p_value,
+    "capital": lambda text: text[:1].upper() + text[1:],
+}
+"""Filters of the templates."""

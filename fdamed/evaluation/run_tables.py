@@ -10,7 +10,7 @@ import pandas as pd
 
 from fdamed.core.disclosure import cell_safe, hides
 from fdamed.core.run_record import Record
-from fdamed.evaluation.intervals import Interval, over_seeds, t_factor
+from fdamed.evaluation.intervals import Interval, clipped, over_seeds, t_factor
 from fdamed.evaluation.metrics import TWO
 
 SUPPRESSED = "suppressed"
@@ -53,12 +53,6 @@ def main_score(scores: pd.DataFrame) -> str:
     """The score that runs are ranked by: the AUC, or the accuracy where no run at any target has an AUC."""
     known = set(at_target(scores).dropna(subset="value")["metric"])
     return "acc" if "auc" not in known and "acc" in known else "auc"
-
-
-def clipped(score: Interval) -> tuple[float | None, float | None]:
-    """The ends of an interval of a share, which cannot lie outside 0 and 1."""
-    low, high = score.low, score.high
-    return (None if low is None else max(0.0, low)), (None if high is None else min(1.0, high))
 
 
 def at_target(scores: pd.DataFrame) -> pd.DataFrame:

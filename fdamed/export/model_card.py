@@ -22,8 +22,7 @@ from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
 from fdamed.evaluation import protocol
 from fdamed.evaluation.costs import sent
-from fdamed.evaluation.formatting import NOISE_MODES, count, interval, megabytes
-from fdamed.evaluation.intervals import over_seeds
+from fdamed.evaluation.intervals import NOISE_MODES, count, interval, megabytes, over_seeds
 from fdamed.evaluation.run_tables import tidy
 
 NOT_MEASURED = "not measured"

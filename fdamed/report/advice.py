@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.formatting import reach
+from fdamed.evaluation.intervals import reach
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.theory.bounds import four_errors, winner
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from fdamed import __version__
 from fdamed.core.disclosure import vague
 from fdamed.core.files import write_text
-from fdamed.evaluation.formatting import FILTERS
+from fdamed.evaluation.intervals import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv
 from fdamed.report import sections, summary
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet

@@ -1,20 +1,26 @@
-"""Ours beside the healthcare paper: its Tables 2, 3 and 4."""
+"""Published results beside ours: Tables 2, 3 and 4 of the healthcare paper, and the paper that a study names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fdamed.config.datasets import DataSet
 from fdamed.config.runs import Run
-from fdamed.config.study import Config
+from fdamed.config.study import Config, Published
+from fdamed.core.run_record import Record
 from fdamed.evaluation.costs import Cost
-from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.intervals import Interval, over_seeds
 
 Summary = Mapping[tuple[str, str, str], Interval]
+CLOSE = 2.5
+"""Points within which a result counts as reproduced."""
 
 
 @cache
@@ -76,3 +82,44 @@ def table4(config: Config, options: Sequence[str]) -> list[tuple[str, Mapping[st
     if paper_cohort(config) != entry["cohort"] or list(options) != ["labeled"]:
         return []
     return [(row["name"], row["auc"]) for row in entry["rows"]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One result of a paper and ours, in percent."""
+
+    run: str
+    target: str
+    paper: float
+    last: Interval
+
+    @property
+    def apart(self) -> float | None:
+        """Last round minus the paper, in points."""
+        return None if self.last.mean is None else self.last.mean - self.paper
+
+
+def published_cells(published: Published, targets: Iterable[str], records: Iterable[Record]) -> list[Cell]:
+    """Every result of the paper, run here or not, in the order of the configuration."""
+    ours: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        scores = [row.get("test/acc") for row in record.rounds]
+        last = [100 * float(score) for score in scores if score is not None][-1:]
+        ours.setdefault((record.run, record.target), []).extend(last)
+    out = []
+    for run, value in published.values.items():
+        each = value if isinstance(value, dict) else dict.fromkeys(targets, value)
+        out += [Cell(run, target, paper, over_seeds(ours.get((run, target), []))) for target, paper in each.items()]
+    return out
+
+
+def within(found: Iterable[Cell], points: float = CLOSE) -> tuple[int, int]:
+    """How many of our results are that close to the paper, and how many there are."""
+    ran = [abs(c.apart) for c in found if c.apart is not None]
+    return sum(a <= points for a in ran), len(ran)
+
+
+def cell_table(found: list[Cell]) -> pd.DataFrame:
+    """One row per result of the paper."""
+    rows = [(c.run, c.target, c.paper, c.last.mean, c.last.half, c.last.n, c.apart) for c in found]
+    return pd.DataFrame(rows, columns=["run", "target", "paper", "last", "last_half", "seeds", "apart"])

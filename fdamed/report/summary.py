@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdamed.evaluation.formatting import ends, interval, megabytes, p_value, signed
+from fdamed.evaluation.intervals import ends, interval, megabytes, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import Audit, pairwise
 from fdamed.report.study import METRICS, Row, Study, View

@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
-from fdamed.evaluation.formatting import interval, megabytes
-from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.intervals import Interval, interval, megabytes
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import paper_tables as beside
 from fdamed.report.plots.figure import ticks

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 from fdamed.cli.main import main
-from fdamed.evaluation.formatting import reach
+from fdamed.evaluation.intervals import reach
 from fdamed.report.advice import decision_map, sentences, sources
 from fdamed.report.advice_evaluation import evaluate, together
 from fdamed.report.plots.decision_map import Spot, landscape

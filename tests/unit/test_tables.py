@@ -24,7 +24,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
 from fdamed.evaluation import ablations, costs, protocol
 from fdamed.evaluation import run_tables as tables
-from fdamed.evaluation.intervals import Interval
+from fdamed.evaluation.intervals import Interval, clipped
 from tests.support.run_folders import CLIENTS, edit, without_auc, write_lines, write_study
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
@@ -203,8 +203,8 @@ def test_intervals_of_shares_end_at_0_and_1(tmp_path: Path) -> None:
     assert (row["auc_high"], row["auc_low"]) == (1.0, pytest.approx(0.96 - 4.30265 * 0.0529150 / np.sqrt(3), rel=1e-4))
     by_round = tables.rounds(records, 11).set_index(["run", "metric"]).loc[("gp", "test/auc")]
     assert float(by_round["high"]) == 1.0
-    assert tables.clipped(Interval(0.02, 0.1, 3)) == (0.0, pytest.approx(0.12))
-    assert tables.clipped(Interval(0.5, None, 1)) == (None, None)
+    assert clipped(Interval(0.02, 0.1, 3)) == (0.0, pytest.approx(0.12))
+    assert clipped(Interval(0.5, None, 1)) == (None, None)
 
 
 def test_with_many_classes_the_accuracy_is_the_main_score(tmp_path: Path) -> None:

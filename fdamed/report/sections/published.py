@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdamed.evaluation import reproduction
-from fdamed.evaluation.reproduction import CLOSE, Cell, within
 from fdamed.evaluation.run_tables import hidden
-from fdamed.report.paper_tables import paper_cohort, table2
+from fdamed.report.paper_tables import CLOSE, Cell, cell_table, paper_cohort, published_cells, table2, within
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
@@ -15,7 +13,7 @@ from fdamed.report.study import Study
 def cells(study: Study) -> list[Cell]:
     shown = [r for r in study.records if not hidden(r, study.smallest)]
     published = study.config.published
-    return reproduction.cells(published, study.config.split.targets, shown) if published else []
+    return published_cells(published, study.config.split.targets, shown) if published else []
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -28,6 +26,6 @@ SECTION = Section(
     48,
     "Published results",
     lambda study: paper_cohort(study.config) or study.config.published,
-    tables=lambda study: {"reproduction": reproduction.table(cells(study))},
+    tables=lambda study: {"reproduction": cell_table(cells(study))},
     context=context,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.formatting import ends, signed
+from fdamed.evaluation.intervals import ends, signed
 from fdamed.report.audit import ENDS, SCORES, Audit, audited, best_run, group_name, pairwise
 from fdamed.report.plots import figure, intervals
 from fdamed.report.plots.intervals import Column, Dot, estimate

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.evaluation.ablations import Sweep, is_number, sweep_table, sweeps
-from fdamed.evaluation.run_tables import clipped
+from fdamed.evaluation.intervals import clipped
 from fdamed.report.paper_tables import table4
 from fdamed.report.plots.figure import Axis, number
 from fdamed.report.plots.lines import Line, over_values
