@@ -37,8 +37,8 @@ SMALL: dict[str, dict[str, Any]] = {
 """Section -> values that replace those of every configuration with this section."""
 SPLIT = {"per_class": 60, "labeled": LABELED}
 """Numbers of images, if a configuration has such keys; all hospitals have equal `shares`."""
-STATES = {state: {"weight": 1.0} for state in ("IL", "NC", "CA", "IN", "TX")}
-"""Equally many patients in each of MIDRC's states: otherwise the smallest would have none."""
+MIDRC = SMALL["phantom"] | {"patients": 1600}
+"""MIDRC's smallest state has 2 % of the patients: with fewer of them, a part of it would lack a class."""
 FOR_STUDIES = {"batch_runs": 100}
 """Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
@@ -140,7 +140,7 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
     if "phantom" in content and content["data"]["layout"] == "midrc":
-        out["phantom"]["domains"] = STATES
+        out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
         out |= FOR_STUDIES | {"seeds": SEEDS.get(name, [0]), "privacy": out.get("privacy", {}) | SMALL["privacy"]}
         for domain in out["data"].get("domains", {}).values():
@@ -178,7 +178,7 @@ def write_data(root: Path) -> None:
     write_phantom(phantom, "mimic", root / "data/mimic-cxr-jpg/2.1.0")
     (root / "data/mimiciv/3.1").mkdir(parents=True)
     shutil.move(root / "data/mimic-cxr-jpg/2.1.0/hosp", root / "data/mimiciv/3.1/hosp")
-    write_phantom(Phantom.model_validate(SMALL["phantom"] | {"domains": STATES}), "midrc", root / "data/midrc")
+    write_phantom(Phantom(**MIDRC), "midrc", root / "data/midrc")
     for note in (root / "data").rglob(".phantom.json"):
         note.unlink()  # real data has none
     nih(root / "data/nih")
