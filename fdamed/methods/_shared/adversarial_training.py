@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.rng import Stream, stream
@@ -72,7 +72,7 @@ class Local:
         """One step of all players on one batch -> the objective; a single image trains with running statistics."""
         for p in self.players:
             p.grad.zero_()
-            p.module.train(len(batch.x) > 1)
+            train_mode(p.module, len(batch.x))
         f = features(self.client, batch.x)
         leaf = f.detach().float().requires_grad_()
         value = objective(leaf, batch)
@@ -126,6 +126,12 @@ def features(client: Client, x: Tensor) -> Tensor:
     return f
 
 
+def train_mode(module: nn.Module, images: int) -> None:
+    """Training mode, evaluation mode for a single image; a walk over all layers only where the mode changes."""
+    if module.training != (images > 1):
+        module.train(images > 1)
+
+
 def all_batches(client: Client, rng: Stream) -> Iterator[Batch]:
     """The batches of the hospital's epochs, in the order of `fit`."""
     for epoch in range(client.recipe.epochs):
@@ -157,7 +163,7 @@ def numbered_batch(client: Client, number: int, rng: Stream) -> Batch:
 def training_features(client: Client, x: Tensor) -> Tensor:
     """Features of a batch in training mode, with the running statistics left as they were."""
     before = client.model.theta[client.model.layout.trainable :].clone()
-    client.model.module.train(len(x) > 1)
+    train_mode(client.model.module, len(x))
     f = features(client, x).float()
     client.model.theta[client.model.layout.trainable :] = before
     return f

@@ -120,4 +120,4 @@ def frozen_layers(model: FlatModel, frozen: int) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.train
-            layer.requires_grad_(True)
+            layer.train(model.module.training).requires_grad_(True)
