@@ -154,7 +154,7 @@ def batch_keys(batch):
 
 
 def raw_data(wildcards):
-    """The phantom's marker, or a real tree's tables; its images are too many to watch (README: --forcerun ingest)."""
+    """The phantom's marker, or a real tree's tables; its images are too many to watch (docs/how_to/data/index.md)."""
     if study.phantom:
         return [f"{study.data.root}/.phantom.json"]
     endings = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
