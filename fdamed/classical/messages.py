@@ -7,16 +7,22 @@ Then the target sends the features of the images it asks about, and receives the
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Features, Weights, message
+from fdamed.federation.messages import ROWS, Check, Count, Features, Weights, message
+from fdamed.models.adversarial import shape_of
 
 TEST_FEATURES, PREDICTIONS, BACKBONE = "questions", "answers", "backbone"
 """In a hospital's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
+
+
+WIDE = Check(shape=lambda _, layout: (ROWS, shape_of(layout).d))
+"""One row of the network's features for each patient."""
 
 
 @message
@@ -30,15 +36,15 @@ class Backbone:
 class Rows:
     """Features (n, d) and labels (n,) of a source's patients; each label is a patient's, too."""
 
-    z: Features
-    y: Features
+    z: Annotated[Features, WIDE]
+    y: Annotated[Features, Check(shape=lambda _, __: (ROWS,), dtype=torch.int64)]
 
 
 @message
 class Unlabeled:
     """Features (n, d) of the target's patients."""
 
-    z: Features
+    z: Annotated[Features, WIDE]
 
 
 @message

@@ -17,7 +17,7 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.messages import WireError, decode, encode, kinds, pack, unpack
+from fdamed.federation.messages import WireError, check_exchange, decode, encode, kinds, pack, unpack
 from fdamed.models.flat import FlatModel
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def step(
         _, question = hints.values()
         if name in _STEPS:
             raise TypeError(f"two steps are called {name}")
+        check_exchange(name, question, answer)
         _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
         return _STEPS[name]
 

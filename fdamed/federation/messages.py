@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
@@ -20,27 +21,39 @@ from torch import Tensor
 
 from fdamed.models.flat import Layout
 
+ROWS = -1
+"""In a shape: any number of rows from 1 on."""
+
 
 @dataclass(frozen=True)
-class Knowledge:
+class Kind:
     """The kind of a field: what its reader learns."""
 
-    kind: str
+    name: str
 
 
 @dataclass(frozen=True)
 class Check:
-    """How validation checks a field beyond its kind: Annotated[Tensor, Knowledge("statistic"), Check(...)].
+    """How validation checks a field beyond its kind: Annotated[Statistic, Check(...)].
 
     A scalar is compared with the other clients' only if it has a Check.
     """
 
     shape: Callable[[Any, Layout], tuple[int, ...]] | None = None
-    """(question, layout) -> the shape; default: that of the question's field of this name, else of most answers."""
+    """(question, layout) -> the shape. Every statistic and all features of an answer need one."""
+    dtype: torch.dtype = torch.float32
+    optional: bool = False
+    """Whether a client may send an empty tensor instead, because it has none."""
     module: Callable[[Layout], Layout] | None = None
     """The layout of the module that the field holds, whose running variances must not be negative."""
     positive: bool = False
-    """A scalar that must be above 0."""
+    """A number that must be above 0."""
+    images: bool = False
+    """The number of images that the answer was computed on: at most those that the client has declared."""
+    nominal_step: bool = False
+    """The nominal step length of an update, with which norms are compared."""
+    start: bool = False
+    """The model that training starts from, where a question has several."""
     zero_ok: bool = True
     """Whether an honest answer can be all zeros."""
     clip: bool = True
@@ -49,18 +62,20 @@ class Check:
     """How directions are compared: as a whole and layer by layer, as a whole, or not at all."""
 
 
-Weights = Annotated[Tensor, Knowledge("weights")]
+Weights = Annotated[Tensor, Kind("weights")]
 """A whole model, (P,)."""
-Individual = Annotated[Tensor, Knowledge("individual")]
+Individual = Annotated[Tensor, Kind("individual")]
 """Models of single clients, (K, P), not averaged, on their way to another client."""
-Update = Annotated[Tensor, Knowledge("update")]
+Update = Annotated[Tensor, Kind("update")]
 """A difference of models or a gradient, (P,)."""
-Statistic = Annotated[Tensor, Knowledge("statistic")]
+Statistic = Annotated[Tensor, Kind("statistic")]
 """An average over many patients, any shape."""
-Features = Annotated[Tensor, Knowledge("features")]
+Features = Annotated[Tensor, Kind("features")]
 """One row for each patient: the kind that clients rarely release."""
-Scalar = Annotated[float, Knowledge("scalar")]
-Count = Annotated[int, Knowledge("count")]
+Scalar = Annotated[float, Kind("scalar")]
+Count = Annotated[int, Kind("count")]
+Images = Annotated[Count, Check(images=True)]
+NominalStep = Annotated[Scalar, Check(positive=True, nominal_step=True)]
 
 _MAGIC = b"FDM1"
 _DTYPES = ("float32", "float64", "int64", "uint8")
@@ -88,23 +103,54 @@ def checks(message: type) -> dict[str, Check]:
 
 @cache
 def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
-    hints = get_type_hints(message, include_extras=True)
+    # With the module as globals, so that a lambda in an annotation finds the functions of its module.
+    hints = get_type_hints(message, vars(sys.modules[message.__module__]), include_extras=True)
     of_kind: dict[str, str] = {}
     of_check: dict[str, Check] = {}
     for name in (f.name for f in fields(message)):
         marks = get_args(hints[name])[1:]
-        found = [mark.kind for mark in marks if isinstance(mark, Knowledge)]
+        found = [mark.name for mark in marks if isinstance(mark, Kind)]
         if len(found) != 1:
-            raise TypeError(f"{message.__name__}.{name} has no kind of knowledge: it cannot be sent")
+            raise TypeError(f"{message.__name__}.{name} has no kind, such as Weights or Count: it cannot be sent")
         of_kind[name] = found[0]
         of_check.update((name, mark) for mark in marks if isinstance(mark, Check))
+    for mark in ("images", "nominal_step", "start"):
+        if len(twice := [name for name, check in of_check.items() if getattr(check, mark)]) > 1:
+            raise TypeError(f"{message.__name__} has two fields with Check({mark}=True): {', '.join(twice)}")
     return of_kind, of_check
 
 
 @dataclass_transform(frozen_default=True)
 def message(cls: type[M]) -> type[M]:
-    """Make a frozen dataclass that can be sent; a field without a kind is an error when it is first used."""
-    return dataclass(frozen=True, eq=False)(cls)
+    """Make a frozen dataclass that can be sent; every field needs a kind."""
+    made = dataclass(frozen=True, eq=False)(cls)
+    kinds(made)
+    return made
+
+
+def check_exchange(step: str, question: type, answer: type) -> None:
+    """Raise if a step's messages leave open what validation must know of them."""
+    models = [name for name, kind in kinds(question).items() if kind == "weights"]
+    if len(models) > 1 and not any(checks(question)[name].start for name in models if name in checks(question)):
+        raise TypeError(f"step {step}: mark the model that it starts from with Check(start=True): {', '.join(models)}")
+    for name, kind in kinds(answer).items():
+        if kind == "update" and not models:
+            raise TypeError(f"step {step}: {name} is an update, but the question has no Weights that it starts from")
+        if kind in ("statistic", "features") and (name not in checks(answer) or checks(answer)[name].shape is None):
+            raise TypeError(f"step {step}: {name} needs a shape: Annotated[{kind.title()}, Check(shape=...)]")
+
+
+def marked(msg: Any, mark: Literal["images", "nominal_step"], default: float) -> Any:
+    """The value of the field whose Check has this mark."""
+    found = [name for name, check in checks(type(msg)).items() if getattr(check, mark)]
+    return getattr(msg, found[0]) if found else default
+
+
+def starting_model(question: Any) -> Tensor | None:
+    """The model that training starts from, if the question has one."""
+    models, annotated = tensors(question, "weights"), checks(type(question))
+    chosen = [name for name in models if len(models) == 1 or (name in annotated and annotated[name].start)]
+    return models[chosen[0]] if chosen else None
 
 
 def sizes(msg: Any) -> dict[str, int]:

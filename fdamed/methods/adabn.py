@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Knowledge, Weights, message
+from fdamed.federation.messages import Check, Images, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import average_models
@@ -29,8 +29,8 @@ from fdamed.training.local import batches, held, prepared
 class Statistics:
     """The buffers of all BatchNorm layers (B,), and the number of images behind them."""
 
-    b: Annotated[Tensor, Knowledge("statistic"), Check(shape=lambda _, layout: (layout.size - layout.trainable,))]
-    n: Count
+    b: Annotated[Statistic, Check(shape=lambda _, layout: (layout.size - layout.trainable,))]
+    n: Images
 
 
 @message

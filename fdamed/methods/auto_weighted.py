@@ -16,16 +16,27 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.messages import (
+    Check,
+    Count,
+    Images,
+    Individual,
+    NominalStep,
+    Scalar,
+    Statistic,
+    Update,
+    Weights,
+    message,
+)
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import Moved, move_locally
+from fdamed.methods._shared.local_training import Moved, compute_update
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas
@@ -33,6 +44,8 @@ from fdamed.training.local import fit
 
 SMALLEST = 1e-30
 """Norm below which an update has no direction."""
+ONE_EACH = Check(shape=lambda ask, _: (len(ask.u),), dtype=torch.float64)
+"""A number for each source."""
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +59,7 @@ class Paced:
 
 @message
 class Directions:
-    """The model, one unit direction a source (N, P) with zero buffers, and |update| / reach of each (N,)."""
+    """The model, one unit direction a source (N, P) with zero buffers, and |update| / nominal step of each (N,)."""
 
     x: Weights
     u: Individual
@@ -59,21 +72,21 @@ class Compared:
     """The target's update, and estimates from its steps: no step itself. One step has no variance: zeros."""
 
     g: Update
-    n: Count
-    reach: Scalar
+    n: Images
+    nominal_step: NominalStep
     loss: Scalar
     steps: Count
     sigma2: Scalar
     mean2: Scalar
-    d2: Statistic
-    p2: Statistic
-    delta: Statistic
+    d2: Annotated[Statistic, ONE_EACH]
+    p2: Annotated[Statistic, ONE_EACH]
+    delta: Annotated[Statistic, ONE_EACH]
 
 
 @step("auto_weighting.compute_update", noised=True)
 def move_paced(client: Client, ask: Paced) -> Moved:
     """Train with the learning rate times `pace`, and send what changed."""
-    moved: Moved = move_locally.run(_paced(client, ask.pace), Model(x=ask.x))
+    moved: Moved = compute_update.run(_paced(client, ask.pace), Model(x=ask.x))
     return moved
 
 
@@ -107,8 +120,8 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     if len(dots) > 1:
         e = estimates(dots, squares, mean2, ask.length * client.recipe.lr)
     recipe, n = client.recipe, len(client.data)
-    reach = recipe.lr * recipe.epochs * n / recipe.batch
-    return Compared(g=g, n=n, reach=reach, loss=outcome.loss, steps=len(dots), **vars(e))
+    nominal_step = recipe.lr * recipe.epochs * n / recipe.batch
+    return Compared(g=g, n=n, nominal_step=nominal_step, loss=outcome.loss, steps=len(dots), **vars(e))
 
 
 def _paced(client: Client, pace: float) -> Client:
@@ -117,7 +130,7 @@ def _paced(client: Client, pace: float) -> Client:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One round's answers: the target's, and for each source its unit direction, norm, reach and images."""
+    """One round's answers: the target's, and for each source its unit direction, norm, nominal step and images."""
 
     target: Compared
     names: list[str]
@@ -125,7 +138,7 @@ class Comparison:
     """(N, P), unit norm over the parameters, zero in the buffers."""
     length: Tensor
     """|update| (N,) float64."""
-    reach: Tensor
+    nominal_step: Tensor
     n: list[int]
 
     @property
@@ -138,7 +151,7 @@ def compare(server: Server, state: Model, pace: float) -> Comparison:
     """Ask the sources to train, then the target to train and compare its steps with theirs."""
     s: dict[str, Moved] = server.ask_all(server.sources, move_paced, Paced(x=state.x, pace=pace))
     cut, names, n = server.layout.trainable, list(s), [r.n for r in s.values()]
-    reach = torch.tensor([r.reach for r in s.values()], dtype=torch.float64)
+    nominal_step = torch.tensor([r.nominal_step for r in s.values()], dtype=torch.float64)
     length = torch.zeros(len(names), dtype=torch.float64)
     u = torch.zeros(len(names), server.layout.size)
     for i, name in enumerate(names):
@@ -146,10 +159,10 @@ def compare(server: Server, state: Model, pace: float) -> Comparison:
         length[i] = torch.linalg.vector_norm(g, dtype=torch.float64)
         if length[i] > SMALLEST:
             torch.mul(g, 1.0 / float(length[i]), out=u[i, :cut])
-    ask = Directions(x=state.x, u=u, length=length / reach, pace=pace)
+    ask = Directions(x=state.x, u=u, length=length / nominal_step, pace=pace)
     t: Compared = server.ask(server.target, compare_steps, ask)
     server.log({"train/loss": t.loss})
-    return Comparison(t, names, u, length, reach, n)
+    return Comparison(t, names, u, length, nominal_step, n)
 
 
 def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated: float) -> Tensor:
@@ -182,7 +195,7 @@ def moved(c: Comparison, x: Tensor, layout: Layout, own: Tensor, shares: Tensor,
     theory="fedda_auto",
 )
 class FedDAAuto(OneModel):
-    align: bool = option(True, "scale the source updates to the target's nominal reach")
+    align: bool = option(True, "scale the source updates to the target's nominal step")
     weighting: Literal["uniform", "samples"] = option("samples", "1/N, or by number of images")
     pace: float = option(1.0, "factor on all learning rates", low=1e-6, high=1.0)
     unestimated: float = option(0.5, "beta where a single step a round leaves the variance unknown", low=0.0, high=1.0)
@@ -191,7 +204,7 @@ class FedDAAuto(OneModel):
         c = compare(server, state, self.pace)
         w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
         beta = weights(server, c, "d2", fedda_betas(c.estimates), self.unestimated)
-        align = c.target.reach / c.reach if self.align else torch.ones_like(w)
+        align = c.target.nominal_step / c.nominal_step if self.align else torch.ones_like(w)
         shares = w * beta * align * c.length
         return moved(c, state.x, server.layout, w * (1.0 - beta), shares[:, None], per_layer=False)
 
@@ -227,5 +240,5 @@ class FedGPAuto(OneModel):
         if self.projection == "true":
             share = torch.where(ss > 0, kept * (tt / ss.where(ss > 0, torch.ones_like(ss))).sqrt(), 0.0)
         else:
-            share = kept * (c.target.reach / c.reach * c.length)[:, None]
+            share = kept * (c.target.nominal_step / c.nominal_step * c.length)[:, None]
         return moved(c, state.x, server.layout, w * (1.0 - beta), (w * beta)[:, None] * share, layered)

@@ -10,12 +10,14 @@ sources' means of the round before. In the paper the server evaluates the kernel
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import (
@@ -50,9 +52,9 @@ class Aligned:
     """The hospital's own mean with its bandwidth."""
 
     g: Update
-    m: Statistic
+    m: Annotated[Statistic, Check(shape=lambda ask, _: (KERNELS, 2 * ask.frequencies))]
     h: Scalar
-    n: Count
+    n: Images
     loss: Scalar
 
 

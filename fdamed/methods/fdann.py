@@ -10,20 +10,27 @@ server and sees the features of every batch.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Game, Local, combined, discriminator, progress
 from fdamed.methods._shared.averaging import average_models, log_loss
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.models.adversarial import Discriminator, count, shape_of
+from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import mean
 
 WIDTH, DEPTH = 256, 2
+
+
+def _discriminator(layout: Layout) -> Discriminator:
+    return Discriminator(shape_of(layout).d, WIDTH, DEPTH, slope=0.0)
 
 
 @message
@@ -41,8 +48,8 @@ class Opponent:
 @message
 class Trained:
     g: Update
-    di: Statistic
-    n: Count
+    di: Annotated[Statistic, Check(shape=lambda _, layout: (count(_discriminator(layout)),))]
+    n: Images
     loss: Scalar
 
 
@@ -58,7 +65,7 @@ class State:
 def train(client: Client, ask: Opponent) -> Trained:
     """Train on the task where there are labels, and on one side of the adversarial game."""
     client.model.load(ask.x)
-    di = discriminator(client, Discriminator(shape_of(client.model.layout).d, WIDTH, DEPTH, slope=0.0), ask.di)
+    di = discriminator(client, _discriminator(client.model.layout), ask.di)
     game = Game(di, label=ask.source, toward=ask.source, pull=ask.pull, saturation=ask.saturation)
     local = Local(client, (di,), ask.pace)
     loss = local.epochs(lambda f, batch: local.task(f, batch) + game.play(f))

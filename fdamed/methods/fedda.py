@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import collect_updates, move_locally
+from fdamed.methods._shared.local_training import collect_updates, compute_update
 from fdamed.ops.aggregation import fedda
 
 
-@method("fedda", "FedDA", "FedGP, Definition 3.2", (move_locally,), target_labels=True, rule="sum", theory="fedda")
+@method("fedda", "FedDA", "FedGP, Definition 3.2", (compute_update,), target_labels=True, rule="sum", theory="fedda")
 class FedDA(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
-    align: bool = option(False, "scale the source updates to the target's nominal reach")
+    align: bool = option(False, "scale the source updates to the target's nominal step")
 
     def round(self, state: Model, server: Server) -> Model:
         u = collect_updates(server, state)

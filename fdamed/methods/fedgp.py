@@ -10,7 +10,7 @@ from typing import Literal
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import collect_updates, move_locally
+from fdamed.methods._shared.local_training import collect_updates, compute_update
 from fdamed.ops.aggregation import fedgp, inner_products
 
 
@@ -18,7 +18,7 @@ from fdamed.ops.aggregation import fedgp, inner_products
     "fedgp",
     "FedGP",
     "FedGP, Definition 3.1",
-    (move_locally,),
+    (compute_update,),
     target_labels=True,
     needs_each="a projection on each source's update needs each update",
     rule="projection",

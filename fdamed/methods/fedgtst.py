@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, Step, step
-from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
@@ -63,9 +63,9 @@ class Trained:
     """h_k and its norm gamma_k."""
 
     x: Weights
-    n: Count
+    n: Images
     loss: Scalar
-    gamma: Annotated[float, Knowledge("scalar"), Check()]
+    gamma: Annotated[Scalar, Check()]
 
 
 @message

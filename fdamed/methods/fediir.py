@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, Step, step
-from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of, features
@@ -60,8 +60,8 @@ class HeadGradient:
     At the optimum of the common head the gradients add up to 0, so honest ones oppose each other.
     """
 
-    g: Annotated[Tensor, Knowledge("statistic"), Check(shape=head_shape, direction="none")]
-    n: Count
+    g: Annotated[Statistic, Check(shape=head_shape, direction="none")]
+    n: Images
 
 
 @message

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, check_minimum, step
-from fdamed.federation.messages import Count, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Batch, Local, all_batches, numbered_batch
@@ -112,8 +112,8 @@ class Ask:
 @message
 class Answer:
     x: Weights
-    s: Statistic
-    n: Count
+    s: Annotated[Statistic, Check(shape=lambda _, layout: (count(Encoder(shape_of(layout).d)),))]
+    n: Images
     loss: Scalar
 
 

@@ -11,14 +11,14 @@ from typing import Literal
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import average_models
-from fdamed.methods._shared.local_training import train_locally, train_on
+from fdamed.methods._shared.local_training import continue_training, train_locally
 
 
 @method(
     "finetune_offline",
     "Finetune_Offline",
     "FedGP, section 5 and Appendix B",
-    (train_locally, train_on),
+    (train_locally, continue_training),
     target_labels=True,
     noised=True,
     rule="average",
@@ -30,6 +30,6 @@ class FinetuneOffline(OneModel):
     def round(self, state: Model, server: Server) -> Model:
         if server.round <= server.rounds // 2:
             return average_models(server, state)
-        h_t = server.ask(server.target, train_on if self.optimizer == "kept" else train_locally, state)
+        h_t = server.ask(server.target, continue_training if self.optimizer == "kept" else train_locally, state)
         server.log({"train/loss": h_t.loss})
         return Model(x=h_t.x)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import collect_updates, move_locally
+from fdamed.methods._shared.local_training import collect_updates, compute_update
 from fdamed.ops.aggregation import gp, inner_products, with_mean_buffers
 
 
@@ -20,7 +20,7 @@ from fdamed.ops.aggregation import gp, inner_products, with_mean_buffers
     "gp",
     "FedAvg_Finetune_GP",
     "Weakly-supervised FDA for healthcare, Algorithm 3",
-    (move_locally,),
+    (compute_update,),
     target_labels=True,
     needs_each="a cosine with each source's update needs each update",
     rule="projection",
@@ -29,7 +29,7 @@ class GP(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
     granularity: Literal["layer", "model"] = option("layer", "one cosine for each layer, or one for the whole model")
     keep_negative: bool = option(False, "keep negative cosines (no threshold)")
-    align: bool = option(True, "Eq. 8: scale each source's update to the target's nominal reach")
+    align: bool = option(True, "Eq. 8: scale each source's update to the target's nominal step")
     buffers: Literal["target", "average"] = option("target", "BatchNorm buffers: the target's, or averaged by images")
 
     def round(self, state: Model, server: Server) -> Model:

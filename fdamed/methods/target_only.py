@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import move_locally
+from fdamed.methods._shared.local_training import compute_update
 from fdamed.ops.aggregation import scaled
 
 
@@ -17,7 +17,7 @@ from fdamed.ops.aggregation import scaled
     "target_only",
     "Target Only",
     "FedGP, section 5",
-    (move_locally,),
+    (compute_update,),
     target_labels=True,
     asks_sources=False,
     theory="target_only",
@@ -27,6 +27,6 @@ class TargetOnly(OneModel):
     server_step: float = option(1.0, "share of the target's update that is taken", low=0.0, high=1.0)
 
     def round(self, state: Model, server: Server) -> Model:
-        t = server.ask(server.target, move_locally, state)
+        t = server.ask(server.target, compute_update, state)
         server.log({"train/loss": t.loss})
         return Model(x=scaled(t.g, server.layout, self.server_step).add_(state.x))

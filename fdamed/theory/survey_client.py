@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client, check_minimum, step
-from fdamed.federation.messages import Count, Individual, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Individual, Statistic, Update, Weights, message
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import inner_products
 from fdamed.training.local import fit
@@ -40,7 +40,7 @@ class Trained:
     """A source's model after a short training, and the number of images it used."""
 
     x: Weights
-    n: Count
+    n: Images
 
 
 @message
@@ -48,9 +48,9 @@ class Gradient:
     """A source's mean gradient (buffers zero), and the variance of that mean by tensor, (L,)."""
 
     g: Update
-    n: Count
+    n: Images
     used: Count
-    noise2: Statistic
+    noise2: Annotated[Statistic, Check(shape=lambda _, layout: (len(layout.parameters),), dtype=torch.float64)]
 
 
 @message
@@ -65,17 +65,21 @@ class Question:
     replicates: Count
 
 
+def _resampled(ask: Question, axes: int = 0) -> tuple[int, ...]:
+    return (1 + ask.replicates, *[len(ask.u)] * axes)
+
+
 @message
 class Geometry:
     """sigma^2 (1 + R,), |v^|^2 (1 + R,), <v^, u> (1 + R, N) and its covariance (1 + R, N, N): the estimate, then those
     of R resamples of the target's batches."""
 
-    n: Count
+    n: Images
     used: Count
-    sigma2: Statistic
-    mean2: Statistic
-    t: Statistic
-    cov: Statistic
+    sigma2: Annotated[Statistic, Check(shape=lambda ask, _: _resampled(ask), dtype=torch.float64)]
+    mean2: Annotated[Statistic, Check(shape=lambda ask, _: _resampled(ask), dtype=torch.float64)]
+    t: Annotated[Statistic, Check(shape=lambda ask, _: _resampled(ask, 1), dtype=torch.float64)]
+    cov: Annotated[Statistic, Check(shape=lambda ask, _: _resampled(ask, 2), dtype=torch.float64)]
 
 
 class Still(Optimizer):

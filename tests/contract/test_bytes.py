@@ -30,7 +30,11 @@ K, M = 3, 4 * hospitals.model().layout.size
 ROUNDS = 2
 PER_SAMPLE = {"features"}
 """Kinds of which there is more where there are more patients."""
-PER_STEP = {"feature_exchange.send_features", "feature_exchange.receive_gradients"}
+PER_STEP = {
+    "feature_exchange.send_features",
+    "feature_exchange.invariant.send_features",
+    "feature_exchange.receive_gradients",
+}
 """Steps that are asked once a batch, so more often where there are more patients: those of the published wires."""
 
 TRAINED, MOVED = M + 2 * 8, M + 3 * 8

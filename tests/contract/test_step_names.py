@@ -24,6 +24,7 @@ STEPS = {
     "fdan.embed": "fdan.embed",
     "fdann.train": "fdann.train",
     "feature_exchange.end": "feature_exchange.end",
+    "feature_exchange.invariant.send_features": "feature_exchange.invariant.send_features",
     "feature_exchange.receive_gradients": "feature_exchange.receive_gradients",
     "feature_exchange.send_features": "feature_exchange.send_features",
     "feature_exchange.start": "feature_exchange.start",

@@ -11,7 +11,7 @@ import torch
 
 from fdamed.config.train import Directions, Norms, Validation
 from fdamed.federation.client import Client, Step, step
-from fdamed.federation.messages import Count, Update, message
+from fdamed.federation.messages import Images, Update, message
 from fdamed.federation.method import REGISTRY, Model, OneModel, method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
@@ -27,7 +27,7 @@ ROBUST = Validation(norms=Norms(), directions=Directions())
 @message
 class Sent:
     g: Update
-    n: Count
+    n: Images
 
 
 @step("test.plain_update")

@@ -118,7 +118,7 @@ def test_one_hospital_that_keeps_its_features_stops_the_run_before_a_byte_leaves
     clients_of(server)[shut].release = hospitals.RELEASE
     with pytest.raises(FdamedError) as refused:
         run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
-    for part in (name, "feature_exchange.send_features", "features", shut):
+    for part in (name, "feature_exchange.", "send_features", "features", shut):
         assert part in refused.value.what
     assert server.ledger.lines() == []
     assert "privacy.release" in refused.value.fix
@@ -129,7 +129,9 @@ def test_in_a_process_of_its_own_a_hospital_refuses_just_the_same() -> None:
     layout = hospitals.model().layout
     # The server believes that features are released: the hospital's own door holds.
     server = Server(Processes(builders, layout, "fada", dict.fromkeys(builders, OPEN)), "target", "fada")
-    with pytest.raises(FdamedError, match=r"fada asks \w+ in step feature_exchange.send_features for features"):
+    with pytest.raises(
+        FdamedError, match=r"fada asks \w+ in step feature_exchange.invariant.send_features for features"
+    ):
         run(variant("fada"), server, hospitals.theta(), 1, hospitals.no_judge)
     assert server.ledger.total(kind="features", sender="north") == 0
     server.close()

@@ -56,7 +56,7 @@ class Answers(Transport):
     def deliver(self, client, step, nth, msg):
         g = self.moves[client]
         if step is move_paced:
-            return Moved(g=g.clone(), n=SAMPLES[client], reach=REACH[client], loss=0.5)
+            return Moved(g=g.clone(), n=SAMPLES[client], nominal_step=REACH[client], loss=0.5)
         assert step is compare_steps and client == "T"
         asked = []
         for u in msg.u[:, :4]:
@@ -66,7 +66,7 @@ class Answers(Transport):
         return Compared(
             g=g,
             n=100,
-            reach=REACH["T"],
+            nominal_step=REACH["T"],
             loss=0.5,
             steps=self.count,
             sigma2=float(known),

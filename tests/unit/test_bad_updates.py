@@ -13,7 +13,7 @@ from fdamed.config.study import Recipe
 from fdamed.config.train import Directions, Norms, Validation
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Knowledge, Statistic, kinds, message, tensors
+from fdamed.federation.messages import Check, Images, Statistic, kinds, message, tensors
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.server import Server
 from fdamed.federation.validation.norms import Move, distance, judge
@@ -284,9 +284,9 @@ class Start:
 
 @message
 class Sent:
-    part: Statistic
-    kept: Annotated[torch.Tensor, Knowledge("statistic"), Check(clip=False)]
-    n: Count
+    part: Annotated[Statistic, Check(shape=lambda _, __: (4,))]
+    kept: Annotated[Statistic, Check(shape=lambda _, __: (4,), clip=False)]
+    n: Images
 
 
 @step("test.send_parts")

@@ -426,6 +426,22 @@ def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None
     assert server.ledger.total(kind="features") == 16 * b * d * pairs * steps
 
 
+@pytest.mark.parametrize("model", ["II", "III"])
+@pytest.mark.parametrize("shape", [(3, 7), (0, 4), (12,)])
+def test_features_of_another_shape_are_rejected_and_the_round_goes_on_without_their_source(model, shape) -> None:
+    server = federation(features=True)
+    deliver = server.transport.deliver
+
+    def bent(client, step, nth, msg):
+        reply = deliver(client, step, nth, msg)
+        return dataclasses.replace(reply, f=torch.ones(shape)) if client == "north" and hasattr(reply, "f") else reply
+
+    server.transport = Altered(server.transport, bent)
+    theta, record = run(Fada(model=model, wire="features"), server, hospitals.theta(), 1, hospitals.no_judge)
+    assert [(a["client"], a["reason"]) for a in record.absences] == [("north", "shape")]
+    assert not record.metrics[0].get("lost") and not torch.equal(theta, hospitals.theta())
+
+
 def taught(f_s: Tensor, f_t: Tensor, steps: int) -> FlatModel:
     """The server's discriminator of north after so many batches with these features."""
     server = federation(features=True)

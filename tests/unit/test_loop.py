@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, answer, handle_request, step
-from fdamed.federation.messages import Features, encode, message, pack, unpack
+from fdamed.federation.messages import ROWS, Check, Features, encode, message, pack, unpack
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import Checkpoints, run
 from fdamed.federation.server import Server
@@ -27,7 +28,7 @@ from tests.support.federation import Altered, clients_of
 
 @message
 class Rows:
-    f: Features
+    f: Annotated[Features, Check(shape=lambda _, __: (ROWS, 4))]
 
 
 @step("tests.unit.test_loop.leak")

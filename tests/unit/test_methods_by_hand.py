@@ -14,7 +14,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.base import Transport
 from fdamed.federation.transport.in_process import InProcess
-from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally, train_on
+from fdamed.methods._shared.local_training import Moved, Trained, compute_update, continue_training, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.fedgp import FedGP
@@ -60,10 +60,10 @@ class Scripted(Transport):
         if step in self._own:
             return self._own[step](client, msg)
         new = self._local(client, msg.x)
-        if step in (train_locally, train_on):
+        if step in (train_locally, continue_training):
             return Trained(x=new, n=self._n[client], loss=0.5)
-        assert step is move_locally
-        return Moved(g=new - msg.x, n=self._n[client], reach=self._reach[client], loss=0.5)
+        assert step is compute_update
+        return Moved(g=new - msg.x, n=self._n[client], nominal_step=self._reach[client], loss=0.5)
 
 
 MOVES = {
@@ -198,8 +198,8 @@ def test_fedgp_is_definition_3_1() -> None:
 def test_local_training_returns_the_hospitals_count_and_nominal_reach() -> None:
     server: InProcess = hospitals.in_process()
     server.begin(1, 1)
-    moved = server.ask("north", move_locally, Model(x=hospitals.theta()))
+    moved = server.ask("north", compute_update, Model(x=hospitals.theta()))
     assert moved.n == 14
-    assert moved.reach == pytest.approx(0.02 * 1 * 14 / 4)
+    assert moved.nominal_step == pytest.approx(0.02 * 1 * 14 / 4)
     trained = server.ask("north", train_locally, Model(x=hospitals.theta()))
     assert trained.n == 14 and isinstance(server.ledger, Ledger)

@@ -18,7 +18,7 @@ from fdamed.federation.privacy_budget import log_costs, report_cost
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.faulty import Faulty, Schedule
-from fdamed.methods._shared.local_training import Trained, move_locally, train_locally
+from fdamed.methods._shared.local_training import Trained, compute_update, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedrf_tca.client import Average, receive_average
@@ -94,12 +94,12 @@ def test_chance_spares_whom_it_is_told_to() -> None:
 
 def test_a_message_is_lost_by_what_it_carries_and_where_it_goes() -> None:
     up = schedule(lost={"update": {"up": 1.0}})
-    assert up.lost(1, "north", 0, "up", move_locally) == "update"
-    assert up.lost(1, "north", 0, "down", move_locally) is None
+    assert up.lost(1, "north", 0, "up", compute_update) == "update"
+    assert up.lost(1, "north", 0, "down", compute_update) is None
     assert up.lost(1, "north", 0, "up", train_locally) is None
-    assert schedule(lost={"weights": 1.0}).lost(1, "north", 0, "down", move_locally) == "weights"
-    step = schedule(lost={move_locally.name: {"up": 1.0}})
-    assert step.lost(1, "north", 0, "up", move_locally) == "update"
+    assert schedule(lost={"weights": 1.0}).lost(1, "north", 0, "down", compute_update) == "weights"
+    step = schedule(lost={compute_update.name: {"up": 1.0}})
+    assert step.lost(1, "north", 0, "up", compute_update) == "update"
     assert step.lost(1, "north", 0, "up", train_locally) is None
     assert schedule(lost=1.0).lost(1, "north", 0, "up", train_locally) == "weights"
 
@@ -128,7 +128,7 @@ def test_each_question_and_direction_has_its_own_draw_but_the_step_has_none() ->
         return [plan.lost(r, "north", question, way, step) is not None for r in range(1, 40)]  # type: ignore[arg-type]
 
     assert len({tuple(drawn(q, way, train_locally)) for q in (0, 1) for way in ("down", "up")}) == 4
-    assert drawn(0, "up", train_locally) == drawn(0, "up", move_locally)
+    assert drawn(0, "up", train_locally) == drawn(0, "up", compute_update)
 
 
 def test_times_are_log_normal_and_a_slow_hospital_is_slow_by_its_factor() -> None:

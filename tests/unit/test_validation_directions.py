@@ -28,7 +28,7 @@ from fdamed.federation.validation.directions import (
 from fdamed.federation.validation.robust import FEWEST
 from fdamed.federation.validation.validator import Replays, Validator, digest
 from fdamed.methods import scaffold
-from fdamed.methods._shared.local_training import Moved, Trained, move_locally, train_locally
+from fdamed.methods._shared.local_training import Moved, Trained, compute_update, train_locally
 from fdamed.models.flat import Layout, layout_of
 from fdamed.pipeline.clients import declare
 from tests.support import federation as hospitals
@@ -131,7 +131,7 @@ def left_after(turned: slice | None, features: int = 256) -> set[str]:
     sent = {p: common + torch.randn(layout.size, generator=generator) for p in SOURCES}
     if turned is not None:
         sent["lyon"][turned] *= -1.0
-    return accepted(validator(layout), {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()})
+    return accepted(validator(layout), {p: Moved(g=g, n=10, nominal_step=1.0, loss=0.5) for p, g in sent.items()})
 
 
 def validator(layout: Layout) -> Validator:
@@ -142,7 +142,7 @@ def validator(layout: Layout) -> Validator:
 
 def accepted(checks: Validator, answers: dict[str, Moved], round: int = 1) -> set[str]:
     question = Model(x=torch.full((checks.layout.size,), float(round)))
-    return set(checks.check(round, move_locally, dict.fromkeys(answers, question), answers).accepted)
+    return set(checks.check(round, compute_update, dict.fromkeys(answers, question), answers).accepted)
 
 
 def test_where_whole_updates_have_nothing_in_common_a_layer_tells_who_points_the_other_way() -> None:
@@ -166,7 +166,7 @@ def test_who_was_left_aside_stays_so_while_there_is_nobody_to_compare_with() -> 
     def round(number: int, *clients: str) -> set[str]:
         noise = {p: torch.randn(layout.size, generator=generator) for p in SOURCES}
         sent = {p: (common + noise[p]) * (-1.0 if p == "lyon" else 1.0) for p in clients}
-        return accepted(checks, {p: Moved(g=g, n=10, reach=1.0, loss=0.5) for p, g in sent.items()}, number)
+        return accepted(checks, {p: Moved(g=g, n=10, nominal_step=1.0, loss=0.5) for p, g in sent.items()}, number)
 
     few = ("genoa", "lyon", "mallory")
     assert round(1, *few) == set(few)  # never compared, never excluded
@@ -202,7 +202,7 @@ class Begin:
 
 
 def moved(*g: float) -> Moved:
-    return Moved(g=torch.tensor(g).repeat(FEWEST), n=3, reach=1.0, loss=0.5)
+    return Moved(g=torch.tensor(g).repeat(FEWEST), n=3, nominal_step=1.0, loss=0.5)
 
 
 def asked(number: float) -> Model:
@@ -251,7 +251,7 @@ def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() ->
 def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
     layout = layout_of(Wide())
     first, second, common = validator(layout), validator(layout), torch.ones(layout.size)
-    sent = {p: Moved(g=common * (i + 1), n=10, reach=1.0, loss=0.5) for i, p in enumerate(SOURCES)}
+    sent = {p: Moved(g=common * (i + 1), n=10, nominal_step=1.0, loss=0.5) for i, p in enumerate(SOURCES)}
     turned = {**sent, "lyon": dataclasses.replace(sent["lyon"], g=-common)}
     assert accepted(first, turned, 1) == set(SOURCES) - {"lyon"}
     lines: list[dict[str, Any]] = json.loads(json.dumps(first.news()))

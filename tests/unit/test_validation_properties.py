@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -14,10 +15,22 @@ from torch import Tensor
 
 from fdamed.config.train import Faults, Norms, Validation
 from fdamed.federation.absences import DroppedOut
+from fdamed.federation.messages import (
+    ROWS,
+    Check,
+    Count,
+    Features,
+    Images,
+    Statistic,
+    Weights,
+    check_exchange,
+    message,
+    starting_model,
+)
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.validation.norms import Move, judge
-from fdamed.federation.validation.validator import Validator, fault_of, odd_shapes
-from fdamed.methods._shared.local_training import Moved, move_locally
+from fdamed.federation.validation.validator import Validator, fault_of
+from fdamed.methods._shared.local_training import Moved, compute_update
 from fdamed.ops.aggregation import fedda, fedgp, gp, mean
 from tests.support import federation as hospitals
 from tests.support.federation import Altered
@@ -39,7 +52,7 @@ def updates(draw) -> Moved:
     kind = draw(st.sampled_from(["whole", "whole", "whole", "whole", "short", "one", "double", "square"]))
     g = {"whole": g, "short": g[:-1], "one": g[:1], "double": g.double(), "square": g[None]}[kind]
     reach = draw(st.one_of(st.just(1.0), st.floats(-1.0, 1e300)))
-    return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), reach=reach, loss=0.5)
+    return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), nominal_step=reach, loss=0.5)
 
 
 def let_in(sent: dict[str, Moved], norms: Norms | None = None) -> dict[str, Moved]:
@@ -47,7 +60,7 @@ def let_in(sent: dict[str, Moved], norms: Norms | None = None) -> dict[str, Move
     validator = Validator(LAYOUT, "target", Validation(norms=norms or Norms()))
     validator.images = dict.fromkeys(sent, 40)
     questions = dict.fromkeys(sent, Model(x=hospitals.theta()))
-    return validator.check(1, move_locally, questions, sent).accepted
+    return validator.check(1, compute_update, questions, sent).accepted
 
 
 RULES = {
@@ -66,7 +79,7 @@ def aggregated(rule: str, kept: dict[str, Moved]) -> Tensor:
 
 def plain(seed: int) -> Moved:
     g = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(seed)).mul_(0.01)
-    return Moved(g=g, n=10, reach=1.0, loss=0.5)
+    return Moved(g=g, n=10, nominal_step=1.0, loss=0.5)
 
 
 @fuzz
@@ -128,7 +141,7 @@ def test_a_weight_of_zero_is_removal(rule) -> None:
 def test_a_count_is_a_whole_number_that_the_hospital_has_declared(n) -> None:
     fine = type(n) is int and 0 <= n <= 14
     reply = dataclasses.replace(plain(0), n=n)
-    assert (fault_of(reply, None, LAYOUT, images=14) is None) == fine
+    assert (fault_of(reply, Model(x=hospitals.theta()), LAYOUT, images=14) is None) == fine
 
 
 @fuzz
@@ -163,10 +176,59 @@ def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:
         REGISTRY["fedavg"]().round(Model(x=hospitals.theta()), server)
 
 
-def test_parts_of_another_shape_or_dtype_than_most_are_named_and_nothing_is_broadcast() -> None:
-    parts = {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(1), "d": torch.zeros(3, dtype=torch.float64)}
-    assert {c: f.why for c, f in odd_shapes("m", parts).items()} == {
-        "c": "m has shape [1] of float32, not [3] of float32",
-        "d": "m has shape [3] of float64, not [3] of float32",
-    }
-    assert list(odd_shapes("m", {"a": torch.zeros(2)}, like=torch.zeros(3))) == ["a"]
+@message
+class Parts:
+    m: Annotated[Statistic, Check(shape=lambda _, __: (3,))]
+    f: Annotated[Features, Check(shape=lambda _, __: (ROWS, 2), optional=True)]
+    steps: Annotated[Count, Check(positive=True)]
+    seen: Images
+
+
+def test_every_part_has_its_shape_and_dtype_and_nothing_is_broadcast() -> None:
+    sound = Parts(m=torch.zeros(3), f=torch.zeros(5, 2), steps=1, seen=7)
+    layout = hospitals.model().layout
+
+    def why(**changed) -> str:
+        fault = fault_of(dataclasses.replace(sound, **changed), None, layout, images=7)
+        return fault.why if fault else ""
+
+    assert why() == why(f=torch.zeros(0, 2)) == why(f=torch.zeros(0)) == why(f=torch.zeros(1, 2)) == ""
+    assert why(m=torch.zeros(1)) == "m has shape [1] of float32, not [3] of float32"
+    assert why(m=torch.zeros(3, dtype=torch.float64)) == "m has shape [3] of float64, not [3] of float32"
+    assert why(m=torch.zeros(0)) == "m has shape [0] of float32, not [3] of float32"
+    assert why(f=torch.zeros(5, 3)) == "f has shape [5, 3] of float32, not [-1, 2] of float32"
+    assert why(f=torch.zeros(2)) == "f has shape [2] of float32, not [-1, 2] of float32"
+    assert why(steps=0) == "steps is not a possible count"
+    assert why(seen=8) == "seen is not a possible count"
+
+
+def test_a_step_must_leave_nothing_open_that_validation_needs() -> None:
+    @message
+    class Bare:
+        m: Statistic
+
+    @message
+    class Two:
+        a: Weights
+        b: Weights
+
+    @message
+    class Marked:
+        a: Weights
+        b: Annotated[Weights, Check(start=True)]
+
+    with pytest.raises(TypeError, match=r"m needs a shape: Annotated\[Statistic, Check\(shape=...\)\]"):
+        check_exchange("s", Model, Bare)
+    with pytest.raises(TypeError, match="g is an update, but the question has no Weights that it starts from"):
+        check_exchange("s", Parts, Moved)
+    with pytest.raises(TypeError, match=r"mark the model that it starts from with Check\(start=True\): a, b"):
+        check_exchange("s", Two, Moved)
+    check_exchange("s", Marked, Moved)
+    one, other = torch.zeros(2), torch.ones(2)
+    assert starting_model(Marked(a=one, b=other)) is other and starting_model(Model(x=one)) is one
+    with pytest.raises(TypeError, match=r"two fields with Check\(images=True\): n, seen"):
+
+        @message
+        class Twice:
+            n: Images
+            seen: Images

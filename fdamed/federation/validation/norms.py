@@ -22,16 +22,16 @@ SMALLEST = 1e-30
 
 @dataclass(frozen=True)
 class Move:
-    """The norm of an update (parameters only), its number of images, and its nominal reach."""
+    """The norm of an update (parameters only), its number of images, and its nominal step."""
 
     norm: float
     n: int
-    reach: float
+    nominal_step: float
 
     @property
     def rate(self) -> float:
-        """Nominal reach of one image."""
-        return self.reach / self.n if self.n > 0 else 0.0
+        """Nominal step of one image."""
+        return self.nominal_step / self.n if self.n > 0 else 0.0
 
     @property
     def usable(self) -> bool:
@@ -55,9 +55,9 @@ def judge(
     """Compare updates of a model whose parameters have the norm `size`.
 
     An update is too large only if it is so both absolutely and for its number of images: a client with many images
-    moves far, and one with a single image moves far for it. A reach that is reported too small counts as norm, as it
-    would after alignment. Without two others there is no majority, and the larger of the model and the other is the
-    reference.
+    moves far, and one with a single image moves far for it. A nominal step that is reported too small counts as
+    norm, as it would after alignment. Without two others there is no majority, and the larger of the model and the
+    other is the reference.
     """
     rejected = {client: f"{subject} beyond all measure" for client, move in sources.items() if not move.usable}
     factors = {}

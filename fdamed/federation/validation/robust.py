@@ -13,7 +13,7 @@ from torch import Tensor
 from fdamed.config.train import Directions, Norms, Validation
 from fdamed.federation.absences import Fault, Reason
 from fdamed.federation.client import Step
-from fdamed.federation.messages import WHOLE_MODEL, Check, checks, kinds, tensors
+from fdamed.federation.messages import WHOLE_MODEL, Check, checks, kinds, marked, starting_model, tensors
 from fdamed.federation.validation.directions import (
     MAJORITY,
     DirectionHistory,
@@ -81,7 +81,7 @@ class RobustAggregation:
     ) -> None:
         """Reject and clip in `verdict` what differs too much from the others."""
         for client in verdict.accepted:
-            for model in tensors(questions[client], *WHOLE_MODEL).values():
+            if (model := starting_model(questions[client])) is not None:
                 self._sent[client] = model
         annotated = checks(step.answer)
         for name, kind in kinds(step.answer).items():
@@ -181,11 +181,11 @@ class RobustAggregation:
 
 def _move(field: Field, client: str, reply: Any) -> Move:
     """How far a client's value is from where it started."""
-    value, start, n = field.values[client], field.start[client], max(1, getattr(reply, "n", 1))
+    value, start, n = field.values[client], field.start[client], max(1, marked(reply, "images", 1))
     if field.kind == "scalar":
         return Move(float(value), n, n)
     norm = distance(field.parameters(value), None if start is None else field.parameters(start))
-    return Move(norm, n, getattr(reply, "reach", n) if field.cut is not None else n)
+    return Move(norm, n, marked(reply, "nominal_step", n) if field.cut is not None else n)
 
 
 def _clip(field: Field, factors: Mapping[str, float], verdict: Verdict) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,7 @@ from torch import Tensor
 from fdamed.config.train import Validation
 from fdamed.federation.absences import Fault, Reason
 from fdamed.federation.client import Step
-from fdamed.federation.messages import WHOLE_MODEL, Check, checks, kinds, tensors
+from fdamed.federation.messages import ROWS, WHOLE_MODEL, Check, checks, kinds, marked, starting_model, tensors
 from fdamed.federation.validation.directions import Shares
 from fdamed.federation.validation.robust import FEWEST, RobustAggregation
 from fdamed.models.flat import Layout
@@ -101,13 +100,6 @@ class Validator:
         for client, reply in replies.items():
             if fault := self._fault(round, step, client, questions[client], reply):
                 verdict.reject({client: fault})
-        annotated = checks(step.answer)
-        for name, kind in kinds(step.answer).items():
-            if kind == "statistic" and annotated.get(name, PLAIN).shape is None:
-                sources = [client for client in verdict.accepted if client != self.target]
-                asked = (tensors(questions[c], "statistic").get(name) for c in sources)
-                like = next((value for value in asked if value is not None and value.numel()), None)
-                verdict.reject(odd_shapes(name, {c: getattr(verdict.accepted[c], name) for c in sources}, like))
         if self.settings.norms is not None or self.settings.directions is not None:
             self._robust.check(round, step, questions, verdict, self.settings, self.class_shares)
         return verdict
@@ -118,7 +110,7 @@ class Validator:
             return fault
         if client == self.target:
             return None
-        if getattr(reply, "n", 1) == 0 and tensors(reply, *WHOLE_MODEL):
+        if marked(reply, "images", 1) == 0 and tensors(reply, *WHOLE_MODEL):
             return Fault(Reason.NO_IMAGES, "it trained on no image")
         return self._replays.fault(round, client, step.name, question, reply)
 
@@ -129,8 +121,8 @@ def fault_of(reply: Any, question: Any, layout: Layout, images: int = MOST) -> F
     for name, kind in kinds(type(reply)).items():
         value, check = getattr(reply, name), annotated.get(name, PLAIN)
         if kind == "count":
-            if type(value) is not int or not 0 <= value <= (images if name == "n" else MOST):
-                return Fault(Reason.COUNT, f"{name} is not a possible number of samples")
+            if type(value) is not int or not check.positive <= value <= (images if check.images else MOST):
+                return Fault(Reason.COUNT, f"{name} is not a possible count")
         elif kind == "scalar":
             if not isinstance(value, float | int) or not math.isfinite(value):
                 return Fault(Reason.NOT_FINITE, f"{name} is not finite")
@@ -145,8 +137,9 @@ def fault_of(reply: Any, question: Any, layout: Layout, images: int = MOST) -> F
 
 def _tensor_fault(name: str, value: Tensor, kind: str, check: Check, question: Any, layout: Layout) -> Fault | None:
     shape = (layout.size,) if kind in WHOLE_MODEL else check.shape(question, layout) if check.shape else None
-    if shape is not None and (tuple(value.shape), value.dtype) != (shape, torch.float32):
-        return Fault(Reason.SHAPE, f"{name} has {_described(value)}, not {list(shape)} of float32")
+    if shape is not None and not _fits(value, shape, check):
+        wanted = _described(shape, check.dtype)
+        return Fault(Reason.SHAPE, f"{name} has shape {_described(value.shape, value.dtype)}, not {wanted}")
     # A finite sum proves finite entries; only a suspicious one is looked at closely.
     if value.is_floating_point() and not torch.isfinite(value.sum()) and not torch.isfinite(value).all():
         return Fault(Reason.NOT_FINITE, f"{name} has entries that are not finite")
@@ -157,28 +150,23 @@ def _tensor_fault(name: str, value: Tensor, kind: str, check: Check, question: A
         return None
     found = value[own.variances]
     if kind == "update":  # it leads from the model of the question
-        base = getattr(question, "x", None)
-        if not isinstance(base, Tensor) or base.shape != value.shape:
+        base = starting_model(question)
+        if base is None or base.shape != value.shape:
             return None
         found = found + base[own.variances]
     return Fault(Reason.VARIANCE, f"{name} has a negative running variance") if float(found.min()) < 0.0 else None
 
 
-def odd_shapes(name: str, values: Mapping[str, Tensor], like: Tensor | None = None) -> dict[str, Fault]:
-    """Whose tensor has not the shape and dtype of `like`, or of most; nothing is ever broadcast."""
-    found = {client: _described(value) for client, value in values.items()}
-    if not found:
-        return {}
-    usual = _described(like) if like is not None else Counter(found.values()).most_common(1)[0][0]
-    return {
-        client: Fault(Reason.SHAPE, f"{name} has {own}, not {usual.removeprefix('shape ')}")
-        for client, own in found.items()
-        if own != usual
-    }
+def _fits(value: Tensor, shape: tuple[int, ...], check: Check) -> bool:
+    """Whether a tensor has this shape and the field's dtype; nothing is ever broadcast."""
+    if value.dtype != check.dtype or (check.optional and not value.numel()):
+        return value.dtype == check.dtype
+    wanted = tuple(max(1, n) if ask == ROWS else ask for n, ask in zip(value.shape, shape, strict=False))
+    return len(value.shape) == len(shape) and tuple(value.shape) == wanted
 
 
-def _described(value: Tensor) -> str:
-    return f"shape {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+def _described(shape: Iterable[int], dtype: torch.dtype) -> str:
+    return f"{list(shape)} of {str(dtype).removeprefix('torch.')}"
 
 
 class Replays:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Update, message
+from fdamed.federation.messages import Images, Update, message
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of
@@ -26,7 +26,7 @@ class Gradient:
     """J_k (buffers zero), a mean over n images."""
 
     g: Update
-    n: Count
+    n: Images
 
 
 @step("full_gradient")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 
@@ -11,7 +11,7 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Update, Weights, message
+from fdamed.federation.messages import Images, NominalStep, Scalar, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.federation.privacy_budget import WITHHELD, spend
 from fdamed.federation.server import Server
@@ -26,20 +26,20 @@ class Trained:
     """A hospital's model after local training."""
 
     x: Weights
-    n: Count
+    n: Images
     loss: Scalar
 
 
 @message
 class Moved:
-    """How local training moved the model, from how many samples, and its nominal reach.
+    """How local training moved the model, from how many samples, and its nominal step.
 
-    `reach` = learning rate x epochs x n / batch: the length that Eq. 8 of the healthcare paper aligns by.
+    `nominal_step` = learning rate x epochs x n / batch: the length that Eq. 8 of the healthcare paper aligns by.
     """
 
     g: Update
-    n: Count
-    reach: Annotated[float, Knowledge("scalar"), Check(positive=True)]
+    n: Images
+    nominal_step: NominalStep
     loss: Scalar
 
 
@@ -51,16 +51,16 @@ def train_locally(client: Client, ask: Model) -> Trained:
 
 
 @step("compute_update", noised=True)
-def move_locally(client: Client, ask: Model) -> Moved:
+def compute_update(client: Client, ask: Model) -> Moved:
     """Train for the hospital's epochs and send what changed."""
     loss = train_from(client, ask.x).loss
     recipe = client.recipe
-    reach = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
-    return Moved(g=client.model.read().sub_(ask.x), n=len(client.data), reach=reach, loss=loss)
+    nominal_step = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
+    return Moved(g=client.model.read().sub_(ask.x), n=len(client.data), nominal_step=nominal_step, loss=loss)
 
 
 @step("continue_training")
-def train_on(client: Client, ask: Model) -> Trained:
+def continue_training(client: Client, ask: Model) -> Trained:
     """Train with the optimizer of the last time: one long training in many rounds."""
     optimizer = Optimizer(client.model, client.recipe)
     client.model.load(ask.x)
@@ -129,13 +129,13 @@ class Updates:
     """(N, P)."""
     n: list[int]
     align: list[float]
-    """The target's nominal reach by each source's (Eq. 8 of the healthcare paper)."""
+    """The target's nominal step by each source's (Eq. 8 of the healthcare paper)."""
 
 
 def collect_updates(server: Server, model: Model) -> Updates:
     """Ask the target and the sources to train from `model`."""
-    t: Moved = server.ask(server.target, move_locally, model)
-    s: dict[str, Moved] = server.ask_all(server.sources, move_locally, model)
+    t: Moved = server.ask(server.target, compute_update, model)
+    s: dict[str, Moved] = server.ask_all(server.sources, compute_update, model)
     server.log({"train/loss": t.loss})
-    names, n, align = list(s), [r.n for r in s.values()], [t.reach / r.reach for r in s.values()]
+    names, n, align = list(s), [r.n for r in s.values()], [t.nominal_step / r.nominal_step for r in s.values()]
     return Updates(t, names, stacked((s.pop(name).g for name in names), len(names), server.layout.size), n, align)

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import features
-from fdamed.methods.fada.disentanglement import branches
+from fdamed.methods.fada.disentanglement import branches, branches_layout
 from fdamed.models.adversarial import shape_of
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import held, prepared
 
 CHUNK, ITERATIONS = 256, 20
@@ -44,12 +45,16 @@ class Uncalibrated:
     probe: Count
 
 
+def _buffers_shape(layout: Layout) -> tuple[int, ...]:
+    return (layout.size - layout.trainable,)
+
+
 @message
 class RunningStatistics:
     """Those of the model and of the branches at the target; none where it has fewer than two images."""
 
-    x: Statistic
-    d: Statistic
+    x: Annotated[Statistic, Check(shape=lambda _, layout: _buffers_shape(layout), optional=True)]
+    d: Annotated[Statistic, Check(shape=lambda _, layout: _buffers_shape(branches_layout(layout)), optional=True)]
 
 
 @step("fada.feature_spread")

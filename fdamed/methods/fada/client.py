@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Update, Weights, message
 from fdamed.methods._shared.adversarial_training import Game, discriminator
 from fdamed.methods.fada.disentanglement import branches_layout, discriminator_for, side_of
+from fdamed.models.adversarial import count
 from fdamed.models.flat import Layout
 
 
@@ -36,14 +36,18 @@ def branches_shape(ask: Adapt, layout: Layout) -> tuple[int, ...]:
     return (branches_layout(layout).size if ask.apart and ask.source else 0,)
 
 
+def discriminator_shape(ask: Adapt, layout: Layout) -> tuple[int, ...]:
+    return (count(discriminator_for(layout, bool(ask.apart))),)
+
+
 @message
 class Adapted:
     """`skipped`: steps without mutual information, because it was not finite."""
 
     g: Update
-    d: Annotated[Tensor, Knowledge("statistic"), Check(shape=branches_shape, module=branches_layout)]
-    di: Statistic
-    n: Count
+    d: Annotated[Statistic, Check(shape=branches_shape, module=branches_layout)]
+    di: Annotated[Statistic, Check(shape=discriminator_shape)]
+    n: Images
     loss: Scalar
     skipped: Count
 

@@ -16,13 +16,13 @@ from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Features, Knowledge, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import ROWS, Check, Count, Features, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import Batch, numbered_batch, training_features
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fada.disentanglement import branches, branches_layout, discriminator_for, side_of
-from fdamed.models.adversarial import domain_loss, flat_part, frozen
-from fdamed.models.flat import FlatModel
+from fdamed.models.adversarial import domain_loss, flat_part, frozen, half, shape_of
+from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer
 
@@ -55,7 +55,12 @@ class BatchNumber:
 
 @message
 class BatchFeatures:
-    f: Features
+    f: Annotated[Features, Check(shape=lambda _, layout: (ROWS, shape_of(layout).d))]
+
+
+@message
+class InvariantFeatures:
+    f: Annotated[Features, Check(shape=lambda _, layout: (ROWS, half(shape_of(layout).d)))]
 
 
 @message
@@ -71,13 +76,17 @@ class Loss:
     loss: Scalar
 
 
+def _branches_shape(ask: BatchNumber, layout: Layout) -> tuple[int, ...]:
+    return (branches_layout(layout).size,)
+
+
 @message
 class Ended:
     """The model after the round, with its branches where it has them."""
 
     x: Weights
-    d: Annotated[Tensor, Knowledge("statistic"), Check(module=branches_layout)]
-    n: Count
+    d: Annotated[Statistic, Check(shape=_branches_shape, module=branches_layout, optional=True)]
+    n: Images
 
 
 @step("feature_exchange.start")
@@ -95,14 +104,17 @@ def start(client: Client, ask: Start) -> Ready:
 
 @step("feature_exchange.send_features")
 def send_features(client: Client, ask: BatchNumber) -> BatchFeatures:
-    """The features of one batch, of which model III shows the invariant half."""
-    client.model.load(client.memory[X])
-    f = training_features(client, _batch(client, ask.number).x)
-    if D in client.memory:
-        d = branches(client, client.memory[D]).module.train(len(f) > 1)
-        with torch.no_grad():
-            f = d(f)[0]
-    return BatchFeatures(f=f.cpu())
+    """The features of one batch."""
+    return BatchFeatures(f=_features(client, ask.number).cpu())
+
+
+@step("feature_exchange.invariant.send_features")
+def send_invariant(client: Client, ask: BatchNumber) -> InvariantFeatures:
+    """Model III: the invariant half of the features of one batch."""
+    f = _features(client, ask.number)
+    d = branches(client, client.memory[D]).module.train(len(f) > 1)
+    with torch.no_grad():
+        return InvariantFeatures(f=d(f)[0].cpu())
 
 
 @step("feature_exchange.receive_gradients")
@@ -130,12 +142,17 @@ def end(client: Client, ask: BatchNumber) -> Ended:
     return Ended(x=x, d=d, n=len(client.data))
 
 
-STEPS = (start, send_features, receive_gradients, end)
+STEPS = (start, send_features, send_invariant, receive_gradients, end)
 
 
 def _forget(client: Client) -> None:
     for name in [k for k in client.memory if k.startswith("exchange.")]:
         del client.memory[name]
+
+
+def _features(client: Client, number: int) -> Tensor:
+    client.model.load(client.memory[X])
+    return training_features(client, _batch(client, number).x)
 
 
 def _batch(client: Client, number: int) -> Batch:
@@ -161,14 +178,14 @@ def exchange(server: Server, ask: Start, di: Discriminators) -> tuple[dict[str, 
     target = server.ask(server.target, start, ask)
     ready: dict[str, Ready] = server.ask_all(server.sources, start, ask)
     losses: list[float] = []
-    number = 0
+    number, send = 0, send_invariant if ask.apart else send_features
     for turn in range(max((r.steps for r in ready.values()), default=0)):
         for source in [s for s, r in ready.items() if turn < r.steps]:
             try:
-                f_s, g_t = server.ask(source, send_features, BatchNumber(number=turn)).f, None
+                f_s, g_t = server.ask(source, send, BatchNumber(number=turn)).f, None
                 g_s = torch.zeros_like(f_s)
                 if target.steps:
-                    f_t = server.ask(server.target, send_features, BatchNumber(number=number)).f
+                    f_t = server.ask(server.target, send, BatchNumber(number=number)).f
                     g_s, g_t = di.gradients(source, f_s, f_t)
                 losses.append(server.ask(source, receive_gradients, Gradients(number=turn, g=g_s)).loss)
             except DroppedOut as absent:

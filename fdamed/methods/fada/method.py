@@ -28,11 +28,11 @@ from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import combined, progress
 from fdamed.methods._shared.averaging import log_loss
-from fdamed.methods._shared.local_training import move_locally
+from fdamed.methods._shared.local_training import compute_update
 from fdamed.methods.fada.attention import Candidate, Uncalibrated, attention, feature_spread, recalibrate
 from fdamed.methods.fada.client import Adapt, adapt
 from fdamed.methods.fada.disentanglement import Branches, Opponents, folded_head
-from fdamed.methods.fada.exchange import STEPS, Discriminators, Start, exchange
+from fdamed.methods.fada.exchange import STEPS, Discriminators, Start, exchange, send_features, send_invariant
 from fdamed.models.adversarial import Discriminator, count, half
 from fdamed.models.flat import with_head
 from fdamed.ops.aggregation import mean
@@ -52,7 +52,7 @@ class State:
     "fada",
     "FADA",
     "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1",
-    (move_locally, adapt, feature_spread, recalibrate, *STEPS),
+    (compute_update, adapt, feature_spread, recalibrate, *STEPS),
     needs_each="attention weighs each source's update by what it alone does to the target's features",
 )
 class Fada(Method[State]):
@@ -74,8 +74,9 @@ class Fada(Method[State]):
 
     def asks(self) -> tuple[Step, ...]:
         if self.model == "I":
-            return (move_locally, feature_spread)
-        exchanged = (adapt,) if self.wire == "discriminator" else STEPS
+            return (compute_update, feature_spread)
+        unused = send_features if self.model == "III" else send_invariant
+        exchanged = (adapt,) if self.wire == "discriminator" else tuple(s for s in STEPS if s is not unused)
         return (*exchanged, feature_spread, *((recalibrate,) if self.model == "III" else ()))
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
@@ -93,7 +94,7 @@ class Fada(Method[State]):
 
     def round(self, state: State, server: Server) -> State:
         if self.model == "I":
-            s, t, di = server.ask_all(server.sources, move_locally, Model(x=state.x)), None, state.di
+            s, t, di = server.ask_all(server.sources, compute_update, Model(x=state.x)), None, state.di
         elif self.wire == "discriminator":
             (s, t), di = self._with_copies(state, server), None
         else:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, check_minimum, step
-from fdamed.federation.messages import Check, Count, Knowledge, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, training_features
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fedrf_tca.model import OMEGA, C, G, Losses, Parts, W, frozen_layers
@@ -59,7 +59,7 @@ class MeanRequest:
 class Mean:
     """The mean random feature (2 N,): Sigma l of the paper, a source's positive, the target's negative."""
 
-    x: Annotated[Tensor, Knowledge("statistic"), Check(shape=lambda ask, _: (2 * ask.frequencies,), zero_ok=False)]
+    x: Annotated[Statistic, Check(shape=lambda ask, _: (2 * ask.frequencies,), zero_ok=False)]
 
 
 @message
@@ -98,9 +98,9 @@ def classifier_shape(ask: Train, layout: Layout) -> tuple[int, ...]:
 class Trained:
     """W (m 2 N,) and C, empty where they were not asked for; means over the steps; |W|_F afterwards."""
 
-    x: Annotated[Tensor, Knowledge("statistic"), Check(shape=aligner_shape, zero_ok=False)]
-    c: Annotated[Tensor, Knowledge("statistic"), Check(shape=classifier_shape, zero_ok=False)]
-    n: Count
+    x: Annotated[Statistic, Check(shape=aligner_shape, zero_ok=False)]
+    c: Annotated[Statistic, Check(shape=classifier_shape, zero_ok=False)]
+    n: Images
     loss: Scalar
     distance: Scalar
     norm: Scalar

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Count, Individual, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Check, Count, Individual, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Model
 from fdamed.methods._shared.local_training import Trained, finite, train_locally
 from fdamed.methods.kd3a import consensus
@@ -65,7 +65,7 @@ class Average:
     """The average h with its weights alpha (K + 1,), the target's last; `passed`: share of images with a vote."""
 
     x: Weights
-    alpha: Statistic
+    alpha: Annotated[Statistic, Check(shape=lambda ask, _: (len(ask.teachers) + 1,), dtype=torch.float64)]
     passed: Scalar
     loss: Scalar
     steps: Count
