@@ -9,9 +9,11 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
 from fdamed.core.errors import FdamedError
 
@@ -38,18 +40,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None, optional: Seque
     _check_header(header, path)
     wanted = list(header) if columns is None else require(header, columns, path)
     wanted += [c for c in optional if c in header and c not in wanted]
-    places = [header.index(c) for c in wanted]
-    cells = []
-    for row, record in enumerate(records, start=FIRST_ROW):
-        if len(record) != len(header):
-            raise FdamedError(
-                f"row {row} has {len(record)} fields, the header has {len(header)}",
-                str(path),
-                "Every row needs as many fields as the header; a value with a separator in it needs quotes.",
-            )
-        cells.append([record[i] for i in places])
-    index = pd.RangeIndex(FIRST_ROW, FIRST_ROW + len(cells))
-    return pd.DataFrame(cells, columns=wanted, index=index, dtype="str")
+    cells = list(chain.from_iterable(_complete(records, len(header), path)))  # faster than a list of rows
+    by_column = {c: pa.array(cells[header.index(c) :: len(header)], pa.large_string()) for c in wanted}
+    frame: pd.DataFrame = pa.table(by_column).to_pandas()
+    return frame.set_axis(pd.RangeIndex(FIRST_ROW, FIRST_ROW + len(frame)))
 
 
 def require(header: Sequence[str], columns: Sequence[str], path: Path) -> list[str]:
@@ -81,6 +75,16 @@ def _check_header(header: list[str], path: Path) -> None:
     if twice:
         what = f"columns {', '.join(twice[:6])} of the first row share a name or have none"
         raise FdamedError(what, str(path), "Name every column once, in the first row.")
+
+
+def _complete(records: Iterator[list[str]], fields: int, path: Path) -> Iterator[list[str]]:
+    """The records, each with as many fields as the header."""
+    for row, record in enumerate(records, start=FIRST_ROW):
+        if len(record) != fields:
+            what = f"row {row} has {len(record)} fields, the header has {fields}"
+            fix = "Every row needs as many fields as the header; a value with a separator in it needs quotes."
+            raise FdamedError(what, str(path), fix)
+        yield record
 
 
 def _csv_records(path: Path) -> Iterator[list[str]]:

@@ -84,17 +84,6 @@ def sweep_table(
     return interval_table(["option", "target", "run", "value", "metric"], rows)
 
 
-@dataclass(frozen=True)
-class Gain:
-    """A run's score minus that of its base, paired within seeds."""
-
-    base: str
-    run: str
-    heads: tuple[str, ...]
-    score: Interval
-    """Of the difference, over the seeds that both have."""
-
-
 def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
     """Run with auxiliary heads -> the run that differs from it in nothing else, if there is one."""
 
@@ -105,17 +94,20 @@ def without_heads(runs: Mapping[str, Run]) -> dict[str, str]:
     return {n: bases[rest(r)] for n, r in runs.items() if r.auxiliary is not None and rest(r) in bases}
 
 
-def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, target: str) -> list[Gain]:
-    """The gain of every run with heads at `target` (or over all targets), fewest heads first."""
+def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, target: str) -> pd.DataFrame:
+    """One row per run with heads at `target` (or over all targets), fewest heads first: its gain over its base."""
     here = at_target(scores)
     here = here[here["metric"] == metric]
     if target != ALL_TARGETS:
         here = here[here["target"] == target]
     table = here.pivot_table(index=["seed", "target"], columns="run", values="value", dropna=False)
-    heads = {name: run.auxiliary.heads if run.auxiliary else () for name, run in runs.items()}
-    pairs = without_heads(runs).items()
-    out = [Gain(base, name, heads[name], _difference(table, name, base)) for name, base in pairs]
-    return sorted(out, key=lambda g: (g.base, len(g.heads)))
+    heads = {name: run.auxiliary.heads for name, run in runs.items() if run.auxiliary}
+    rows = []
+    for name, base in sorted(without_heads(runs).items(), key=lambda pair: (pair[1], len(heads[pair[0]]))):
+        gain = _difference(table, name, base)
+        rows.append((target, base, name, " + ".join(heads[name]), metric, gain.mean, gain.low, gain.high, gain.n))
+    columns = ["target", "base", "run", "heads", "metric", "gain", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:8], "float64"))
 
 
 def _difference(table: pd.DataFrame, run: str, base: str) -> Interval:
@@ -125,13 +117,3 @@ def _difference(table: pd.DataFrame, run: str, base: str) -> Interval:
     seeds = (table[run] - table[base]).groupby("seed").agg(["mean", "count"])
     full = table.index.get_level_values("target").nunique()
     return over_seeds(seeds["mean"].where(seeds["count"] == full))
-
-
-def gain_table(entries: Sequence[Gain], target: str, metric: str) -> pd.DataFrame:
-    """One row per run: heads, gain, low, high, seeds."""
-    rows = [
-        (target, g.base, g.run, " + ".join(g.heads), metric, g.score.mean, g.score.low, g.score.high, g.score.n)
-        for g in entries
-    ]
-    columns = ["target", "base", "run", "heads", "metric", "gain", "low", "high", "seeds"]
-    return pd.DataFrame(rows, columns=columns).astype({"gain": "float64", "low": "float64", "high": "float64"})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fdamed.federation.method import Method
 
 FORMAT = "fdamed model 1"
+COPY_AGAIN = "Copy the folder again or export again."
 ABOUT, ONNX, WEIGHTS = "model.json", "model.onnx", "model.safetensors"
 
 
@@ -26,32 +27,28 @@ class Exported:
     """A folder with a model, and what its model.json says."""
 
     folder: Path
-    about: dict[str, Any]
-
-    @property
-    def classes(self) -> list[str]:
-        return [str(name) for name in self.about["output"]["classes"]]
-
-    @property
-    def threshold(self) -> float | None:
-        """Smallest probability that counts as positive; None with more than two classes."""
-        given = self.about["output"]["threshold"]
-        return None if given is None else float(given)
+    classes: tuple[str, ...]
+    threshold: float | None
+    """Smallest probability that counts as positive; None with more than two classes."""
+    preprocessing: dict[str, Any] | None
+    network: dict[str, Any]
+    predictor: dict[str, Any] | None
+    files: dict[str, str]
+    """File -> its digest."""
 
     def preparation(self) -> Preparation:
         """The preprocessing from a file to the network's input."""
         from fdamed.export.input import Preparation
 
-        content = self.about["preprocessing"]
-        if content is None:
+        if self.preprocessing is None:
             fix = f"Feed arrays of the shape that `input` in {ABOUT} names to {ONNX} yourself."
             what = "this model was trained on a public benchmark set, not on image files"
             raise FdamedError(what, str(self.folder), fix)
-        return Preparation.read(content, str(self.folder / ABOUT))
+        return Preparation.read(self.preprocessing, str(self.folder / ABOUT))
 
     def scorer(self, threads: int = 1) -> tuple[str, Scorer]:
         """The runtime's name and the function that computes the probabilities: onnxruntime, or torch without it."""
-        if ONNX in self.about["files"] and has_onnxruntime():
+        if ONNX in self.files and has_onnxruntime():
             from fdamed.export.runtime import in_onnxruntime
 
             return "onnxruntime", in_onnxruntime(self._whole(ONNX), threads)
@@ -60,14 +57,13 @@ class Exported:
         from fdamed.export.onnx_file import in_torch
 
         torch.set_num_threads(threads)
-        return "torch", in_torch(network_of(self.about, self._whole(WEIGHTS)))
+        return "torch", in_torch(network_of(self.network, self.predictor, self._whole(WEIGHTS)))
 
     def _whole(self, name: str) -> Path:
         """The file, if its digest is that of the export."""
         path = self.folder / name
-        if not path.is_file() or digest_file(path) != self.about["files"].get(name):
-            fix = "Copy the folder again or export again."
-            raise FdamedError(f"{name} is missing or not the file that was exported", str(path), fix)
+        if not path.is_file() or digest_file(path) != self.files.get(name):
+            raise FdamedError(f"{name} is missing or not the file that was exported", str(path), COPY_AGAIN)
         return path
 
 
@@ -87,28 +83,30 @@ def read_exported(folder: Path) -> Exported:
         about = None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise FdamedError("this is not a model of this version of fdamed", str(path), fix)
-    return Exported(folder, about)
+    try:
+        threshold, classes = about["output"]["threshold"], tuple(map(str, about["output"]["classes"]))
+        parts = {key: about[key] for key in ("preprocessing", "network", "predictor")}
+        limit = None if threshold is None else float(threshold)
+        return Exported(folder, classes, limit, **parts, files=dict(about["files"]))
+    except (KeyError, TypeError, ValueError):
+        raise FdamedError("a value is missing or has the wrong type", str(path), COPY_AGAIN) from None
 
 
-def network_of(about: dict[str, Any], weights: Path) -> nn.Module:
+def network_of(settings: dict[str, Any], predictor: dict[str, Any] | None, weights: Path) -> nn.Module:
     """The network of an exported folder, rebuilt in torch."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    import fdamed.methods  # noqa: F401  (registers the methods)
     from fdamed.config.study import Model
+    from fdamed.federation.method import REGISTRY
 
-    predictor = about["predictor"]
-    method = None
-    if predictor is not None:
-        import fdamed.methods  # noqa: F401  (registers the methods)
-        from fdamed.federation.method import REGISTRY
-
-        method = REGISTRY[predictor["method"]](**predictor["options"])
     try:
-        return rebuilt(Model.model_validate(about["network"]), method, load_file(weights))
-    except (KeyError, ValueError, SafetensorError):
-        what = "the weights are damaged, or those of another model"
-        raise FdamedError(what, str(weights), "Run `fdamed export` again.") from None
+        method = REGISTRY[predictor["method"]](**predictor["options"]) if predictor else None
+        return rebuilt(Model.model_validate(settings), method, load_file(weights))
+    except (KeyError, TypeError, ValueError, SafetensorError):
+        what = f"the weights or {ABOUT} are damaged, or those of another model"
+        raise FdamedError(what, str(weights), COPY_AGAIN) from None
 
 
 def rebuilt(model: Any, method: Method[Any] | None, tensors: dict[str, Tensor]) -> nn.Module:

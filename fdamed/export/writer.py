@@ -96,7 +96,7 @@ def input_shape(config: Config) -> tuple[int, ...]:
 
 def compared(folder: Path, about: dict[str, Any], network: Any, batches: list[Floats]) -> dict[str, float]:
     """Form -> largest difference of its probabilities from those of the run's model."""
-    forms = {"safetensors": in_torch(network_of(about, folder / WEIGHTS))}
+    forms = {"safetensors": in_torch(network_of(about["network"], about["predictor"], folder / WEIGHTS))}
     if ONNX in about["files"]:
         forms["ONNX"] = runtime.in_onnxruntime(folder / ONNX)
     return {form: furthest(in_torch(network), score, batches) for form, score in forms.items()}

@@ -63,9 +63,6 @@ class Layout:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments)
 
-    def to_json(self) -> list[dict[str, object]]:
-        return [{"name": s.name, "shape": list(s.shape), "kind": s.kind} for s in self.segments]
-
 
 def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's parameters and float buffers."""

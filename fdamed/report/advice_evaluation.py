@@ -10,7 +10,6 @@ import pandas as pd
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.advice import Advice
-from fdamed.theory.advice import score
 
 VERDICTS = {
     (True, True): "Yes.",
@@ -47,20 +46,16 @@ def evaluate(advice: Advice, scores: pd.DataFrame, metric: str, name: str) -> Ev
     here = at_target(scores)
     here = here[(here["metric"] == metric) & (here["target"] == advice["target_name"]) & here["run"].isin(predicted)]
     table = here.pivot_table(index="seed", columns="run", values="value").dropna(axis=1, how="all").dropna(axis=0)
-    found = score(advice, table.mean().to_dict()) if len(table) else None
-    if found is None or found.runs == 1:
+    if len(table) == 0 or len(table.columns) < 2:
         return Evaluation("Open.", "The theory covers fewer than two finished runs.", ())
-    order = sorted(table, key=lambda run: (predicted[run]["value"], run))
-    rows = [
-        Found(run, predicted[run], over_seeds(table[run]), over_seeds(table[found.best] - table[run])) for run in order
-    ]
-    right = found.best == found.recommended
-    other = (
-        min((row for row in rows if row.run != found.best), key=lambda row: row.lost.mean or 0.0) if right else rows[0]
-    )
+    recommended, *_ = order = sorted(table, key=lambda run: (predicted[run]["value"], run))
+    best = str(table.mean().idxmax())
+    rows = [Found(run, predicted[run], over_seeds(table[run]), over_seeds(table[best] - table[run])) for run in order]
+    right = best == recommended
+    other = min((row for row in rows if row.run != best), key=lambda row: row.lost.mean or 0.0) if right else rows[0]
     lead = f"{other.lost.mean:.3f}" + ("" if other.lost.half is None else f" ± {other.lost.half:.3f}")
     sentence = (
-        f"Of the {len(rows)} runs that it covers, the theory ranks {found.recommended} first; {found.best} was the "
+        f"Of the {len(rows)} runs that it covers, the theory ranks {recommended} first; {best} was the "
         f"best, {lead} in {name} above {other.run}."
     )
     return Evaluation(VERDICTS[right, other.lost.low is not None and other.lost.low > 0], sentence, rows)

@@ -1,4 +1,4 @@
-"""Recommend a method, its beta and the sources from a survey; later, compare the advice with the results."""
+"""Recommend a method, its beta and the sources from a survey."""
 
 from __future__ import annotations
 
@@ -129,29 +129,3 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
     value, again = values[0], np.array(values[1:] or values[:1])
     low, high = np.quantile(again, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return {"value": value, "low": min(float(low), value), "high": max(float(high), value)}
-
-
-@dataclass(frozen=True)
-class Score:
-    """The advice compared with the results."""
-
-    recommended: str
-    best: str
-    lost: float
-    """AUC of the best run minus AUC of the recommended one."""
-    agreement: float | None
-    """Kendall's tau between predicted errors and results, 1 = same order; None with fewer than two runs."""
-    runs: int
-
-
-def score(advice: Mapping[str, Any], results: Mapping[str, float]) -> Score | None:
-    """Compare the advice with the AUC of the study's runs (by name); None where no run can be compared."""
-    known = {r: (row["error"]["value"], results[r]) for r, row in advice["runs"].items() if r in results}
-    if not known:
-        return None
-    advised = min(known, key=lambda r: (known[r][0], r))
-    best = min(known, key=lambda r: (-known[r][1], r))
-    pairs = [(a, b) for a in known.values() for b in known.values() if a is not b]
-    signs = [float(np.sign(a[0] - b[0]) * np.sign(b[1] - a[1])) for a, b in pairs]
-    agreement = sum(signs) / len(signs) if signs else None
-    return Score(advised, best, known[best][1] - known[advised][1], agreement, len(known))

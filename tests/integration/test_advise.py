@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks import fedgp_figure2
 from fdamed.cli.main import main
-from fdamed.theory.advice import score
 
 SIDE = 32
 CLIENTS = {"twin": "a", "opposite": "b", "target": "c"}
@@ -103,12 +102,6 @@ def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(
     (tmp_path / "apart.json").write_text(json.dumps(config))
     assert main(["advise", "--config", str(tmp_path / "apart.json")]) == 0
     assert file.read_bytes() == before
-
-
-def test_the_advice_can_be_scored(advised: Path) -> None:
-    advice = json.loads((advised / "target.json").read_text())
-    told = score(advice, {"fedavg": 0.6, "target_only": 0.7, "fedgp": 0.8, "fedda-beta-0.5": 0.75, "oracle": 0.9})
-    assert told is not None and told.runs == 4 and told.best == "fedgp"
 
 
 def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:

@@ -286,6 +286,12 @@ def test_without_onnxruntime_torch_scores_and_a_changed_file_is_refused(
     about = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(about | {"preprocessing": None}))
     assert main(command) == 2 and "public benchmark set" in capsys.readouterr().err
+    for key in ("output", "preprocessing", "network", "predictor", "files"):
+        (model / "model.json").write_text(json.dumps({k: v for k, v in about.items() if k != key}))
+        assert main(command) == 2 and "a value is missing" in capsys.readouterr().err, key
+    for wrong in ({"output": {"classes": None, "threshold": 0.5}}, {"files": ["model.onnx"]}):
+        (model / "model.json").write_text(json.dumps(about | wrong))
+        assert main(command) == 2 and "has the wrong type" in capsys.readouterr().err, wrong
     (model / "model.json").unlink()
     assert main(command) == 2 and "there is no model.json" in capsys.readouterr().err
 

@@ -345,13 +345,13 @@ def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: P
         for seed, auc in enumerate(aucs):
             edit(config.parent / f"runs/{run}/NC/{seed}/scores/NC.json", auc=auc)
     found = ablations.auxiliary_gains(load(config).expanded_runs(), tables.tidy(records_of(config), 11), "auc", "NC")
-    assert [(g.base, g.run, g.heads) for g in found] == [
-        ("finetune", "sex", ("sex",)),
-        ("finetune", "both", ("sex", "age")),
+    assert found[["base", "run", "heads"]].to_numpy().tolist() == [
+        ["finetune", "sex", "sex"],
+        ["finetune", "both", "sex + age"],
     ]
     # +0.1 in every seed: certain, though the seeds themselves differ by 0.1.
-    assert found[0].score.mean == pytest.approx(0.1) and found[0].score.half == pytest.approx(0.0, abs=1e-9)
-    assert found[1].score.mean == pytest.approx(0.1) and found[1].score.half == pytest.approx(4.30265 * 0.1 / 3**0.5)
+    assert found["gain"].tolist() == pytest.approx([0.1, 0.1])
+    assert (found["gain"] - found["low"]).tolist() == pytest.approx([0.0, 4.30265 * 0.1 / 3**0.5], abs=1e-6)
 
 
 def test_the_parts_that_a_method_needs_besides_are_counted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.theory import bounds as errors
 from fdamed.theory import survey_client as gradients
-from fdamed.theory.advice import advise, score
+from fdamed.theory.advice import advise
 from fdamed.theory.delta_error import Moments, Rule, error, estimated
 from fdamed.theory.survey import Findings, Plan, plan, survey
 from tests.support import federation as hospitals
@@ -264,19 +264,6 @@ def test_the_advice_names_the_source_that_helps_and_the_one_that_hurts() -> None
 def test_with_a_very_sure_target_the_advice_is_to_stay_alone() -> None:
     assert advise(findings(near=1e-9, far=50.0), {})["ranking"][-1]["name"] == "fedavg"
     assert advise(findings(near=1e-9, far=50.0), {})["target"]["sigma2"]["value"] == 1e-9
-
-
-def test_the_score_says_what_following_the_advice_cost() -> None:
-    def row(e: float) -> dict[str, object]:
-        return {"error": {"value": e}}
-
-    advice = {"runs": {"a": row(1.0), "b": row(2.0), "c": row(3.0), "unfinished": row(0.1)}}
-    right = score(advice, {"a": 0.9, "b": 0.8, "c": 0.7, "kd3a": 0.99})
-    assert right and (right.recommended, right.best, right.lost, right.agreement) == ("a", "a", 0.0, 1.0)
-    wrong = score(advice, {"a": 0.7, "b": 0.8, "c": 0.9})
-    assert wrong and (wrong.recommended, wrong.best, wrong.agreement) == ("a", "c", -1.0)
-    assert wrong.lost == pytest.approx(0.2)
-    assert score(advice, {"kd3a": 0.9}) is None
 
 
 def test_a_plan_stays_within_its_share_of_a_run() -> None:

@@ -6,7 +6,6 @@ rule init:
         pretrained,
     output:
         theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
-        layout=f"{ROOT}/init/{{seed}}/layout.json",
     log:
         f"{ROOT}/logs/init.{{seed}}.log",
     benchmark:

@@ -1,13 +1,12 @@
 """Predict before training which method, beta and sources work best.
 
 Examples:
-    fdamed advise --config config/config.yaml --target edema --json
+    fdamed advise --config config/config.yaml --target edema
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from functools import partial
 from typing import Any
@@ -38,7 +37,6 @@ OPTIONS = {
     "--target": {"required": False, "help": "default: every target of the study"},
     "--seed": {"required": False, "help": "starting weights and labeled images (default: the first seed)"},
     "--threads": "",
-    "--json": "",
 }
 
 
@@ -46,15 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     targets = config.split.targets if arguments.target is None else (arguments.target,)
-    found = {}
     for target in targets:
         check_known("client", target, config.split.clients)
-        found[target] = advise(config, target, seed, arguments.threads)
-        log.info("\n".join(sentences(found[target])))
-        if found[target]["weak"]:
+        found = advise(config, target, seed, arguments.threads)
+        log.info("\n".join(sentences(found)))
+        if found["weak"]:
             log.warning(f"{target}: on so few images the target's gradient cannot be distinguished from noise")
-    if arguments.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
 
 
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:

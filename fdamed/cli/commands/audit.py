@@ -4,7 +4,7 @@ It runs inside the target client; only differences, and the scores and calibrati
 enough, leave it.
 
 Examples:
-    fdamed audit --config config/config.yaml --target edema --json
+    fdamed audit --config config/config.yaml --target edema
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.cli.options import print_json, read_config
+from fdamed.cli.options import read_config
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
@@ -29,7 +29,7 @@ from fdamed.pipeline.selection import all_runs, check_known
 log = logging.getLogger(__name__)
 GROUP = "analyze", 2
 PRIVATE = True
-OPTIONS = {"--config": "", "--target": "the hospital whose predictions are compared", "--json": ""}
+OPTIONS = {"--config": "", "--target": "the hospital whose predictions are compared"}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -42,8 +42,6 @@ def run(arguments: argparse.Namespace) -> None:
     content = {"target": target} | audit(frame, p, runs, reference, config.privacy.smallest_cell, random)
     path = Places.of(config).root / "audit" / f"{target}.json"
     write_json(path, content)
-    if arguments.json:
-        print_json(content)
     log.info(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}")
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
-from fdamed.core.files import atomic, write_json
+from fdamed.core.files import atomic
 from fdamed.core.rng import stream
 from fdamed.models.backbone import Net, build, initialize, load_pretrained
 from fdamed.models.flat import layout_of
@@ -31,14 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write(config: Config, seed: int, folder: Path) -> None:
-    """Write theta.safetensors and layout.json: random by seed, or pretrained if the configuration names a file."""
+    """Write theta.safetensors: random by seed, or pretrained if the configuration names a file."""
     net = build(config.model)
     initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):
         absent = load_pretrained(net, Path(config.model.weights))
         log.info(f"pretrained weights loaded; {len(absent)} tensors of the backbone were not in the file")
-    layout = layout_of(net)
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     with atomic(folder / "theta.safetensors") as draft:
-        save_file({s.name: tensors[s.name].detach().contiguous() for s in layout}, draft)
-    write_json(folder / "layout.json", layout.to_json())
+        save_file({s.name: tensors[s.name].detach().contiguous() for s in layout_of(net)}, draft)

@@ -23,7 +23,6 @@ GROUP = "analyze", 7
 OPTIONS = {
     "studies": {"nargs": "+", "type": "path", "metavar": "FOLDER", "help": "results/STUDY of a finished study"},
     "--metric": {"default": "auc", "choices": ("auc", "acc"), "help": "the score to rank by (default: auc)"},
-    "--runs": {"nargs": "+", "metavar": "RUN", "help": "only these (default: the runs that all studies have)"},
     "--out": {"type": "path", "metavar": "FOLDER", "help": "write ranks.json and ranks.svg there"},
 }
 Audits = dict[str, dict[str, Any]]
@@ -32,7 +31,7 @@ Audits = dict[str, dict[str, Any]]
 
 def run(arguments: argparse.Namespace) -> None:
     audits = read_audits(arguments.studies, arguments.metric)
-    ranks = rank(audits, arguments.metric, arguments.runs)
+    ranks = rank(audits, arguments.metric)
     rows = compare(audits, arguments.metric, ranks)
     print(f"{len(audits)} targets, Friedman p = {ranks.p:.2g}, critical difference {ranks.apart:.2f}")
     print(f"{'mean rank':>9}  {'better':>6} {'equal':>6} {'worse':>6}  run")
@@ -70,15 +69,10 @@ def read_audits(studies: list[Path], metric: str) -> Audits:
     return out
 
 
-def rank(audits: Audits, metric: str, wanted: list[str] | None) -> Ranking:
-    """The ranking of the runs that all targets have, or of those that are wanted."""
+def rank(audits: Audits, metric: str) -> Ranking:
+    """The ranking of the runs that all targets have."""
     scores = [audit["scores"][metric] for audit in audits.values()]
-    everywhere = [name for name in scores[0] if all(name in s for s in scores)]
-    absent = [name for name in wanted or () if name not in everywhere]
-    if absent:
-        fix = f"Choose from: {', '.join(everywhere)}."
-        raise FdamedError(f"not every target has the {metric} of {', '.join(absent)}", "--runs", fix)
-    common = [name for name in everywhere if not wanted or name in wanted]
+    common = [name for name in scores[0] if all(name in s for s in scores)]
     found = ranking(common, [[s[name]["value"] for name in common] for s in scores])
     if found is None:
         fix = "Rank studies that share runs (by their names in the configuration)."
