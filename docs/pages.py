@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -51,13 +52,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def decisions() -> str:
-    """The decision records by number."""
+    """The decision records by number, with what supersedes them."""
     lines = ["# Decisions", "", "Choices that the papers or common practice leave open, and their reasons."]
     lines += ["Old records keep the words and file names of their time:"]
-    lines += ["[decision 0042](0042-names-and-rooms.md) lists what was renamed.", ""]
+    lines += ["[decision 0042](0042-names-and-rooms.md) lists what was renamed. Some numbers are not used.", ""]
     for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
-        number, title = path.name[:4], path.read_text().splitlines()[0].removeprefix("# ")
-        lines.append(f"* [{number}]({path.name}) {title.removeprefix(number).lstrip(': ')}")
+        text = path.read_text()
+        number, title = path.name[:4], text.splitlines()[0].removeprefix("# ").partition(" (")[0]
+        note = re.search(r"^\*((?:Partly s|S)uperseded by \[\d{4}\]\([\w-]+\.md\))", text, re.MULTILINE)
+        status = f" (*{note[1].lower()}*)" if note else ""
+        lines.append(f"* [{number}]({path.name}) {title.removeprefix(number).lstrip(': ')}{status}")
     return "\n".join(lines) + "\n"
 
 

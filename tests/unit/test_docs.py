@@ -152,6 +152,14 @@ def test_generated_tables_have_every_command_and_method() -> None:
     assert {name for name in federated() if f"| [`{name}`]({name}.md) |" not in pages.methods_table()} == set()
 
 
+def test_the_index_of_decisions_names_what_supersedes_a_record() -> None:
+    lines = {line[3:7]: line for line in pages.decisions().splitlines() if line.startswith("* [")}
+    records = {path.name[:4]: path.read_text() for path in (ROOT / "docs/decisions").glob("[0-9]*.md")}
+    superseded = {number for number, text in records.items() if "uperseded" in text}
+    assert lines.keys() == records.keys() and len(superseded) > 10
+    assert [n for n in sorted(superseded) if not re.search(r"superseded by \[\d{4}\]", lines[n])] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     generated = {ROOT / f"docs/methods/{name}.md" for name in catalog()}
     broken = []
