@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fdamed.config.train import Validation
-from fdamed.core.rng import stream
+from fdamed.core.rng import Stream, stream
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step, check_release
 from fdamed.federation.messages import sizes
@@ -101,7 +101,7 @@ class Server:
         self.validator.recall(self.absences)
         quarantined = self.quarantined
         count = max(1, math.floor(self._share * len(self.sources) + 0.5))
-        order = stream(self._seed, "participants", round).numpy.permutation(len(self.sources))
+        order = self.stream("participants", round).numpy.permutation(len(self.sources))
         drawn = [i for i in order if self.sources[i] not in quarantined][:count]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
         self._invited = frozenset((*self.participants, self.target))
@@ -123,9 +123,13 @@ class Server:
         """Sources of which an answer was excluded at least once in this run."""
         return frozenset(self.validator.excluded)
 
+    def stream(self, *names: str | int) -> Stream:
+        """The random stream of these names under the run's seed."""
+        return stream(self._seed, *names)
+
     def draw(self, name: str, count: int) -> tuple[str, ...]:
         """So many of this round's sources, drawn anew each round."""
-        drawn = stream(self._seed, name, self.round).numpy.permutation(len(self.participants))[:count]
+        drawn = self.stream(name, self.round).numpy.permutation(len(self.participants))[:count]
         return tuple(self.participants[i] for i in sorted(drawn))
 
     def close(self) -> None:

@@ -465,6 +465,15 @@ def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
     assert bool((di(f_s) > 0).all()) and bool((di(f_t) < 0).all())
 
 
+def test_the_servers_discriminators_begin_differently_in_runs_with_other_seeds() -> None:
+    starts = []
+    for seed in (1, 2, 1):
+        server = federation(features=True)
+        server.invite(1.0, seed)
+        starts.append(Discriminators(server, EMPTY, apart=False, lr=1e-2, pull=1.0).read())
+    assert not torch.equal(starts[0], starts[1]) and torch.equal(starts[0], starts[2])
+
+
 def test_the_server_returns_the_gradients_with_which_both_sides_pass_for_a_source() -> None:
     server = federation(features=True)
     judges = Discriminators(server, EMPTY, apart=False, lr=1e-2, pull=0.3)

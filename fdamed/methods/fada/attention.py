@@ -19,7 +19,9 @@ from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import held, prepared
 
-CHUNK, ITERATIONS = 256, 20
+ITERATIONS = 20
+CHUNK, LARGE = 32, 256
+"""Images in one pass: few are fastest; for the statistics of the BatchNorms many are more exact."""
 
 
 @message
@@ -63,7 +65,7 @@ def feature_spread(client: Client, ask: Candidate) -> Spread:
     client.model.load(ask.models[0])
     client.model.module.eval()
     with torch.inference_mode():
-        parts = [features(client, x).float().cpu() for x in _probe(client, ask.probe)]
+        parts = [features(client, x).float().cpu() for x in _probe(client, ask.probe, CHUNK)]
         if not parts:
             return Spread(i=0.0)
         f = torch.cat(parts)
@@ -91,7 +93,7 @@ def recalibrate(client: Client, ask: Uncalibrated) -> RunningStatistics:
         n.reset_running_stats()
         n.momentum = None  # the plain mean over all batches
     with torch.no_grad():
-        for x in _probe(client, max(2, ask.probe)):  # BatchNorm cannot train on one image
+        for x in _probe(client, max(2, ask.probe), LARGE):  # BatchNorm cannot train on one image
             parts.module(features(client, x).float())
     for n, before in zip(norms, momentum, strict=True):
         n.momentum = before
@@ -102,12 +104,12 @@ def _buffers(model: FlatModel) -> Tensor:
     return model.read()[model.layout.trainable :]
 
 
-def _probe(client: Client, count: int) -> Iterator[Tensor]:
-    """At most `count` of the hospital's images, the same ones each time, in batches of nearly equal size."""
+def _probe(client: Client, count: int, size: int) -> Iterator[Tensor]:
+    """At most `count` of the hospital's images, the same ones each time, in batches of about this size."""
     device = client.model.theta.device
     fixed = stream(client.seed, client.name, "probe")
     rows = torch.from_numpy(fixed.numpy.permutation(len(client.data))[:count].copy()).sort().values
-    for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // CHUNK) or 1)):
+    for number, part in enumerate(torch.tensor_split(rows, -(-len(rows) // size) or 1)):
         if len(part):
             yield prepared(held(client.data, device), part, device, fixed, number, noise=client.data.noise)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
-from fdamed.core.rng import Stream, stream
+from fdamed.core.rng import Stream
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import ROWS, Check, Count, Features, Images, Scalar, Statistic, Weights, message
@@ -213,7 +213,7 @@ class Discriminators:
         self._pull = pull
         self._all: dict[str, tuple[FlatModel, Optimizer]] = {}
         for i, source in enumerate(server.sources):
-            module, rng = discriminator_for(server.layout, apart), stream(0, "discriminator", source)
+            module, rng = discriminator_for(server.layout, apart), server.stream("discriminator", source)
             part = flat_part(module, di[i] if di.numel() else di, rng, torch.device("cpu"))
             self._all[source] = (part, Optimizer(part, Recipe(lr=lr)))
 
