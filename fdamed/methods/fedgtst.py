@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
-from fdamed.methods._shared.full_gradient import full_gradient, log_jacobians, mean_gradient
+from fdamed.methods._shared.full_gradient import mean_gradient
 from fdamed.methods._shared.local_training import auxiliary_tasks, train_from, train_locally
 from fdamed.models.flat import FlatModel, view_of
 from fdamed.ops.aggregation import mean
@@ -173,7 +173,7 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
     "fedgtst",
     "FedGTST",
     "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1",
-    (train_guided, full_gradient),
+    (train_guided,),
     asks_target=False,
     needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",
     rule="average",
@@ -190,16 +190,11 @@ class FedGTST(Method[State]):
     phi: float = option(0.1, "share of all sources that also train plainly; at least one", low=0.0, high=1.0)
     cap: float = option(0.0, "largest guide, in medians of the sources' norms; 0: none", low=0.0)
     weighting: Literal["uniform", "samples"] = option("uniform", "1/K as in Eq. 2, or by number of images")
-    watch: int = option(0, "rounds between two logs of the sources' whole Jacobians; 0: never", low=0)
-
-    def asks(self) -> tuple[Step, ...]:
-        return (train_guided, full_gradient) if self.watch else (train_guided,)
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, gamma=NONE)
 
     def round(self, state: State, server: Server) -> State:
-        log_jacobians(server, state.x, self.watch)
         phi = server.draw("phi", max(1, math.floor(self.phi * len(server.sources) + 0.5)))
 
         def question(plain: bool) -> Guided:

@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Client, Step, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of, features
 from fdamed.methods._shared.averaging import log_loss
-from fdamed.methods._shared.full_gradient import full_gradient, log_jacobians
 from fdamed.methods._shared.local_training import Trained, train_from, train_locally
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import Layout
@@ -127,7 +126,7 @@ def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: 
     "fediir",
     "FedIIR",
     "Guo et al. 2023, Out-of-distribution generalization via implicit invariant relationships",
-    (send_head_gradient, train_aligned, full_gradient),
+    (send_head_gradient, train_aligned),
     asks_target=False,
     rule="average",
     work="gradients of the head",
@@ -136,16 +135,11 @@ class FedIIR(Method[State]):
     weight: float = option(1e-3, "lambda, the weight of the head gradients' distance; 0: FedAvg", low=0.0)
     ema: float = option(0.95, "share of the old in the running mean of head gradients", low=0.0, high=0.999999)
     weighting: Literal["uniform", "samples"] = option("uniform", "average the models uniformly, or by number of images")
-    watch: int = option(0, "rounds between two logs of the sources' whole Jacobians; 0: never", low=0)
-
-    def asks(self) -> tuple[Step, ...]:
-        return (send_head_gradient, train_aligned, full_gradient) if self.watch else (send_head_gradient, train_aligned)
 
     def start(self, theta: Tensor) -> State:
         return State(x=theta, g=torch.empty(0))
 
     def round(self, state: State, server: Server) -> State:
-        log_jacobians(server, state.x, self.watch)
         sent: dict[str, HeadGradient] = server.ask_all(server.sources, send_head_gradient, Model(x=state.x))
         g = self._running_mean(state, server, sent)
         h: dict[str, Trained] = server.ask_all(sent, train_aligned, Alignment(g=g, weight=self.weight))

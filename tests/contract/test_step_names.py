@@ -39,7 +39,6 @@ STEPS = {
     "fedsr.train": "train_locally",
     "finetune_head": "finetune_head",
     "finetune_whole": "finetune_whole",
-    "full_gradient": "full_gradient",
     "kd3a.distill": "kd3a.distill",
     "kd3a.receive_model": "kd3a.receive_model",
     "kd3a.report_state": "kd3a.report_state",

@@ -405,18 +405,18 @@ def test_jacobians_are_drawn_by_round_with_a_curve_for_each_run(tmp_path: Path) 
     assert 'id="jacobians"' not in report(config)
     for seed, norm in zip((0, 1, 2), (1.0, 2.0, 6.0), strict=True):
         for run in ("gp", "fedavg"):
-            note_by_round(config.parent / f"runs/{run}/NC/{seed}", jacobian__together=norm, jacobian__variance=0.5)
+            note_by_round(config.parent / f"runs/{run}/NC/{seed}", jacobian__norm=norm, jacobian__spread=0.5)
     note_by_round(config.parent / "runs/gp/NC/0", jacobian__guide=7.0, jacobian__unknown=1.0)
     part = section(report(config), "jacobians")
     assert re.findall(r'aria-label="([\w ]+) by round: target NC"', part) == [
-        "norm of the mean Jacobian",
-        "variance of the Jacobians",
+        "mean reported norm",
+        "variance of the reported norms",
         "guide norm",
     ]
     assert part.count("<polyline") == 2 + 2 + 1
-    assert {"jacobian_together_NC", "jacobian_variance_NC", "jacobian_guide_NC"} <= figures(config)
+    assert {"jacobian_norm_NC", "jacobian_spread_NC", "jacobian_guide_NC"} <= figures(config)
     table = (config.parent / "report/tables/jacobians.csv").read_text().splitlines()
-    assert [f"NC,together,gp,{r},3" for r in (1, 2, 3, 4)] == [row for row in table if row.startswith("NC,together,gp")]
+    assert [f"NC,norm,gp,{r},3" for r in (1, 2, 3, 4)] == [row for row in table if row.startswith("NC,norm,gp")]
 
 
 def test_with_many_classes_everything_is_judged_by_accuracy(tmp_path: Path) -> None:

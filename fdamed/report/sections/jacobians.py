@@ -1,4 +1,4 @@
-"""Jacobian statistics of the sources by round (Figure 2 of the FedGTST paper)."""
+"""The Jacobian norms that FedGTST's sources send, by round."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from fdamed.report.round_charts import Chart, charts_section, logged
 from fdamed.report.study import Study
 
 NAMES = {
-    "together": "norm of the mean Jacobian",
-    "variance": "variance of the Jacobians",
-    "alone": "mean norm of the Jacobians",
     "norm": "mean reported norm",
     "spread": "variance of the reported norms",
     "guide": "guide norm",
 }
-"""Statistic -> its name. The first three need whole Jacobians (`watch`), the others the norms that FedGTST sends."""
+"""Statistic of the norms that the sources send -> its name."""
 
 
 def frame(study: Study) -> pd.DataFrame:
