@@ -64,7 +64,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     release = frozenset({"weights", "count", "scalar"})
 
     def hospital(name: str) -> Client:
-        data = load(root / name, splits=("train",))
+        data = load(root / name, parts=("train",))
         role: Role = "target" if name == "target" else "source"
         site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
         if remember:

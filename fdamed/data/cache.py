@@ -32,7 +32,7 @@ from fdamed.core.files import atomic, digest, room_for, sweep, write_text
 from fdamed.core.locks import locked
 from fdamed.core.progress import track
 from fdamed.data.image import VERSION, Unreadable, read_gray
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 from fdamed.data.row_reader import Rejects
 from fdamed.data.safe_paths import Roots
 from fdamed.data.worker_pool import run_isolated
@@ -73,7 +73,7 @@ class Report:
 def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers: int, what: str = "cache") -> Report:
     """Decode the images of a manifest's rows into the folder's images.npy.
 
-    The order is by split, so that a split is one slice; order.parquet has the rows, rejects.csv the rejected files.
+    The order is by part, so that a part is one slice; order.parquet has the rows, rejects.csv the rejected files.
     """
     if not len(rows):
         fix = "Check the `split` section of the configuration."
@@ -114,8 +114,8 @@ def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The manifest's rows by split and, within a split, as they came."""
-    return rows.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable", ignore_index=True)
+    """The manifest's rows by part and, within a part, as they came."""
+    return rows.sort_values("split", key=lambda part: part.map(PARTS.index), kind="stable", ignore_index=True)
 
 
 def _look(image: str, roots: Roots) -> Entry:
@@ -158,9 +158,9 @@ def _check(rows: pd.DataFrame, entries: list[Entry], rejects: Rejects, reject_sh
             listed,
             f"Fix or remove these files, or raise data.reject_share (now {reject_share:g}).",
         )
-    for (split, y), group in rows.groupby(["split", "y"], observed=True):
+    for (part, y), group in rows.groupby(["split", "y"], observed=True):
         if rejected[group.index].all():
-            what = f"all {len(group)} images with y = {y} in split {split} were rejected ({reasons})"
+            what = f"all {len(group)} images with y = {y} in part {part} were rejected ({reasons})"
             raise FdamedError(what, listed, "Fix these files, or change the `split` settings.")
 
 

@@ -67,27 +67,27 @@ class Labeled(_View):
 
 def load(
     folder: Path,
-    splits: tuple[str, ...],
+    parts: tuple[str, ...],
     heads: tuple[str, ...] = (),
     races: tuple[str, ...] = (),
     limit: int | None = None,
     seed: int = 0,
     noise: float = 0.0,
 ) -> Labeled:
-    """The rows of `splits` in the order of the cache; `limit`: a seeded, class-balanced part of them.
+    """The rows of `parts` in the order of the cache; `limit`: a seeded, class-balanced part of them.
 
     Runs that share a process share what they read, as long as the files stay the same.
     """
-    images, rows = _load(folder, _stamp(folder), splits, limit, seed)
+    images, rows = _load(folder, _stamp(folder), parts, limit, seed)
     auxiliary = {head: classes_of(rows, head, races) for head in heads}
     return Labeled(images, rows["y"].astype(np.int64), auxiliary, noise)
 
 
-def patients(folder: Path, splits: tuple[str, ...]) -> NDArray[np.int64]:
-    """The patient of each image of `load(folder, splits)`, as numbers from 0; a public sample is its own patient."""
+def patients(folder: Path, parts: tuple[str, ...]) -> NDArray[np.int64]:
+    """The patient of each image of `load(folder, parts)`, as numbers from 0; a public sample is its own patient."""
     _stamp(folder)
     order = _read_order(folder, ("split", "patient"))
-    chosen = np.isin(order["split"].astype(str), splits)
+    chosen = np.isin(order["split"].astype(str), parts)
     if "patient" not in order:
         return np.arange(chosen.sum(), dtype=np.int64)
     _, whose = np.unique(order["patient"].astype(str)[chosen], return_inverse=True)
@@ -108,7 +108,7 @@ def _stamp(folder: Path) -> Stamp:
 
 @lru_cache(maxsize=32)
 def _load(
-    folder: Path, stamp: Stamp, splits: tuple[str, ...], limit: int | None, seed: int
+    folder: Path, stamp: Stamp, parts: tuple[str, ...], limit: int | None, seed: int
 ) -> tuple[Images, dict[str, NDArray[Any]]]:
     """The images and the columns of their rows, checked to be what was written."""
     order = _read_order(folder, COLUMNS)
@@ -120,7 +120,7 @@ def _load(
     known = (images.dtype == np.uint8 and images.ndim in (3, 4)) or (images.dtype == np.float32 and images.ndim == 2)
     if not known or len(images) != len(order["y"]):
         raise _damaged(folder, "images.npy and order.parquet do not belong together")
-    rows = np.flatnonzero(np.isin(order["split"].astype(str), splits))
+    rows = np.flatnonzero(np.isin(order["split"].astype(str), parts))
     if limit is not None:
         rows = rows[balanced_part(order["y"].astype(np.int64)[rows], limit, seed)]
     run = len(rows) > 0 and int(rows[-1]) - int(rows[0]) + 1 == len(rows)

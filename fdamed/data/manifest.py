@@ -16,7 +16,7 @@ BUG = "This is a bug in the data set's adapter."
 LABEL = "label."
 """Prefix of a label column; its values are 1, 0, -1 (uncertain) and NaN (unknown, blank)."""
 
-SPLITS = ("train", "adapt", "val", "test")
+PARTS = ("train", "adapt", "val", "test")
 
 COLUMNS: dict[str, str] = {
     "image": "path of the image below the data root; never leaves clients/",

@@ -29,8 +29,7 @@ class Interval:
     mean: float | None
     half: float | None
     n: int
-    left_out: int = 0
-    """Undefined values, which are not in the mean."""
+    """Defined values."""
 
     @property
     def low(self) -> float | None:
@@ -48,14 +47,14 @@ class Interval:
 
 
 def over_seeds(values: Iterable[float | None]) -> Interval:
-    """Mean and t-interval of repeated runs; undefined values are left out and counted."""
+    """Mean and t-interval of repeated runs; undefined values are left out."""
     given = np.array(list(values), dtype=np.float64)  # None becomes NaN
     known = given[np.isfinite(given)]
-    n, left_out = len(known), len(given) - len(known)
+    n = len(known)
     if n < 2:
-        return Interval(float(known[0]) if n else None, None, n, left_out)
+        return Interval(float(known[0]) if n else None, None, n)
     half = float(t_factor(np.array(n))) * float(known.std(ddof=1))
-    return Interval(float(known.mean()), half, n, left_out)
+    return Interval(float(known.mean()), half, n)
 
 
 def t_factor(n: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -84,9 +83,10 @@ def interval(score: Interval | None, percent: bool = False) -> str:
     return f"{mean} ± {score.half * factor:.{digits}f}"
 
 
-def points(score: Interval) -> str:
-    """Mean ± half of the interval of a score that is in percent already."""
-    return "–" if score.mean is None else f"{score.mean:.2f}" + ("" if score.half is None else f" ± {score.half:.2f}")
+def plus_minus(score: Interval, digits: str = ".3f") -> str:
+    """Mean ± half of the interval of any number."""
+    ends = "" if score.half is None else f" ± {score.half:{digits}}"
+    return "–" if score.mean is None else f"{score.mean:{digits}}{ends}"
 
 
 def megabytes(value: float) -> str:
@@ -101,13 +101,6 @@ def megabytes(value: float) -> str:
 def count(value: object) -> str:
     """A number with thousands separators; text as it is."""
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def seconds(score: Interval) -> str:
-    """Seconds with three significant digits."""
-    if score.mean is None:
-        return "–"
-    return f"{score.mean:.3g}" + ("" if score.half is None else f" ± {score.half:.2g}")
 
 
 def minus(text: str) -> str:
@@ -140,10 +133,9 @@ def p_value(value: float) -> str:
 
 FILTERS = {
     "interval": interval,
-    "points": points,
+    "plus_minus": plus_minus,
     "megabytes": megabytes,
     "count": count,
-    "seconds": seconds,
     "fixed": fixed,
     "signed": signed,
     "ends": ends,

@@ -58,7 +58,7 @@ def attack_patients(
 ) -> dict[str, Any] | None:
     """The attack on patients, from the log-likelihoods (n,) of images under each seed's model.
 
-    `inside`: the images that trained each model; `outside`: those of the test split. A patient who has images on both
+    `inside`: the images that trained each model; `outside`: those of the test part. A patient who has images on both
     sides (in a split that leaks) is a member, and only the images inside count.
     """
     patients = int(owner.max(initial=-1)) + 1

@@ -18,6 +18,20 @@ Weights = NDArray[np.floating]
 SEVERAL = ("acc", "balanced_acc", "brier")
 TWO = ("acc", "auc", "balanced_acc", "brier", "sensitivity", "specificity", "f1", "sens_at_spec90", "ap")
 """Scores of several classes, and of two."""
+NAMES = {
+    "auc": "AUC",
+    "acc": "accuracy",
+    "balanced_acc": "balanced accuracy",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "sens_at_spec90": "sensitivity at 90 % specificity",
+    "f1": "F1",
+    "ap": "average precision",
+    "brier": "Brier score",
+    "false_alarms": "false positive rate",
+    "bias": "calibration in the large",
+}
+"""Scores, also those of subgroups, as people read them, in the order of tables."""
 THRESHOLD = 0.5
 """Probabilities from here on count as positive."""
 SPECIFICITY = 0.9

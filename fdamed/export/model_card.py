@@ -20,23 +20,14 @@ from fdamed.config.study import Config
 from fdamed.core.disclosure import vague
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
+from fdamed.data.manifest import PARTS
 from fdamed.evaluation import protocol
 from fdamed.evaluation.costs import sent
 from fdamed.evaluation.intervals import NOISE_MODES, count, interval, megabytes, over_seeds
+from fdamed.evaluation.metrics import NAMES
 from fdamed.evaluation.run_tables import tidy
 
 NOT_MEASURED = "not measured"
-METRICS = {
-    "auc": "AUC",
-    "acc": "accuracy",
-    "balanced_acc": "balanced accuracy",
-    "sensitivity": "sensitivity at the threshold",
-    "specificity": "specificity at the threshold",
-    "sens_at_spec90": "sensitivity at 90 % specificity",
-    "f1": "F1",
-    "ap": "average precision",
-    "brier": "Brier score",
-}
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
 MANY = 20
 """Hospitals that a table or a sentence shows at most."""
@@ -103,13 +94,13 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _cohort(sizes: pd.DataFrame, target: str) -> dict[str, Any]:
-    """Images and share of positives of each hospital, by split."""
+    """Images and share of positives of each hospital, by part."""
     rows = {}
-    for client, part in sizes[sizes["split"] != protocol.TOTAL].groupby("hospital", sort=False):
+    for client, part in sizes[sizes["part"] != protocol.TOTAL].groupby("hospital", sort=False):
         shares = [f"{rate:.0%}" if isinstance(rate, float) else rate for rate in part["rate"]]
         cells = [count(n) + (f" ({share})" if share else "") for n, share in zip(part["images"], shares, strict=True)]
         rows[str(client)] = [str(client), "target" if client == target else "source", *cells]
-    return _shortened(rows, target) | {"head": [f"{split}: images (positive)" for split in protocol.SPLITS]}
+    return _shortened(rows, target) | {"head": [f"{part}: images (positive)" for part in PARTS]}
 
 
 def _sent(frame: pd.DataFrame, target: str) -> dict[str, Any]:
@@ -137,7 +128,7 @@ def _scores(scores: pd.DataFrame, record: Record, audit: Mapping[str, Any]) -> d
         for client, part in mine.groupby("client", sort=False)
     }
     own = by_client.pop(record.target, {})
-    shown = {metric: name for metric, name in METRICS.items() if metric in own}
+    shown = {metric: name for metric, name in NAMES.items() if metric in own}
     repeated, patients = here["seed"].nunique() > 1, audit.get("scores", {})
     rows = []
     for metric, name in shown.items():

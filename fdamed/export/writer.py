@@ -82,7 +82,7 @@ def samples(chosen: Chosen) -> tuple[list[Floats], int]:
     folder = chosen.places.client(chosen.record.target)
     if not (folder / "images.npy").is_file():
         return batches, 0
-    data = load(folder, splits=("test",))
+    data = load(folder, parts=("test",))
     images = as_input(torch.from_numpy(data.batch(np.arange(min(CHECKED, len(data)))))).numpy()
     return [*batches, images[:1], images], len(images)
 

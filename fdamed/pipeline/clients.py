@@ -76,11 +76,11 @@ def hospital(
     pixels = 0.0 if source else config.noise_of(spec)
     read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
     if source or every:
-        data: Any = read(splits=("train", "adapt"))
+        data: Any = read(parts=("train", "adapt"))
     elif labels:
-        data = read(splits=("adapt",), limit=spec.labeled, seed=seed)
+        data = read(parts=("adapt",), limit=spec.labeled, seed=seed)
     else:
-        data = read(splits=("train", "adapt")).without_labels()
+        data = read(parts=("train", "adapt")).without_labels()
     if isinstance(config.split, Split) and data.images.shape[1] != config.image.size:
         what = f"the cache holds images of {data.images.shape[1]} pixels, image.size is {config.image.size}"
         raise FdamedError(what, str(folder), "Run `fdamed cache` again for every hospital.")
@@ -176,13 +176,13 @@ def transport(
 
 
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
-    """Accuracy and AUC at the target's val and test splits, which methods never see.
+    """Accuracy and AUC at the target's val and test parts, which methods never see.
 
     Noise on the test images is the same in every round and for every method of a seed. `own`: the model that predicts,
     if it is not the bare network; without scores as long as there is none.
     """
     folder, noise = Places.of(config).client(target), config.noise_of(spec)
-    views = {split: load(folder, splits=(split,), noise=noise) for split in ("val", "test")}
+    views = {part: load(folder, parts=(part,), noise=noise) for part in ("val", "test")}
 
     def scores(theta: Any) -> dict[str, float | None]:
         judged = own(theta) if own else model

@@ -17,7 +17,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 from fdamed.training.local import embed
@@ -42,7 +42,7 @@ def write(config: Config, client: str, backbone: str, target: str, seed: int, th
     model = resident(config)
     model.load(weights_in(path, made_by, model.layout))
     order = needed(places.client(client) / "order.parquet", "cache")
-    data = load(places.client(client), SPLITS, noise=config.split.noise if client == target else 0.0)
+    data = load(places.client(client), PARTS, noise=config.split.noise if client == target else 0.0)
     z = embed(model, data, rng=stream(seed, client, "features", "noise"))
     about = {"theta": digest_file(path), "order": digest_file(order), "backbone": backbone, "fdamed": __version__}
     with atomic(places.features(client, backbone, target, seed)) as draft:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fdamed.evaluation.intervals import SURE
-from fdamed.report.study import Study, View, is_ceiling
+from fdamed.report.study import Study, View
 
 Audit = Mapping[str, Any]
 ENDS = ("value", "low", "high")
-SCORES = {
-    "auc": "AUC",
-    "acc": "Accuracy",
-    "balanced_acc": "Balanced accuracy",
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "sens_at_spec90": "Sensitivity at specificity 0.9",
-    "f1": "F1",
-    "ap": "Average precision",
-    "brier": "Brier score",
-    "false_alarms": "False positive rate",
-    "bias": "Calibration in the large",
-}
-"""Scores as the page names them, in its order."""
 
 
 def pairwise(audit: Audit | None, run: str, other: str, metric: str) -> dict[str, Any] | None:
@@ -58,8 +44,3 @@ def audited(study: Study) -> list[tuple[View, Audit, list[str]]]:
     """View, audit and compared runs, best first, of each target whose audit may be shown."""
     found = [(v, study.audits[v.name]) for v in study.views if v.name in study.audits]
     return [(v, a, [r.run for r in v.ranked if r.run in a["runs"]]) for v, a in found if not a.get("suppressed")]
-
-
-def best_run(runs: Sequence[str], study: Study, without: str = "") -> str | None:
-    """The best run that is no upper bound."""
-    return next((r for r in runs if not is_ceiling(study.methods[r]) and r != without), None)

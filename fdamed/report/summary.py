@@ -13,7 +13,7 @@ from fdamed.report.study import METRICS, Row, Study, View
 SENTENCES = {
     "no_score": "No run has a defined {metric} {place}, so no method can be called best.",
     "best": "{best} reaches the highest {metric} {place}: {score} {seeds}.",
-    "selected": "Its value was selected on the test split: a new study must confirm it.",
+    "selected": "Its value was selected on the test part: a new study must confirm it.",
     # On the same patients, where the audit compared the runs: its tests decide.
     "not_significant": "On the same patients, its lead over {close} is not significant (Holm-adjusted p ≥ 0.05).",
     "significant": "On the same patients, its lead over every compared run is significant (Holm-adjusted p < 0.05).",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fdamed.theory.delta_error import Moments, Rule, error
+from fdamed.theory.delta_error import Moments, Rule, auto_betas, error
 
 if TYPE_CHECKING:
     from fdamed.theory.survey import Findings
@@ -115,13 +115,9 @@ def _beta(rule: Rule, found: Sample, sources: Sequence[str]) -> float | dict[str
     """The beta to set; for an auto-weighted rule the one it is expected to choose for each source."""
     if not rule.method.endswith("_auto"):
         return rule.beta
-    kind = "distance2" if rule.method == "fedda_auto" else "beside2"
-
-    def weight(m: Moments, i: int) -> float:
-        total = m.sigma2 + float(getattr(m, kind)[i])
-        return m.sigma2 / total if total > 0 else 0.0
-
-    return {name: found.mean(lambda m, i=i: weight(m, i)) for i, name in enumerate(sources)}  # type: ignore[misc]
+    bias2 = [m.distance2 if rule.method == "fedda_auto" else m.beside2 for m in found.points]
+    betas = [auto_betas(m.sigma2, bias) for m, bias in zip(found.points, bias2, strict=True)]
+    return dict(zip(sources, np.mean(betas, axis=0).tolist(), strict=True))
 
 
 def _interval(values: Sequence[float]) -> dict[str, float]:

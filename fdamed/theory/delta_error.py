@@ -111,11 +111,12 @@ def error(rule: Rule, m: Moments, samples: Sequence[int]) -> float:
         "fedavg": lambda: m.fedda(np.ones(n), w),
         "fedda": lambda: m.fedda(fixed, w),
         "fedgp": lambda: m.fedgp(fixed, w),
-        "fedda_auto": lambda: m.fedda(_weight(m.sigma2, m.distance2), w),
-        "fedgp_auto": lambda: m.fedgp(_weight(m.sigma2, m.beside2), w),
+        "fedda_auto": lambda: m.fedda(auto_betas(m.sigma2, m.distance2), w),
+        "fedgp_auto": lambda: m.fedgp(auto_betas(m.sigma2, m.beside2), w),
     }[rule.method]()
 
 
-def _weight(sigma2: float, bias2: Array) -> Array:
+def auto_betas(sigma2: float, bias2: Array) -> Array:
+    """The betas (N,) that auto-weighting chooses."""
     total = sigma2 + bias2
     return np.divide(sigma2, total, out=np.zeros_like(total), where=total > 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -21,26 +20,21 @@ ALIAS = "adapted"
 """`models:/NAME@adapted` is the newest version."""
 SCORES = ("val/auc", "val/acc")
 """Selection criteria: the first that every seed has."""
+Save = Callable[[Record, Path, str], None]
+"""Writes MLflow's model folder of a run, given the model's identity."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The model that a study offers for a target."""
+    """The model that a study offers for a target: its name, its run, and how it was selected."""
 
     name: str
-    key: str
-    """Of the run that it comes from."""
-    digest: str
-    """Of its weights."""
+    record: Record
     why: str
-    """How it was selected."""
-    params: Mapping[str, str]
-    save: Callable[[Path, str], None]
-    """Writes MLflow's model folder, given the model's identity."""
 
 
-def offered(config: Config, records: list[Record], save: Callable[[Record, Path, str], None]) -> list[Candidate]:
-    """One model per target: the best seed of the run with the best mean score on the validation split.
+def offered(config: Config, records: list[Record]) -> list[Candidate]:
+    """One model per target: the best seed of the run with the best mean score on the validation part.
 
     Never selected by a test score. Runs that no real target could have (the oracle), that have no model (classical
     methods) or whose model stays with its client are not considered.
@@ -59,8 +53,9 @@ def offered(config: Config, records: list[Record], save: Callable[[Record, Path,
             if known:
                 best = max(known, key=lambda run: mean(known[run]))
                 value, record = max(zip(known[best], runs[best], strict=True), key=lambda pair: pair[0])
-                why = f"best mean {score} over the seeds, {value:.3f} in this one"
-                out.append(_candidate(config, record, why, save))
+                best_mean = f"best mean {score} over the seeds, {value:.3f} in this one"
+                why = f"{record.run}, seed {record.seed}: {best_mean}, chosen on the validation part."
+                out.append(Candidate(f"{config.study}-{target}", record, why))
                 break
     return out
 
@@ -72,34 +67,25 @@ def _may_leave(record: Record) -> bool:
     return not (methods[-1]["own_models"] or methods[-1].get("classical"))
 
 
-def _candidate(config: Config, record: Record, why: str, save: Callable[[Record, Path, str], None]) -> Candidate:
-    return Candidate(
-        name=f"{config.study}-{record.target}",
-        key=record.key,
-        digest=record.weights,
-        why=f"{record.run}, seed {record.seed}: {why}, chosen on the validation split.",
-        params={"run": record.run, "method": record.method, "target": record.target, "seed": str(record.seed)},
-        save=partial(save, record),
-    )
-
-
-def register(client: Any, experiment: str, candidate: Candidate, run: str, folder: Path | None) -> int:
+def register(client: Any, experiment: str, candidate: Candidate, save: Save, run: str, folder: Path | None) -> int:
     """The version that holds the candidate; new weights make a new version. `folder`: artifacts of a local store."""
     from mlflow.entities import LoggedModelOutput
 
+    record = candidate.record
     if not client.search_registered_models(f"name = '{candidate.name}'"):
         client.create_registered_model(candidate.name)
     for version in client.search_model_versions(f"name = '{candidate.name}'"):
-        if version.tags.get("weights_digest") == candidate.digest and version.run_id == run:
+        if version.tags.get("weights_digest") == record.weights and version.run_id == run:
             client.set_registered_model_alias(candidate.name, ALIAS, version.version)
             return int(version.version)
-    tags = {"weights_digest": candidate.digest, "run_key": candidate.key}
+    tags = {"weights_digest": record.weights, "run_key": record.key}
+    params = {"run": record.run, "method": record.method, "target": record.target, "seed": str(record.seed)}
     model = client.create_logged_model(
-        experiment, name=candidate.name, source_run_id=run, tags=tags | OURS, params=dict(candidate.params)
+        experiment, name=candidate.name, source_run_id=run, tags=tags | OURS, params=params
     )
     with tempfile.TemporaryDirectory(prefix="fdamed-model-") as scratch:
         made = Path(scratch) / "model"
-        candidate.save(made, model.model_id)
+        save(record, made, model.model_id)
         if folder:
             shutil.copytree(made, folder / "models" / model.model_id / "artifacts")
         else:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fdamed.tracking.models import Candidate, register
+from fdamed.tracking.models import Candidate, Save, register
 from fdamed.tracking.payload import Entry
 from fdamed.tracking.store import Store, connect, mlflow_errors
 
@@ -27,7 +27,12 @@ class Tracked(NamedTuple):
 
 
 def track(
-    entries: Iterable[Entry], candidates: Iterable[Candidate], store: Store, study: str, tags: Mapping[str, str]
+    entries: Iterable[Entry],
+    candidates: Iterable[Candidate],
+    save: Save,
+    store: Store,
+    study: str,
+    tags: Mapping[str, str],
 ) -> Tracked:
     """Import everything into the experiment `study`; call it from one process at a time."""
     counts: Counter[str] = Counter(new=0, replaced=0, kept=0)
@@ -40,7 +45,7 @@ def track(
         for entry in entries:
             what, runs[entry.key] = _import(client, experiment, entry, known[entry.key], folder)
             counts[what] += 1
-        models = {c.name: register(client, experiment, c, runs[c.key], folder) for c in candidates}
+        models = {c.name: register(client, experiment, c, save, runs[c.record.key], folder) for c in candidates}
     return Tracked(experiment, counts, models)
 
 

@@ -23,7 +23,7 @@ def experiment_tags(config: Config) -> dict[str, str]:
     targets = ", ".join(config.split.targets)
     note = (
         f"{synthetic}Hospitals split by {html.escape(config.split.by)}: {listed(config.split.clients)}; adapted to: "
-        f"{targets}; {len(config.seeds)} seeds. `test/` is the target's test split, `comm/mb_out` what left the "
+        f"{targets}; {len(config.seeds)} seeds. `test/` is the target's test part, `comm/mb_out` what left the "
         "hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
     )
     groups = ["run", "target"] if len(config.split.targets) > 1 else ["run"]

@@ -24,7 +24,7 @@ from fdamed.federation.client import check_release
 
 SIDE, HIDDEN, CLASSES = 32, 128, 2
 CLIENTS = {"north": "a", "south": "b", "target": "c"}
-SPLITS = ["adapt"] * 12 + ["test"] * 20 + ["train"] * 28 + ["val"] * 6
+PARTS = ["adapt"] * 12 + ["test"] * 20 + ["train"] * 28 + ["val"] * 6
 LEARNED, JUDGED = 40, 26
 RELEASE = ["weights", "update", "statistic", "features", "scalar", "count"]
 
@@ -32,8 +32,8 @@ RELEASE = ["weights", "update", "statistic", "features", "scalar", "count"]
 def write_client(folder: Path, seed: int, flipped: bool = False) -> None:
     """Positives have a bright left half; every hospital has a brightness of its own."""
     rng = np.random.default_rng(seed)
-    bright = np.arange(len(SPLITS)) % 2
-    images = rng.integers(0, 60, (len(SPLITS), SIDE, SIDE)) + 12 * seed
+    bright = np.arange(len(PARTS)) % 2
+    images = rng.integers(0, 60, (len(PARTS), SIDE, SIDE)) + 12 * seed
     images[:, :, : SIDE // 2] += 90 * bright[:, None, None]
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "images.npy", images.astype(np.uint8))
@@ -41,7 +41,7 @@ def write_client(folder: Path, seed: int, flipped: bool = False) -> None:
     if flipped:
         y[:12] = 1 - y[:12]
         y[32:60] = 1 - y[32:60]
-    order = {"split": SPLITS, "y": y.astype(np.int8), "patient": [f"p{i}" for i in range(len(SPLITS))]}
+    order = {"split": PARTS, "y": y.astype(np.int8), "patient": [f"p{i}" for i in range(len(PARTS))]}
     pd.DataFrame(order | {"sex": "F", "age": 60.0, "race": "a", "view": "frontal"}).to_parquet(folder / "order.parquet")
 
 
@@ -118,7 +118,7 @@ def test_features_stay_in_the_hospitals_folder_and_say_where_they_come_from(stud
     with safe_open(kept(study, "north"), framework="pt") as file:
         assert set(file.metadata()) == {"theta", "order", "backbone", "fdamed"}
         z = file.get_tensor("z")
-    assert z.shape == (len(SPLITS), HIDDEN)
+    assert z.shape == (len(PARTS), HIDDEN)
     model = resident(load(study))
     weights = load_file(study.parent / "results" / "small" / "init" / "0" / "theta.safetensors")
     model.module.load_state_dict(weights, strict=False)

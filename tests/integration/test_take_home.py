@@ -76,7 +76,7 @@ def export(study: Path, run: str, out: Path, *more: str) -> int:
 
 
 def originals(study: Path) -> list[str]:
-    """The files of the target's test split, in the order of its predictions."""
+    """The files of the target's test part, in the order of its predictions."""
     rows = pd.read_parquet(root(study) / "clients" / "edema" / "order.parquet")
     return [str(study.parent / "raw" / name) for name in rows[rows["split"] == "test"]["image"]]
 
@@ -211,14 +211,14 @@ def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) 
     card = (models["fedavg"] / "model_card.md").read_text()
     for heading in (
         *("Model details", "Intended use", "Training and evaluation data", "What left each hospital"),
-        *("Scores on the target's test split", "Scores by subgroup", "Calibration", "Privacy", "Limits", "Provenance"),
+        *("Scores on the target's test part", "Scores by subgroup", "Calibration", "Privacy", "Limits", "Provenance"),
     ):
         assert f"\n## {heading}\n" in card
     assert "synthetic phantoms" in card and "Not** for diagnosis" in card
     assert "Membership inference: in the study's report" in card
     assert "Reconstruction of images from this model: not measured." in card
     score = json.loads((root(study) / "runs/fedavg/edema/0/scores/edema.json").read_text())
-    assert score["positives"] < 5, "the study's test split is small enough to be hidden"
+    assert score["positives"] < 5, "the study's test part is small enough to be hidden"
     assert "suppressed: fewer than 5 images of a class" in card and f"{score['auc']:.3f}" not in card
     assert "<5" in card and "weights" in card
     assert "kept inside the hospital" in (models["kept"] / "model_card.md").read_text()

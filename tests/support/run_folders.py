@@ -198,7 +198,7 @@ def write_run(
 
 
 def write_predictions(root: Path, run: str, target: str, seed: int, images: int = 180) -> None:
-    """A score for each image of the target's test split: the same patients for every run."""
+    """A score for each image of the target's test part: the same patients for every run."""
     import pandas as pd
 
     same, own = stream(0, target).numpy, stream(seed, run, target).numpy

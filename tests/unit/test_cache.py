@@ -225,7 +225,7 @@ def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: P
 def test_a_class_that_vanishes_from_a_split_stops_the_build(root: Path) -> None:
     for number in (10, 11):
         (root / "deep" / f"{number}.png").write_text("no image")
-    with pytest.raises(FdamedError, match="all 2 images with y = 1 in split adapt were rejected"):
+    with pytest.raises(FdamedError, match="all 2 images with y = 1 in part adapt were rejected"):
         make(manifest(), root)
 
 

@@ -879,7 +879,7 @@ def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_pat
 def divide_test_part(places: Places) -> Labeled:
     from fdamed.data.loader import load
 
-    return load(places.client("t"), splits=("test",))
+    return load(places.client("t"), parts=("test",))
 
 
 def test_a_method_with_one_model_is_judged_and_saved_as_before(tmp_path: Path) -> None:

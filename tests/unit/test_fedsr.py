@@ -280,7 +280,7 @@ def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_pa
     init.write(config, 0, places.init(0))
     one = StudyRun.of(config, "fedsr", "t", 0)
     federate.federate(one, 1)
-    folder, data = places.run("fedsr", "t", 0), load(places.client("t"), splits=("test",))
+    folder, data = places.run("fedsr", "t", 0), load(places.client("t"), parts=("test",))
     judged = (folder / "metrics.jsonl").read_text().splitlines()
     network = FlatModel(build(config.model))
     model = trained_model(one, "t", network)

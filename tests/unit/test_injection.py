@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdamed.cli.commands import leakage
 from fdamed.cli.main import main
 from fdamed.config.loader import load, parse
 from fdamed.core.disclosure import FORMULA, cell_safe
@@ -148,17 +147,16 @@ def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:
     assert not back["name"].str.startswith(FORMULA).any()
 
 
-def test_lists_of_refused_and_alike_images_hold_no_formula(tmp_path: Path) -> None:
-    """File names are the data's: what ingest, cache and guard write of them opens in a spreadsheet."""
+def test_lists_of_rejected_images_hold_no_formula(tmp_path: Path) -> None:
+    """File names are the data's: what ingest and cache write of them opens in a spreadsheet."""
     names = [f"{text.replace('/', '_')}.png" for text in FORMULAS]
     entries = [Entry(name, -1, -1, -1, 0, "UNREADABLE", name) for name in names]
     rejects = Rejects()
     for name in names:
         rejects.add(name, 3, "UNREADABLE", name)
     (tmp_path / "cache.csv").write_text(cache.list_rejects(entries).as_csv(), newline="")
-    leakage.write_pairs(tmp_path / "guard.csv", [(name, name, 0.9) for name in names])
     (tmp_path / "ingest.csv").write_text(rejects.as_csv(), newline="")
-    for table, width in (("cache.csv", 4), ("guard.csv", 3), ("ingest.csv", 4)):
+    for table, width in (("cache.csv", 4), ("ingest.csv", 4)):
         found = cells(tmp_path / table)
         assert len(found) == width * (len(names) + 1), table
         assert [c for c in found if c.startswith(FORMULA)] == []

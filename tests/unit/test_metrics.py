@@ -104,18 +104,18 @@ def test_the_t_interval_of_three_seeds_by_hand() -> None:
     found = over_seeds([0.78, 0.80, 0.82])
     assert found.mean == pytest.approx(0.8)
     assert found.half == pytest.approx(4.30265 * 0.02 / math.sqrt(3), rel=1e-5)
-    assert (found.n, found.left_out) == (3, 0)
+    assert found.n == 3
 
 
-def test_undefined_values_are_left_out_and_counted() -> None:
+def test_undefined_values_are_left_out() -> None:
     found = over_seeds([0.7, None, 0.9, math.nan])
     assert found.mean == pytest.approx(0.8)
-    assert (found.n, found.left_out) == (2, 2)
+    assert found.n == 2
 
 
 def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
     assert over_seeds([0.7]) == Interval(0.7, None, 1)
-    assert over_seeds([None]) == Interval(None, None, 0, 1)
+    assert over_seeds([None]) == Interval(None, None, 0)
     assert over_seeds([0.7]).overlaps(over_seeds([0.7, 0.8])) is None
 
 

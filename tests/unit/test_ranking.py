@@ -58,23 +58,19 @@ def test_one_data_set_or_one_method_ranks_nothing() -> None:
         ranking(["a", "b"], [[1, np.nan], [1, 2]])
 
 
-def audit(values: dict[str, float], p: float) -> dict:
-    pair = {"metric": "auc", "first": "a", "second": "b", "value": values["a"] - values["b"], "p_holm": p}
-    return {"scores": {"auc": {run: {"value": v} for run, v in values.items()}}, "pairs": [pair]}
+def audit(**values: float) -> dict:
+    return {"scores": {"auc": {run: {"value": v} for run, v in values.items()}}}
 
 
 def test_runs_are_ranked_over_the_targets_of_several_studies(tmp_path: Path, capsys) -> None:
-    write_json(tmp_path / "one/audit/T.json", audit({"a": 0.9, "b": 0.8, "only_here": 0.99}, 0.01))
-    write_json(tmp_path / "two/audit/T.json", audit({"a": 0.7, "b": 0.6}, 0.5))
-    write_json(tmp_path / "two/audit/U.json", audit({"a": 0.6, "b": 0.7}, 0.001))
+    write_json(tmp_path / "one/audit/T.json", audit(a=0.9, b=0.8, only_here=0.99))
+    write_json(tmp_path / "two/audit/T.json", audit(a=0.7, b=0.6))
+    write_json(tmp_path / "two/audit/U.json", audit(a=0.6, b=0.7))
     studies = [str(tmp_path / "one"), str(tmp_path / "two")]
     assert main(["rank", *studies, "--out", str(tmp_path / "out")]) == 0
     told = read_json(tmp_path / "out/ranks.json")
     assert told["targets"] == ["one/T", "two/T", "two/U"]
-    assert told["runs"] == [
-        {"run": "a", "rank": pytest.approx(4 / 3), "better": 1, "equal": 1, "worse": 1},
-        {"run": "b", "rank": pytest.approx(5 / 3), "better": 1, "equal": 1, "worse": 1},
-    ]
+    assert told["mean_ranks"] == {"a": pytest.approx(4 / 3), "b": pytest.approx(5 / 3)}
     assert (tmp_path / "out/ranks.svg").read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert "1.33" in capsys.readouterr().out
     assert main(["rank", str(tmp_path / "one")]) == 2
@@ -115,7 +111,7 @@ def test_true_chances_have_the_error_that_chance_makes() -> None:
 
 def test_two_studies_of_one_name_are_refused_before_one_hides_the_other(tmp_path: Path, capsys) -> None:
     for place in ("a/demo", "b/demo"):
-        write_json(tmp_path / place / "audit/T.json", audit({"a": 0.9, "b": 0.8}, 0.01))
-        write_json(tmp_path / place / "audit/U.json", audit({"a": 0.9, "b": 0.8}, 0.01))
+        write_json(tmp_path / place / "audit/T.json", audit(a=0.9, b=0.8))
+        write_json(tmp_path / place / "audit/U.json", audit(a=0.9, b=0.8))
     assert main(["rank", str(tmp_path / "a/demo"), str(tmp_path / "b/demo")]) == 2
     assert "two studies are called demo" in capsys.readouterr().err

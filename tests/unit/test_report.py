@@ -271,14 +271,14 @@ def test_swept_runs_are_folded_and_never_called_best(tmp_path: Path) -> None:
     assert 'data-value="fedavg"' in first and "wide-beta" not in first
     assert "5 runs of sweeps" in text
     assert text.count("wide-beta-0.4") >= 2, "in the folded table and among the switches"
-    assert "wide (swept)" in text and "selected on the test split" in text
+    assert "wide (swept)" in text and "selected on the test part" in text
 
 
 def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_test_split(tmp_path: Path) -> None:
     config = swept_study(tmp_path, runs={"wide": SWEPT["wide"]})
     text = visible(report(config))
     assert "wide-beta-0.4 reaches the highest AUC" in text
-    assert "Its value was selected on the test split" in text
+    assert "Its value was selected on the test part" in text
 
 
 def test_two_swept_options_are_a_table_and_words_get_places_on_the_axis(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_the_caption_tells_the_protocol_and_the_headline_has_the_chosen_round(tm
         "Seeds 0, 1, 2; rounds 4.",
         "1 epoch in batches of 32 at each source and 1 epoch in batches of 16 at the target",
         "it costs the target 74 labeled validation images",
-        "The test split never chooses a round.",
+        "The test part never chooses a round.",
         # Rounds, labels, steps: 700 + 100 images of LO in batches of 32 are 25 steps; 100 of NC in batches of 16 are 7.
         "gp 4 100 91 4 sources 7",
     ):

@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.evaluation.intervals import reach
-from fdamed.report.advice import decision_map, sentences, sources
-from fdamed.report.advice_evaluation import evaluate, together
+from fdamed.report.advice import decision_map, evaluate, sentences, sources, together
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.report.plots.figure import standalone
 from tests.support.run_folders import CLIENTS, edit, write_json, write_study

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fdamed.data.loader import classes_of
+from fdamed.data.manifest import PARTS
 from fdamed.evaluation.audit import by_group
-from fdamed.evaluation.protocol import SPLITS, sizes
+from fdamed.evaluation.protocol import sizes
 from fdamed.evaluation.subgroups import banded, groups
 
 TABLES, SMALLEST = 1000, 11
@@ -42,11 +43,11 @@ def test_no_small_count_of_a_hospital_is_in_the_cohort_table_nor_follows_from_su
         positives, negatives = drawn(rng, 4), drawn(rng, 4)
         patients = rng.binomial(positives + negatives, 0.8)
         known = {"images": positives + negatives, "patients": patients, "positives": positives}
-        clients[name] = {k: dict(zip(SPLITS, v.tolist(), strict=True)) for k, v in known.items()}
+        clients[name] = {k: dict(zip(PARTS, v.tolist(), strict=True)) for k, v in known.items()}
         truths[name] = np.concatenate([positives, negatives, patients])
     equations: dict[str, list[tuple[NDArray[np.float64], float]]] = {name: [] for name in clients}
     for row in sizes({"clients": clients}, SMALLEST).to_dict("records"):
-        place = (*SPLITS, "total").index(row["split"])
+        place = (*PARTS, "total").index(row["part"])
         for column, rows in meaning.items():
             if not isinstance(row[column], str):
                 assert not 0 < row[column] < SMALLEST

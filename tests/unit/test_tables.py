@@ -22,6 +22,7 @@ from fdamed.config.study import Model
 from fdamed.core.disclosure import LOCAL, hides, shareable, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
+from fdamed.data.manifest import PARTS
 from fdamed.evaluation import ablations, costs, protocol
 from fdamed.evaluation import run_tables as tables
 from fdamed.evaluation.intervals import Interval, clipped
@@ -125,9 +126,9 @@ def test_no_csv_cell_is_a_formula_and_numbers_stay_numbers() -> None:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)), min_size=4, max_size=4))
 def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[int, int, int]]) -> None:
     sizes = {
-        "images": {s: max(c) for s, c in zip(protocol.SPLITS, cells, strict=True)},
-        "patients": {s: c[1] for s, c in zip(protocol.SPLITS, cells, strict=True)},
-        "positives": {s: c[2] for s, c in zip(protocol.SPLITS, cells, strict=True)},
+        "images": {s: max(c) for s, c in zip(PARTS, cells, strict=True)},
+        "patients": {s: c[1] for s, c in zip(PARTS, cells, strict=True)},
+        "positives": {s: c[2] for s, c in zip(PARTS, cells, strict=True)},
     }
     frame = protocol.sizes({"clients": {"A": sizes}}, 11)
     for _, row in frame.iterrows():
@@ -138,9 +139,9 @@ def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[i
             assert negatives == 0 or negatives >= 11
         else:
             assert row["rate"] == protocol.HIDDEN
-    splits, total = frame.iloc[:4], frame.iloc[4]
+    parts, total = frame.iloc[:4], frame.iloc[4]
     for column in ("images", "patients", "positives"):
-        hidden = splits[column].map(lambda v: isinstance(v, str)).any()
+        hidden = parts[column].map(lambda v: isinstance(v, str)).any()
         assert isinstance(total[column], str) == hidden
 
 
@@ -289,12 +290,13 @@ def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
 def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL | {"runs": {"fedavg": {}, "gp": {"labeled": 33}, "oracle": {}}})
     sizes = {"clients": {p: {"images": {"train": 60, "adapt": 40, "val": 9}} for p in CLIENTS}}
-    found = {b.run: b for b in protocol.budgets(records_of(config), load(config), sizes)}
+    found = protocol.budgets(records_of(config), load(config), sizes).set_index("run")
     # Sources: 100 images in batches of 32, the last one of 4. Target: 33 in batches of 16, the last of one left out.
-    assert found["fedavg"].sources == {"LO": 4, "CO": 4, "ED": 4, "AT": 4}
-    assert (found["fedavg"].own, found["gp"].own, found["oracle"].own) == (None, 2, 4)
-    assert (found["fedavg"].labeled, found["gp"].labeled, found["oracle"].labeled) == ("0", "33", "100 (all)")
-    assert found["oracle"].sources == {}
+    assert found[["source_steps", "sources", "labeled", "target_steps"]].T.to_dict("list") == {
+        "fedavg": [16, 4, "0", 0],
+        "gp": [16, 4, "33", 2],
+        "oracle": [0, 0, "100 (all)", 4],
+    }
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

@@ -42,10 +42,6 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def no_save(record: object, folder: Path, identity: str) -> None:
-    raise AssertionError("nothing is saved before MLflow asks for it")
-
-
 def runs_of(folder: Path) -> list[Any]:
     client = connect(Store(f"sqlite:///{folder}/results/mlflow/mlflow.db"))
     experiment = client.get_experiment_by_name("demo")
@@ -219,7 +215,7 @@ def test_the_report_and_the_matrix_are_kept_as_artifacts(tracked: Path, tmp_path
     assert (kept / study.info.run_id / "artifacts/report/index.html").read_text() == page.read_text()
     run = next(r for r in runs_of(tmp_path) if r.info.run_name == "gp-NC-s0")
     drawing = (kept / run.info.run_id / "artifacts/figures/confusion_matrix.svg").read_text()
-    assert "<title>gp at NC, seed 0: confusion matrix of the test split</title>" in drawing
+    assert "<title>gp at NC, seed 0: confusion matrix of the test part</title>" in drawing
     assert ">n = 180</text>" in drawing
 
 
@@ -234,9 +230,9 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
             record = read(folder)
             assert record is not None
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
-    (model,) = offered(config, records, no_save)
-    assert (model.name, model.key) == ("demo-NC", "demo/gp/NC/1")
-    assert "0.900 in this one, chosen on the validation split" in model.why
+    (model,) = offered(config, records)
+    assert (model.name, model.record.key) == ("demo-NC", "demo/gp/NC/1")
+    assert "0.900 in this one, chosen on the validation part" in model.why
 
 
 def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_never_offered(tmp_path: Path) -> None:
@@ -249,8 +245,8 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
         then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
         rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
         records.append(replace(record, rounds=rounds, facts=record.facts | {"phases": then}))
-    (model,) = offered(config, records, no_save)
-    assert model.key == "demo/fedavg/NC/0"
+    (model,) = offered(config, records)
+    assert model.record.key == "demo/fedavg/NC/0"
 
 
 def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: Path, tmp_path: Path) -> None:
@@ -259,18 +255,20 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
     artifacts = tmp_path / "results/mlflow/artifacts/demo"
     run = runs_of(tmp_path)[0]
 
-    def save(folder: Path, identity: str) -> None:
+    def save(record: object, folder: Path, identity: str) -> None:
         folder.mkdir()
         (folder / "MLmodel").write_text(identity)
 
-    first = Candidate("demo-NC", run.data.tags["run_key"], "abc", "why", {"run": "gp"}, save)
+    record = read(tmp_path / "results/demo/runs/gp/NC/0")
+    assert record is not None
+    first, second = (Candidate("demo-NC", replace(record, weights=digest), "why") for digest in ("abc", "def"))
     found = [
-        register(client, run.info.experiment_id, candidate, run.info.run_id, artifacts)
-        for candidate in (first, first, replace(first, digest="def"))
+        register(client, run.info.experiment_id, candidate, save, run.info.run_id, artifacts)
+        for candidate in (first, first, second)
     ]
     assert found == [1, 1, 2]
     assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
-    assert register(client, run.info.experiment_id, first, run.info.run_id, artifacts) == 1
+    assert register(client, run.info.experiment_id, first, save, run.info.run_id, artifacts) == 1
     assert client.get_model_version_by_alias("demo-NC", "adapted").version == 1  # the one that is offered now
     kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
     assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)

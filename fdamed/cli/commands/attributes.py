@@ -23,7 +23,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 from fdamed.evaluation.ablations import without_heads
 from fdamed.evaluation.attribute_inference import UNTRAINED, Question, chosen, questions, read, results
 from fdamed.evaluation.intervals import LEVEL
@@ -74,7 +74,7 @@ def infer(config: Config, target: str) -> dict[str, Any]:
 
 def _predictions(config: Config, target: str, here: NDArray[Any], asked: list[Question]) -> Predictions:
     """What probes predict from the features of every model."""
-    model, whole = resident(config), load(Places.of(config).client(target), SPLITS, noise=config.split.noise)
+    model, whole = resident(config), load(Places.of(config).client(target), PARTS, noise=config.split.noise)
     data = Labeled(whole.images[here], whole.y[here], {}, whole.noise)
 
     def predict(network: FlatModel, seed: int) -> list[NDArray[Any]]:

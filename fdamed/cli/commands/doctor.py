@@ -31,7 +31,7 @@ from fdamed.core.files import free, megabytes
 from fdamed.core.progress import console
 from fdamed.core.rng import stream
 from fdamed.data.ingestion import check_files, read_rows
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
@@ -167,12 +167,12 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
             "images": len(frame),
             "patients": int(frame["patient"].nunique()),
             "positive": round(float(frame["y"].mean()), 3),
-            "splits": {s: vague(int((frame["split"] == s).sum()), smallest) for s in SPLITS},
+            "parts": {p: vague(int((frame["split"] == p).sum()), smallest) for p in PARTS},
         }
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
-    sizes = {p: {s: int((f["split"] == s).sum()) for s in SPLITS} for p, f in cohort.manifests.items()}
+    sizes = {p: {s: int((f["split"] == s).sum()) for s in PARTS} for p, f in cohort.manifests.items()}
     _check_minimum(config, sizes, report)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
     report.add("ok" if left > 1.2 * cache else "fail", "disk", f"the cache needs {megabytes(cache)}")
@@ -203,8 +203,8 @@ def show(report: Report) -> None:
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
     out.print(table)
     if report.clients:
-        sizes = Table("hospital", "images", "patients", "positive", *SPLITS)
+        sizes = Table("hospital", "images", "patients", "positive", *PARTS)
         for client, entry in report.clients.items():
             counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
-            sizes.add_row(*counts, *entry["splits"].values())
+            sizes.add_row(*counts, *entry["parts"].values())
         out.print(sizes)

@@ -1,4 +1,4 @@
-"""Score the finished seeds of one run on the test split of one client.
+"""Score the finished seeds of one run on the test part of one client.
 
 The predictions stay in the client's folder.
 
@@ -28,7 +28,7 @@ OPTIONS = {
     "--run": "",
     "--target": "",
     "--seeds": {"type": "int", "nargs": "+", "required": True, "metavar": "SEED"},
-    "--client": "the client whose test split is used",
+    "--client": "the client whose test part is used",
     "--threads": "",
 }
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = resident(config)
     for one in runs:
         noise = config.noise_of(one.spec) if client == one.target else 0.0
-        score(one, client, model, load(one.places.client(client), splits=("test",), noise=noise))
+        score(one, client, model, load(one.places.client(client), parts=("test",), noise=noise))
 
 
 def score(one: StudyRun, client: str, model: FlatModel, data: Labeled) -> None:

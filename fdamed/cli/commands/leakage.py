@@ -1,4 +1,4 @@
-"""Check that no patient and no near-duplicate image is in two splits.
+"""Check that no patient and no near-duplicate image is in two parts.
 
 Writes leakage.json (counts) and clients/near_duplicates.csv (which images; it stays with the clients).
 
@@ -9,31 +9,30 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import logging
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fdamed.cli.options import read_config
-from fdamed.core.disclosure import cell_safe
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, write_json
+from fdamed.core.files import write_json, write_text
 from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
 from fdamed.data.loader import load
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 from fdamed.data.splitting.leakage import check_manifests
+from fdamed.evaluation.run_tables import to_csv
 from fdamed.pipeline.paths import Places, clinical, rows_in
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
 OPTIONS = {"--config": ""}
+COLUMNS = ["first", "second", "likeness"]
 ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
-"""Split -> role; a near-duplicate in two roles is a leak."""
+"""Part -> role; a near-duplicate in two roles is a leak."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -45,12 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
     orders = {p: rows_in(places.client(p) / "order.parquet", "cache") for p in split.clients}
     leakage = check_manifests(orders, split.rule)
     rows = pd.concat(orders.values(), ignore_index=True)
-    thumbs = np.concatenate([thumbnails(load(places.client(p), SPLITS).images) for p in orders])
+    thumbs = np.concatenate([thumbnails(load(places.client(p), PARTS).images) for p in orders])
     roles, images = rows["split"].map(ROLES).to_numpy(dtype=object), rows["image"].to_numpy(dtype=object)
     pairs = near_duplicates(thumbs, roles)
     found = Counter(" and ".join(sorted((roles[q.first], roles[q.second]))) for q in pairs)
-    listed = [(images[q.first], images[q.second], q.likeness) for q in pairs]
-    write_pairs(places.clients / "near_duplicates.csv", listed)
+    listed = [(images[q.first], images[q.second], round(q.likeness, 3)) for q in pairs]
+    write_text(places.clients / "near_duplicates.csv", to_csv(pd.DataFrame(listed, columns=COLUMNS)))
     summary = dataclasses.asdict(leakage) | {
         "rule": split.rule,
         "near_duplicates": len(pairs),
@@ -59,13 +58,6 @@ def run(arguments: argparse.Namespace) -> None:
     }
     write_json(places.root / "leakage.json", summary)
     log.info(
-        f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two splits, "
-        f"{leakage.patients_in_two_clients} at two clients, {len(pairs)} near-duplicates across splits"
+        f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two parts, "
+        f"{leakage.patients_in_two_clients} at two clients, {len(pairs)} near-duplicates across parts"
     )
-
-
-def write_pairs(path: Path, pairs: list[tuple[str, str, float]]) -> None:
-    with atomic(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["first", "second", "likeness"])
-        writer.writerows((cell_safe(a), cell_safe(b), f"{likeness:.3f}") for a, b, likeness in pairs)

@@ -1,6 +1,6 @@
 """Membership inference: whether the models reveal which patients of one client trained them.
 
-The client has both: patients whose images were used for training, and those of its test split. It attacks each
+The client has both: patients whose images were used for training, and those of its test part. It attacks each
 finished model that it contributed to by the loss of its images. Only AUCs and rates leave the client.
 
 Examples:
@@ -83,7 +83,7 @@ class Images:
     order: pd.DataFrame
     """All images of the client."""
     chosen: NDArray[Any]
-    """Positions in `order` of the chosen images of the train, adapt and test splits."""
+    """Positions in `order` of the chosen images of the train, adapt and test parts."""
     data: Labeled
 
     @classmethod

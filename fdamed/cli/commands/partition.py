@@ -24,7 +24,7 @@ from fdamed.core.files import atomic, digest, private, write_json
 from fdamed.data.benchmark.partition import partition, repeated
 from fdamed.data.benchmark.samples import fitted, numbered_alike
 from fdamed.data.benchmark.sources import read
-from fdamed.data.manifest import SPLITS, content_hash
+from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.leakage import count_leaks
 from fdamed.pipeline.paths import Places, write_rows
 
@@ -76,12 +76,12 @@ def write(config: Config, places: Places) -> None:
 
 
 def _counts(order: pd.DataFrame) -> dict[str, int]:
-    return {name: int((order["split"] == name).sum()) for name in SPLITS}
+    return {name: int((order["split"] == name).sum()) for name in PARTS}
 
 
 def _describe(order: pd.DataFrame, classes: int) -> dict[str, Any]:
     """Sizes of one client, as `fdamed split` describes them; every sample is its own patient."""
     counts, known = _counts(order), content_hash(order[["image", "y", "split", "crc32"]])
-    ones = {name: int(order["y"][order["split"] == name].sum()) for name in SPLITS}
+    ones = {name: int(order["y"][order["split"] == name].sum()) for name in PARTS}
     positives = ones if classes == 2 else None
     return {"hash": known, "content": known, "images": counts, "patients": counts, "positives": positives}

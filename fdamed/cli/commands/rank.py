@@ -14,7 +14,6 @@ from typing import Any
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json, write_text
 from fdamed.evaluation.comparisons import Ranking, ranking
-from fdamed.evaluation.intervals import SURE
 from fdamed.report.plots.figure import standalone
 from fdamed.report.plots.ranks import critical_difference
 
@@ -32,18 +31,16 @@ Audits = dict[str, dict[str, Any]]
 def run(arguments: argparse.Namespace) -> None:
     audits = read_audits(arguments.studies, arguments.metric)
     ranks = rank(audits, arguments.metric)
-    rows = compare(audits, arguments.metric, ranks)
     print(f"{len(audits)} targets, Friedman p = {ranks.p:.2g}, critical difference {ranks.apart:.2f}")
-    print(f"{'mean rank':>9}  {'better':>6} {'equal':>6} {'worse':>6}  run")
-    for row in rows:
-        print(f"{row['rank']:9.2f}  {row['better']:6} {row['equal']:6} {row['worse']:6}  {row['run']}")
+    for name, mean in zip(ranks.names, ranks.ranks, strict=True):
+        print(f"{mean:9.2f}  {name}")
     if arguments.out:
         content = {
             "metric": arguments.metric,
             "targets": list(audits),
             "p": ranks.p,
             "apart": ranks.apart,
-            "runs": rows,
+            "mean_ranks": dict(zip(ranks.names, ranks.ranks, strict=True)),
         }
         write_json(arguments.out / "ranks.json", content)
         write_text(arguments.out / "ranks.svg", standalone(critical_difference(ranks)))
@@ -78,19 +75,3 @@ def rank(audits: Audits, metric: str) -> Ranking:
         fix = "Rank studies that share runs (by their names in the configuration)."
         raise FdamedError(f"{len(common)} run is in all of them; ranks need two", ", ".join(audits), fix)
     return found
-
-
-def compare(audits: Audits, metric: str, ranks: Ranking) -> list[dict[str, Any]]:
-    """For each run its mean rank, and how often it is better, equal or worse than another, significantly."""
-    rows: dict[str, dict[str, Any]] = {
-        name: {"run": name, "rank": rank, "better": 0, "equal": 0, "worse": 0}
-        for name, rank in zip(ranks.names, ranks.ranks, strict=True)
-    }
-    for pair in (pair for audit in audits.values() for pair in audit["pairs"] if pair["metric"] == metric):
-        if pair["first"] in rows and pair["second"] in rows:
-            better, worse = ("better", "worse") if pair["value"] > 0 else ("worse", "better")
-            if pair["p_holm"] >= SURE:
-                better = worse = "equal"
-            rows[pair["first"]][better] += 1
-            rows[pair["second"]][worse] += 1
-    return list(rows.values())

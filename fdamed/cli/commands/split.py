@@ -15,7 +15,7 @@ import pandas as pd
 
 from fdamed.cli.options import read_config
 from fdamed.core.files import digest, write_json
-from fdamed.data.manifest import SPLITS, content_hash
+from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.cohort import build
 from fdamed.data.splitting.leakage import check_manifests
 from fdamed.pipeline.paths import Places, clinical, rows_in, write_rows
@@ -55,11 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
     """Sizes and label rates of one manifest; `content` is its hash without the pseudonyms."""
-    by_split = {name: frame[frame["split"] == name] for name in SPLITS}
+    by_part = {name: frame[frame["split"] == name] for name in PARTS}
     return {
         "hash": content_hash(frame),
         "content": content_hash(frame.drop(columns=["patient", "study"])),
-        "images": {name: len(rows) for name, rows in by_split.items()},
-        "patients": {name: int(rows["patient"].nunique()) for name, rows in by_split.items()},
-        "positives": {name: int(rows["y"].sum()) for name, rows in by_split.items()},
+        "images": {name: len(rows) for name, rows in by_part.items()},
+        "patients": {name: int(rows["patient"].nunique()) for name, rows in by_part.items()},
+        "positives": {name: int(rows["y"].sum()) for name, rows in by_part.items()},
     }

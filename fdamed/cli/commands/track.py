@@ -45,10 +45,14 @@ def run(arguments: argparse.Namespace) -> None:
     records, missing = study(folder / "runs", [(one.name, one.target, one.seed) for one in all_runs(config)])
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
+
+    def save(record: Record, folder: Path, identity: str) -> None:
+        save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
+
     store = Store.of(config)
     entries = progress([*run_entries(config, records), report_entry(config, folder, records)], "runs to MLflow")
     with locked(store.artifacts.parent if store.artifacts else Path(config.results) / "mlflow", WAIT):
-        done = track(entries, models(config, records), store, config.study, experiment_tags(config))
+        done = track(entries, models(config, records), save, store, config.study, experiment_tags(config))
     page = link(done.experiment_id)
     content = {
         "experiment": config.study,
@@ -71,11 +75,7 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
     if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
         log.warning("no model is registered: pip install 'fdamed[export]' to have them")
         return []
-
-    def save(record: Record, folder: Path, identity: str) -> None:
-        save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
-
-    return offered(config, records, save)
+    return offered(config, records)
 
 
 def run_entries(config: Config, records: list[Record]) -> list[Entry]:

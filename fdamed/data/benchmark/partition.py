@@ -36,10 +36,10 @@ def partition(sets: dict[str, Samples], split: Partition) -> dict[str, Part]:
         pool = rng.child("pool").numpy.permutation(chosen)
         if split.per_source is not None:
             pool = pool[: split.per_source + (_labeled(split, len(pool)) if is_target else 0)]
-        splits = _splits(pool, test, split, client) if is_target else {"train": pool}
+        parts = _parts(pool, test, split, client) if is_target else {"train": pool}
         # A sample that was shifted is the sample it was made from.
         known_as = split.sources if split.sources and _same_files(sets, split) else name
-        out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in splits.items()})
+        out[client] = _part(samples, known_as, {s: np.sort(rows) for s, rows in parts.items()})
     return out
 
 
@@ -138,7 +138,7 @@ def _labeled(split: Partition, n: int) -> int:
     return round(split.labeled * n) if isinstance(split.labeled, float) else split.labeled
 
 
-def _splits(pool: Ints, test: Ints, split: Partition, client: str) -> dict[str, Ints]:
+def _parts(pool: Ints, test: Ints, split: Partition, client: str) -> dict[str, Ints]:
     """Labeled, validation, test and the rest of a target's samples."""
     n = len(pool)
     if split.test != "release":
@@ -153,15 +153,15 @@ def _splits(pool: Ints, test: Ints, split: Partition, client: str) -> dict[str, 
     return {"train": pool[wanted:], "adapt": pool[:wanted], "val": val, "test": test}
 
 
-def _part(samples: Samples, name: str, splits: dict[str, Ints]) -> Part:
-    rows = np.concatenate(list(splits.values()))
+def _part(samples: Samples, name: str, parts: dict[str, Ints]) -> Part:
+    rows = np.concatenate(list(parts.values()))
     x = samples.x[rows]
     identity = pd.Series([f"{name}/{r}" for r in rows], dtype="str")
     order = pd.DataFrame({"image": identity, "patient": identity})
     order[["sex", "age", "race", "view"]] = np.nan
     order = order.astype({c: TYPES[c] for c in ("sex", "age", "race", "view")})
     order["y"] = samples.y[rows].astype("int16")
-    order["split"] = np.repeat(list(splits), [len(r) for r in splits.values()])
+    order["split"] = np.repeat(list(parts), [len(r) for r in parts.values()])
     order["crc32"] = np.array([crc32(np.ascontiguousarray(i).data) for i in x], dtype=np.int64)
     return Part(x, order)
 

@@ -202,8 +202,8 @@ def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
         if not (frame["split"] == "train").any():
             fix = "Ask for fewer labeled images, or give the hospital more."
             raise FdamedError(f"{client} has no image left beside its labeled ones", "split.labeled", fix)
-    for word, splits in needed.items():
+    for word, parts in needed.items():
         for side, name in ((0, "negative"), (1, "positive")):
-            if not ((frame["y"] == side) & frame["split"].isin(splits)).any():
+            if not ((frame["y"] == side) & frame["split"].isin(parts)).any():
                 fix = "Give the hospital more patients (split.per_class, split.shares, split.where) or leave it out."
-                raise FdamedError(f"{client} has no {name} image in its {word} split", where, fix)
+                raise FdamedError(f"{client} has no {name} image in its {word} part", where, fix)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fdamed.core.errors import FdamedError
-from fdamed.data.manifest import SPLITS
+from fdamed.data.manifest import PARTS
 
 FIX = "Make the manifests with `fdamed split`; it keeps patients apart. Results on leaking data mean nothing."
 
@@ -61,7 +61,7 @@ def _check_columns(client: str, frame: pd.DataFrame) -> None:
     blank = [c for c in ("image", "patient", "split") if (frame[c].fillna("") == "").any()]
     faults = {
         f"rows without {', '.join(blank)}: leakage cannot be checked": bool(blank),
-        f"split holds values outside {', '.join(SPLITS)}": not frame["split"].isin(SPLITS).all(),
+        f"split holds values outside {', '.join(PARTS)}": not frame["split"].isin(PARTS).all(),
         "y holds values outside 0 and 1": not frame["y"].isin((0, 1)).all(),
         f"{frame['image'].duplicated().sum()} images are listed twice": frame["image"].duplicated().any(),
     }

@@ -30,7 +30,7 @@ def confusion_svg(record: Record, smallest: int) -> str | None:
     matrix = confusion(record.scores.get(record.target, {"n": 0}), smallest)
     if matrix is None:
         return None
-    title = f"{record.run} at {record.target}, seed {record.seed}: confusion matrix of the test split"
+    title = f"{record.run} at {record.target}, seed {record.seed}: confusion matrix of the test part"
     cells = [
         [
             Cell(0, 0.75 * share, title, [f"{share:.0%}", "few images" if count is None else f"n = {count:,}"])

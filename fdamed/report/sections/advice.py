@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.report import advice, advice_evaluation
-from fdamed.report.advice_evaluation import Evaluation, evaluate
+from fdamed.report import advice
+from fdamed.report.advice import Evaluation, evaluate
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
@@ -28,8 +28,8 @@ def plots(study: Study) -> dict[str, Markup]:
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
     return {
-        "advice": advice.table(given(study)),
-        "advice_judged": advice_evaluation.table(evaluations(study), study.main),
+        "advice": advice.ranking_table(given(study)),
+        "advice_judged": advice.evaluation_table(evaluations(study), study.main),
     }
 
 
@@ -45,7 +45,7 @@ def context(study: Study) -> dict[str, Any]:
         }
         for target, one in given(study).items()
     }
-    return {"shown": shown, "together": advice_evaluation.together(after, study.name)}
+    return {"shown": shown, "together": advice.together(after, study.name)}
 
 
 SECTION = Section(52, "Recommendation before training", lambda study: study.advice, plots, tables, context)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.evaluation.protocol import SPLITS, TOTAL, rejects, sizes
+from fdamed.data.manifest import PARTS
+from fdamed.evaluation.protocol import TOTAL, rejects, sizes
 from fdamed.report.section import Section
 from fdamed.report.sections.communication import MANY, smallest_median_largest
 from fdamed.report.study import Study
@@ -17,7 +18,7 @@ def frame(study: Study) -> pd.DataFrame:
 
 
 def rows(study: Study) -> list[dict[str, Any]]:
-    """One row per hospital: images and label rate by split, patients in all."""
+    """One row per hospital: images and label rate by part, patients in all."""
     config, out = study.config, {}
     for client, part in frame(study).groupby("hospital", sort=False):
         rates = [f"{r:.0%} pos." if isinstance(r, float) and config.model.classes == 2 else "" for r in part["rate"]]
@@ -37,7 +38,7 @@ def rows(study: Study) -> list[dict[str, Any]]:
 
 def context(study: Study) -> dict[str, Any]:
     return {
-        "splits": [*SPLITS, TOTAL],
+        "parts": [*PARTS, TOTAL],
         "rows": rows(study),
         "rejects": rejects(study.ingest.get("rejected") or {}, study.smallest),
     }

@@ -9,7 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.evaluation.comparisons import Ranking, ranking
-from fdamed.report.audit import ENDS, SCORES, Audit, audited, oriented
+from fdamed.evaluation.metrics import NAMES
+from fdamed.report.audit import ENDS, Audit, audited, oriented
 from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.section import Section
 from fdamed.report.study import Study
@@ -20,10 +21,10 @@ EFFECTS = ("p", "p_holm", "mcnemar", "cohens_h", "separation", "cliffs_delta")
 def context(study: Study) -> dict[str, Any]:
     shown = {}
     for view, audit, runs in audited(study):
-        metrics = [m for m in SCORES if m in audit["scores"]]
+        metrics = [m for m in NAMES if m in audit["scores"]]
         shown[view.name] = {
             "metric": "AUC" if "auc" in metrics else "accuracy",
-            "metrics": [SCORES[m] for m in metrics],
+            "metrics": [NAMES[m] for m in metrics],
             "scores": [(run, [audit["scores"][m].get(run) for m in metrics]) for run in runs],
             "matrix": matrix(audit, runs, "auc" if "auc" in metrics else "acc"),
         }

@@ -1,4 +1,4 @@
-"""Learning curves: scores on the target's test split by round."""
+"""Learning curves: scores on the target's test part by round."""
 
 from __future__ import annotations
 

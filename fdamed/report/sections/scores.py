@@ -23,13 +23,13 @@ def context(study: Study) -> dict[str, Any]:
     budgets, everywhere = protocol.budgets(study.records, study.config, study.cohort), study.config.split.targets
     shown = {}
     for view in study.views:
-        here = [b for b in budgets if b.target == view.name]
+        here = budgets[budgets["target"] == view.name]
         all_targets = view.name == run_tables.ALL_TARGETS
         shown[view.name] = {
             "sentences": sentences(study, view)[:2],
-            "rounds": sorted({b.rounds for b in (budgets if all_targets else here)}),
+            "rounds": sorted((budgets if all_targets else here)["rounds"].unique()),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
-            "budgets": here,
+            "budgets": list(here.itertuples()),
             "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
@@ -62,12 +62,11 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
     for metric in (*study.metrics, "round"):
         values = [study.chosen.get((str(t), str(r), metric), NONE).mean for t, r in keys]
         headline[f"chosen_{metric}"] = pd.Series(values, dtype="float64")
-    budgets = protocol.budgets(study.records, study.config, study.cohort)
     return {
         "headline": headline,
         "scores": study.scores,
         "metrics": run_tables.every_score(study.scores),
-        "budget": protocol.table(budgets),
+        "budget": protocol.budgets(study.records, study.config, study.cohort),
     }
 
 

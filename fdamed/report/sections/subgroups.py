@@ -9,11 +9,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.evaluation.intervals import ends, signed
-from fdamed.report.audit import ENDS, SCORES, Audit, audited, best_run, group_name, pairwise
+from fdamed.evaluation.metrics import NAMES
+from fdamed.report.audit import ENDS, Audit, audited, group_name, pairwise
 from fdamed.report.plots import figure, intervals
 from fdamed.report.plots.intervals import Column, Dot, estimate
 from fdamed.report.section import Section
-from fdamed.report.study import Study
+from fdamed.report.study import Study, is_ceiling
 
 GAPS = ("auc", "sensitivity", "false_alarms")
 WITH_INTERVAL = ("auc", "sensitivity", "false_alarms", "bias", "brier")
@@ -68,7 +69,7 @@ def gaps(audit: Audit, runs: list[str]) -> list[dict[str, Any]]:
     """The largest gap between two groups, by attribute, score and run, and its change against the reference."""
     return [
         {k: g[k] for k in ("by", "run", "best", "worst")}
-        | {"metric": SCORES[g["metric"]], "significant": g["low"] > 0}
+        | {"metric": NAMES[g["metric"]], "significant": g["low"] > 0}
         | {"gap": in_points(g), "change": in_points(g.get("change"))}
         for g in sorted(audit["gaps"], key=lambda g: -float(g["value"]))
         if g["metric"] in GAPS and g["run"] in runs
@@ -81,7 +82,7 @@ def shown(study: Study) -> dict[str, dict[str, Any]]:
     for view, audit, runs in audited(study):
         if audit["groups"] or audit["gaps"]:
             reference = audit["reference"]
-            best = best_run(runs, study, without=reference)
+            best = next((r for r in runs if not is_ceiling(study.methods[r]) and r != reference), None)
             entries = [
                 {"run": run, "file": f"subgroups_{run}_{view.name}", "open": run == best, "rows": rows(audit, run, 1)}
                 | {"pairs": rows(audit, run, 2) if run == best else []}
