@@ -172,7 +172,7 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
 @method(
     "fedgtst",
     "FedGTST",
-    "FedGTST: Boosting Global Transferability via Statistics Tuning, Algorithm 1",
+    "FedGTST: Boosting Global Transferability of Federated Models via Statistics Tuning, Algorithm 1",
     (train_guided,),
     asks_target=False,
     needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",

@@ -1,4 +1,4 @@
-"""FedAvg_Finetune, online: Algorithm 1 of the healthcare paper (Weakly-Supervised Federated Domain Adaptation).
+"""FedAvg_Finetune, online: Algorithm 1 of the healthcare paper.
 
 Messages of a round: the sources get h_T and send their models; the target gets their average and sends h_T.
 """
@@ -14,7 +14,7 @@ from fdamed.methods._shared.local_training import train_locally
 @method(
     "finetune",
     "FedAvg_Finetune",
-    "Weakly-supervised FDA for healthcare, Algorithm 1",
+    "Weakly-Supervised Domain Adaptation in Federated Learning for Healthcare, Algorithm 1",
     (train_locally,),
     target_labels=True,
     rule="average",

@@ -19,7 +19,7 @@ from fdamed.ops.aggregation import gp, inner_products, with_mean_buffers
 @method(
     "gp",
     "FedAvg_Finetune_GP",
-    "Weakly-supervised FDA for healthcare, Algorithm 3",
+    "Weakly-Supervised Domain Adaptation in Federated Learning for Healthcare, Algorithm 3",
     (compute_update,),
     target_labels=True,
     needs_each="a cosine with each source's update needs each update",

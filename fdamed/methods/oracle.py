@@ -13,7 +13,7 @@ from fdamed.methods._shared.local_training import train_locally
 @method(
     "oracle",
     "Oracle",
-    "Weakly-supervised FDA for healthcare, Table 2",
+    "Weakly-Supervised Domain Adaptation in Federated Learning for Healthcare, Table 2",
     (train_locally,),
     target_labels=True,
     every_target_label=True,
