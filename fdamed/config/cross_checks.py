@@ -61,7 +61,11 @@ def _check_run(name: str, run: Run, config: Config) -> None:
     fixed = [k for k in ("device", "transport", "threads") if k in (run.train or {})]
     if fixed:
         raise ValueError(f"`runs.{name}.train` cannot change {', '.join(fixed)}: set it in `train`, for all runs")
-    faults = config.train_of(run).faults
+    train, sources = config.train_of(run), len(config.split.clients) - 1
+    if train.quorum > train.participants(sources):
+        drawn = f"{train.participants(sources)} of {sources} sources take part in a round"
+        raise ValueError(f"`train.quorum` of {name} is {train.quorum}, but {drawn}")
+    faults = train.faults
     if faults and (misfit := faults.misfit(tuple(config.split.clients))):
         raise ValueError(f"`train.faults` of {name} {misfit}")
     if run.auxiliary:

@@ -16,8 +16,9 @@ RENAMED = {
     "guard": "validation",
     "unreliable": "faults",
     "probe": "attributes",
+    "quorum": "train.quorum",
 }
-"""Old key -> its present name in the same section, where the two are not alike."""
+"""Old key -> its present name in the same section, where the two are not alike, or (with a dot) in another one."""
 LONGEST = 200
 """Characters of a wrong value that are shown."""
 
@@ -35,7 +36,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             for name in problem["ctx"]["unknown"]:
                 key = prefix + ".".join([*path, name])
                 now = RENAMED.get(name)
-                hint = f" (it is now `{now}`)" if now in allowed else nearest(name, allowed)
+                hint = f" (it is now `{now}`)" if now in allowed or "." in (now or "") else nearest(name, allowed)
                 lines.append(f"unknown key `{key}`{hint}; allowed here: {', '.join(allowed)}")
         elif problem["type"] == "missing":
             lines.append(f"missing key `{key}`")

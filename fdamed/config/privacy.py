@@ -44,7 +44,8 @@ class Privacy(Strict):
     smallest_images: Annotated[int | None, Field(ge=1)] = None
     """Minimum number of images behind anything that a client sends. Default: 100; public benchmark sets: 1."""
     smallest_steps: Annotated[int | None, Field(ge=1)] = None
-    """Minimum number of local steps in a round behind a model or an update. Default: 10; public benchmark sets: 1."""
+    """Minimum number of local steps in a round behind a model or an update; a mean gradient counts as one pass over its
+    images. Default: 10; public benchmark sets: 1."""
     differential: Differential | None = None
     """Differential privacy at the sources; the report shows the epsilon spent. A run can have its own."""
     secure_aggregation: bool = False

@@ -3,6 +3,7 @@ simulated faults, and the validation of updates."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -13,7 +14,7 @@ KINDS = ("weights", "individual", "update", "statistic", "features", "scalar", "
 """Kinds of values in messages."""
 EVERY = "every"
 ROLES = ("target", "sources")
-SWEPT = ("absent", "lost", "deadline", "quorum")
+SWEPT = ("absent", "lost", "deadline")
 """Keys that `runs.*.sweep` may vary like options of the method."""
 Chance = Annotated[float, Field(ge=0, le=1)]
 
@@ -63,8 +64,6 @@ class Faults(Strict):
     """Minutes that the server waits for an answer."""
     spare: tuple[str, ...] = ()
     """Who has no random faults: hospitals, `target` or `sources`."""
-    quorum: Annotated[int, Field(ge=0)] = 1
-    """With fewer sources than this a round is lost and changes nothing; 0: methods continue without sources."""
 
     @field_validator("lost")
     @classmethod
@@ -92,8 +91,6 @@ class Faults(Strict):
         stray = sorted(named - {*clients, *ROLES})
         if stray:
             return f"names {', '.join(stray)}; allowed: {', '.join([*clients, *ROLES])}"
-        if self.quorum >= len(clients):
-            return f"asks for a quorum of {self.quorum}; there are {len(clients) - 1} sources"
         return None
 
 
@@ -185,9 +182,15 @@ class Train(Strict):
     """Rounds between two evaluations at the target."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the sources that take part in a round, sampled anew each round; at least one source."""
+    quorum: Annotated[int, Field(ge=0)] = 1
+    """With fewer sources than this a round is lost and changes nothing; 0: methods continue without sources."""
     faults: Faults | None = None
     """Simulated faults: absent clients, lost messages, late answers (docs/how_to/simulate_faults.md)."""
     validation: Validation = Validation()
     """Checks of the clients' updates before they are aggregated (docs/explanation/validation.md)."""
     patience: Annotated[int | None, Field(ge=1)] = None
     """Early stopping: rounds without a new lowest training loss. Does not hold in `then`."""
+
+    def participants(self, sources: int) -> int:
+        """How many of these sources take part in a round."""
+        return max(1, math.floor(self.participation * sources + 0.5))

@@ -1,4 +1,4 @@
-"""Why an answer of a client is missing or not used."""
+"""Why a client's answer is missing or not used, or a whole round lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ class Reason(StrEnum):
     LOST = "lost"
     LATE = "late"
     DISCONNECTED = "disconnected"
+    FAILED = "failed"
+    """The client answered with an error; one in its first answer to a step is the study's, and ends the run."""
     NOT_INVITED = "not invited"
     QUARANTINED = "quarantined"
     AGGREGATE = "unusable aggregate"
@@ -33,12 +35,19 @@ class Reason(StrEnum):
     @property
     def strikes(self) -> bool:
         """Whether it brings the client nearer to quarantine: no honest client sends such an answer."""
-        return self in ("malformed", "shape", "not finite", "count", "value", "negative variance", "replay", "norm")
+        return self in STRIKES
 
     @property
     def excludes(self) -> bool:
         """Whether validation excluded the answer; the client is not asked again in this round."""
-        return self.strikes or self in ("no images", "unchanged", "direction")
+        return self in EXCLUSIONS
+
+
+STRIKES = frozenset(
+    {Reason.MALFORMED, Reason.SHAPE, Reason.NOT_FINITE, Reason.COUNT}
+    | {Reason.VALUE, Reason.VARIANCE, Reason.REPLAY, Reason.NORM}
+)
+EXCLUSIONS = STRIKES | {Reason.NO_IMAGES, Reason.UNCHANGED, Reason.DIRECTION}
 
 
 class Fault(NamedTuple):
@@ -49,7 +58,7 @@ class Fault(NamedTuple):
 
 
 class DroppedOut(Exception):
-    """A client did not answer, or its answer cannot be used."""
+    """A client did not answer, its answer cannot be used, or the round cannot go on."""
 
     def __init__(
         self, client: str, why: str, reason: Reason = Reason.ABSENT, asked: bool = True, reply: Any = None

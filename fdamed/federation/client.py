@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TRAINED = frozenset({"weights", "update"})
 """Kinds that are the result of local steps."""
+UNEXPECTED = "unexpected"
+"""The error of a reply whose text may quote patients' data: it stays in the client's log."""
 Role = Literal["source", "target"]
 
 
@@ -83,7 +85,8 @@ class Step:
         return frozenset(kinds(self.answer).values())
 
 
-_STEPS: dict[str, Step] = {}
+STEPS: dict[str, Step] = {}
+"""Every step that was defined so far, by name."""
 
 
 def step(
@@ -100,18 +103,13 @@ def step(
         hints = get_type_hints(function, include_extras=True)
         answer = hints.pop("return")
         _, question = hints.values()
-        if name in _STEPS:
+        if name in STEPS:
             raise TypeError(f"two steps are called {name}")
         check_exchange(name, question, answer)
-        _STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
-        return _STEPS[name]
+        STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
+        return STEPS[name]
 
     return make
-
-
-def known_steps() -> tuple[Step, ...]:
-    """Every step that was defined so far."""
-    return tuple(_STEPS.values())
 
 
 def check_release(step: Step, release: frozenset[str], client: str, method: str) -> None:
@@ -141,6 +139,11 @@ def check_minimum(client: Client, steps: int | None) -> None:
     """Raise if the client's images, or these local steps, are fewer than the minimum of its privacy policy."""
     if error := client.minimum.refusal(client.name, len(client.data), steps):
         raise error
+
+
+def check_one_pass(client: Client) -> None:
+    """Raise if one pass over the images has too few steps: for a mean gradient, which counts as the steps of a pass."""
+    check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
 
 
 def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
@@ -179,7 +182,7 @@ def handle_request(client: Client, method: str, request: bytes) -> bytes:
     """The client as a function from bytes to bytes: a question for a step, and its answer or an error."""
     try:
         head, body = unpack(request)
-        step, round, nth = _STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
+        step, round, nth = STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
         if step is None or type(round) is not int or type(nth) is not int:
             raise WireError("this client knows no such question")
         check_release(step, client.release, client.name, method)

@@ -23,8 +23,6 @@ from fdamed.federation.method import Method
 from fdamed.federation.server import Server
 from fdamed.models.flat import Layout
 
-__all__ = ["Checkpoints", "Judge", "Record", "run"]
-
 Judge = Callable[[Tensor], Mapping[str, float | None]]
 """Scores of a model on data that no method sees."""
 LOSS = "train/loss"

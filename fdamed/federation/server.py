@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fdamed.config.train import Validation
+from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step, check_release
@@ -21,8 +22,6 @@ from fdamed.ops.aggregation import cosines
 SERVER = "server"
 MANY = 50
 """Above this number of sources, their values are logged as minimum, mean and maximum."""
-OPPOSED = -0.5
-"""Cosine similarity below which the log names a source whose update points against the target's."""
 log = logging.getLogger(__name__)
 
 
@@ -67,8 +66,10 @@ class Ledger:
 class Server:
     """The server's side of a federation: `ask`, `ask_all`, `ask_each`, `log`."""
 
-    def __init__(self, transport: Transport, target: str, method: str, validation: Validation | None = None) -> None:
-        self.transport, self.target, self.method = transport, target, method
+    def __init__(
+        self, transport: Transport, target: str, method: str, validation: Validation | None = None, quorum: int = 0
+    ) -> None:
+        self.transport, self.target, self.method, self.quorum = transport, target, method, quorum
         self.layout = transport.layout
         self.sources = tuple(name for name in transport.names if name != target)
         self.participants = self.sources
@@ -86,6 +87,8 @@ class Server:
         self._excluded_now: set[str] = set()
         """Sources whose answer was excluded in this round: they are not asked again before the next."""
         self._asked: dict[tuple[str, str], int] = {}
+        self._answered: set[tuple[str, str]] = set()
+        """Clients with the steps that they have answered in this run."""
         self._share, self._seed = 1.0, 0
         self._invited = frozenset(transport.names)
 
@@ -100,7 +103,7 @@ class Server:
         self.round, self.rounds, self.usable = round, rounds, 0
         self.validator.recall(self.absences)
         quarantined = self.quarantined
-        count = max(1, math.floor(self._share * len(self.sources) + 0.5))
+        count = max(1, math.floor(self._share * len(self.sources) + 0.5))  # as Train.participants
         order = self.stream("participants", round).numpy.permutation(len(self.sources))
         drawn = [i for i in order if self.sources[i] not in quarantined][:count]
         self.participants = tuple(self.sources[i] for i in sorted(drawn))
@@ -117,11 +120,6 @@ class Server:
     def quarantined(self) -> tuple[str, ...]:
         """Sources that are no longer asked, after too many rejected updates."""
         return self.validator.quarantined(self.sources)
-
-    @property
-    def excluded(self) -> frozenset[str]:
-        """Sources of which an answer was excluded at least once in this run."""
-        return frozenset(self.validator.excluded)
 
     def stream(self, *names: str | int) -> Stream:
         """The random stream of these names under the run's seed."""
@@ -173,7 +171,8 @@ class Server:
             self._miss(client, step.name, reason, why)
             missing[client] = DroppedOut(client, why, reason)
         for client, factor in verdict.clipped.items():
-            self.notes[f"clipped/{client}"] = factor
+            name = f"clipped/{client}"
+            self.notes[name] = min(self.notes.get(name) or 1.0, factor)
             log.warning("round %d: the update of %s in %s is clipped to %.3g", self.round, client, step.name, factor)
         self.usable += len(verdict.accepted)
         return verdict.accepted, missing
@@ -189,7 +188,7 @@ class Server:
         self.check_release(client, step)
         asked, reply = True, None
         try:
-            reply = self.transport.deliver(client, step, nth, msg)
+            reply = self._deliver(client, step, nth, msg)
         except DroppedOut as absent:
             asked, reply = absent.asked, absent.reply
             self._miss(client, step.name, absent.reason, absent.why)
@@ -202,6 +201,17 @@ class Server:
                 self.ledger.note(self.round, client, SERVER, step.name, sizes(reply))
         return reply
 
+    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        """The client's answer; an error is the study's in the first answer to a step, and later the client's own."""
+        try:
+            reply = self.transport.deliver(client, step, nth, msg)
+        except FdamedError as error:
+            if (client, step.name) not in self._answered:
+                raise
+            raise DroppedOut(client, error.what, Reason.FAILED) from None
+        self._answered.add((client, step.name))
+        return reply
+
     def _miss(self, client: str, step: str, reason: Reason, why: str) -> None:
         """Record that a client is missing from a step."""
         if reason.excludes and client != self.target:
@@ -212,12 +222,11 @@ class Server:
 
     def _check_quorum(self) -> None:
         """Raise DroppedOut if fewer sources than the quorum are left in this round."""
-        quorum = self.transport.quorum
         missed = {a["client"] for a in self.absences if a["round"] == self.round} & set(self.sources)
         left = len(set(self.participants) - missed)
-        if missed and left < quorum:
+        if left < self.quorum:
             self.notes["below_quorum"] = 1.0
-            why = f"{left} of {len(self.participants)} sources are left, the quorum is {quorum}"
+            why = f"{left} of {len(self.participants)} sources are left, the quorum is {self.quorum}"
             raise DroppedOut("sources", why, Reason.QUORUM)
 
     # --- the log ------------------------------------------------------------------------------------------------------
@@ -236,10 +245,6 @@ class Server:
                     {"round": self.round, "source": source, "layer": name, "cos": round(c, 6)}
                     for name, c in zip(names, row, strict=True)
                 ]
-        whole = cosines(dot.sum(1), ss.sum(1), tt.sum()).tolist()
-        opposed = [f"{name} (cosine {c:.2f})" for name, c in zip(sources, whole, strict=True) if c < OPPOSED]
-        if opposed:
-            log.info("round %d: updates against that of %s: %s", self.round, self.target, ", ".join(opposed))
 
     def summary(self) -> dict[str, float | None]:
         """The logged values; with many sources, those of single sources as minimum, mean and maximum."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fdamed.config.privacy import local_steps
-from fdamed.federation.client import Client, check_minimum, step
+from fdamed.federation.client import Client, check_one_pass, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
@@ -35,7 +34,7 @@ class Near:
 def train_near(client: Client, ask: Near) -> Trained:
     """Train for the client's epochs, or as a straggler for fewer, not far from theta_t."""
     if ask.stragglers:  # a straggler may take no more than one epoch's steps
-        check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
+        check_one_pass(client)
     recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
     correct = proximal(client.model, ask.x, ask.mu) if ask.mu else None
     loss = train_from(client, ask.x, recipe, correct=correct).loss

@@ -2,7 +2,7 @@
 
 A source steps along g_k(y) + c - c_k. Then c_k+ = c_k - c + (theta - y) / (T eta_l) (option II), which under plain SGD
 is the mean of the gradients it used, or the gradient of F_k at theta (option I, one more pass). The server:
-theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources that were ever admitted.
+theta <- theta + eta_g mean(y - theta), c <- c + 1/K sum(c_k+ - c_k) with K all sources not asked in vain so far.
 
 Messages, with P parameters: the model and c (4 P bytes) to a source; y, c_k+ - c_k and a few numbers back. A source
 adds c_k+ - c_k to c_k when the next question says that it was used: c = mean of the c_k holds when answers are lost.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Client, step
+from fdamed.federation.client import Client, check_one_pass, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -27,6 +27,10 @@ from fdamed.ops.aggregation import mean
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a client's state: c_k (float64), the round of the last answer in it, the answer after that and its round."""
+
+
+NEVER = -1
+"""Instead of a round: the source was asked, and has never given an answer that was used."""
 
 
 @message
@@ -52,7 +56,7 @@ class Answer:
 
 @message
 class State:
-    """theta, the sum of the c_k (float64), and for each source the round of its last answer in it (0: none)."""
+    """theta, the sum of the c_k (float64), and for each source the round of its last answer in it (0: not asked)."""
 
     x: Weights
     c: Statistic
@@ -71,6 +75,8 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
     shift = settle(client, ask).to(client.model.theta.device)
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
+    if ask.option == 1:
+        check_one_pass(client)
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
     outcome = train_from(client, ask.x, correct=lambda grad: grad.add_(shift))
     y, cut, c_k = client.model.read(), len(ask.c), client.memory.get(VARIATE, 0.0)
@@ -114,9 +120,10 @@ class Scaffold(Method[State]):
         cut = server.layout.trainable
         total = state.c.clone() if state.c.numel() else torch.zeros(cut, dtype=torch.float64)
         last = dict(zip(server.sources, state.taken.tolist() or [0] * len(server.sources), strict=True))
-        members = [k for k in server.sources if last[k] or k not in server.excluded]
-        c, option = (total / max(1, len(members))).float(), 1 if self.variate == "I" else 2
-        questions = {k: Ask(x=state.x, c=c, option=option, round=server.round, taken=t) for k, t in last.items()}
+        members = sum(t != NEVER for t in last.values())
+        c, option = (total / max(1, members)).float(), 1 if self.variate == "I" else 2
+        r = server.round
+        questions = {k: Ask(x=state.x, c=c, option=option, round=r, taken=max(0, t)) for k, t in last.items()}
         h: dict[str, Answer] = server.ask_each(questions, train_corrected)
         if not h:
             return state
@@ -124,6 +131,7 @@ class Scaffold(Method[State]):
         x = mean([r.x for r in h.values()], [r.n for r in h.values()] if self.weighting == "samples" else None)
         if self.server_lr != 1.0:  # not for buffers: a variance that is extrapolated may become negative
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
-        for r in h.values():
-            total += r.dc
-        return State(x=x, c=total, taken=torch.tensor([server.round if k in h else t for k, t in last.items()]))
+        for reply in h.values():
+            total += reply.dc
+        last |= {k: r if k in h else last[k] or NEVER for k in server.participants}
+        return State(x=x, c=total, taken=torch.tensor(list(last.values())))

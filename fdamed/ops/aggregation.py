@@ -2,7 +2,7 @@
 
 g_t (P,) is the target's update, g_s (N, P) the sources', `layout` names the segments (P numbers). beta is the weight of
 the source side everywhere: beta = 0 is target only. A layer whose norm is zero contributes 0. Buffers are never
-projected: there a rule returns the target's own change.
+projected: a rule returns the target's own change of them, or (fedda, mean) averages them like the parameters.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def network(
     wire = transport(config, kind.name, model, threads, client, aside)
     if train.faults:
         wire = Faulty(wire, train.faults, target, own)
-    server = Server(wire, target, kind.name, train.validation)
+    server = Server(wire, target, kind.name, train.validation, train.quorum)
     declare(config, server)
     server.invite(train.participation, own)
     return server

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from fdamed.config.privacy import local_steps
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.client import Client, check_minimum, step
+from fdamed.federation.client import Client, check_one_pass, step
 from fdamed.federation.messages import Check, Count, Images, Individual, Statistic, Update, Weights, message
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import inner_products
@@ -93,9 +92,7 @@ class Still(Optimizer):
 @step("survey.train")
 def train_a_little(client: Client, ask: Part) -> Trained:
     """One ordinary epoch over some of the images."""
-    few = max(ask.images, client.minimum.steps * client.recipe.batch)  # the privacy policy's minimum of steps
-    part = _some(client, few, client.rng.child("part"))
-    check_minimum(client, local_steps(len(part.data), client.recipe.batch, epochs=1))
+    part = _enough(client, ask.images)
     client.model.load(ask.x)
     recipe = client.recipe.model_copy(update={"epochs": 1})
     fit(client.model, part.data, recipe, client.rng, precision=client.precision)
@@ -106,7 +103,7 @@ def train_a_little(client: Client, ask: Part) -> Trained:
 def gradient(client: Client, ask: Part) -> Gradient:
     """The mean gradient over some of the images, and the variance of that mean."""
     client.model.load(ask.x)
-    part = _some(client, ask.images, client.rng.child("part"))
+    part = _enough(client, ask.images)
     layout = client.model.layout
     total, count = torch.zeros(layout.trainable, device=client.model.grad.device), 0
     square = torch.zeros(len(layout.parameters), dtype=torch.float64)
@@ -179,6 +176,13 @@ def by_tensor(g: Tensor, layout: Layout) -> Tensor:
 def spread(values: Tensor, layout: Layout) -> Tensor:
     """One number per tensor (L,) -> one for each of its entries, (trainable,) float32."""
     return torch.repeat_interleave(values.float(), torch.tensor([s.stop - s.start for s in layout.parameters]))
+
+
+def _enough(client: Client, images: int) -> Client:
+    """The client with so many images, or more, that one pass over them has the privacy policy's minimum of steps."""
+    part = _some(client, max(images, client.minimum.steps * client.recipe.batch), client.rng.child("part"))
+    check_one_pass(part)
+    return part
 
 
 def _some(client: Client, images: int, rng: Stream) -> Client:

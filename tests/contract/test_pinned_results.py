@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import fdamed.methods  # noqa: F401
+from fdamed.federation.checkpoint import Record
 from fdamed.federation.method import REGISTRY, describe
-from fdamed.federation.runner import Record, run
+from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.pipeline.phases import join
 from tests.contract.test_every_method import WITH_ADAM

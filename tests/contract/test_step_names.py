@@ -6,7 +6,7 @@ import fdamed.classical.messages
 import fdamed.federation.privacy_budget
 import fdamed.methods
 import fdamed.theory.survey_client  # noqa: F401
-from fdamed.federation.client import known_steps
+from fdamed.federation.client import STEPS as DEFINED
 
 STEPS = {
     "auto_weighting.compare_gradients": "auto_weighting.compare_gradients",
@@ -54,5 +54,5 @@ STEPS = {
 
 
 def test_the_names_of_steps_and_of_their_random_streams_never_change() -> None:
-    found = {step.name: step.draws for step in known_steps() if step.run.__module__.startswith("fdamed.")}
+    found = {step.name: step.draws for step in DEFINED.values() if step.run.__module__.startswith("fdamed.")}
     assert {name: found.get(name) for name in STEPS} == STEPS

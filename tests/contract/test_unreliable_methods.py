@@ -10,8 +10,9 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.config.train import Faults
+from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.faulty import Schedule
 from tests.support import federation as hospitals
@@ -68,8 +69,10 @@ def harsh(name: str, inner=None) -> Server:
     return server
 
 
-def failing(name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, **faults: object) -> Server:
-    return unreliable_server(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed)
+def failing(
+    name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, quorum: int = 1, **faults: object
+) -> Server:
+    return unreliable_server(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed, quorum)
 
 
 def outcome(name: str, server, rounds: int = ROUNDS, judge=hospitals.no_judge, **options):
@@ -130,8 +133,8 @@ def test_a_run_stopped_among_the_faults_ends_with_the_same_bits(name, expected, 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_with_chances_of_zero_it_is_the_network_behind(name) -> None:
-    faults = {"absent": 0, "lost": 0, "minutes": {"median": 1}, "deadline": 1e9, "quorum": 3}
-    there, record = outcome(name, failing(name, **faults), 3)
+    faults = {"absent": 0, "lost": 0, "minutes": {"median": 1}, "deadline": 1e9}
+    there, record = outcome(name, failing(name, quorum=3, **faults), 3)
     plain, other = outcome(name, hospitals.in_process(**labels(name)), 3)
     assert torch.equal(there, plain)
     assert (record.metrics, record.ledger, record.layers) == (other.metrics, other.ledger, other.layers)

@@ -106,8 +106,9 @@ class Altered(Wrapper):
         return self._answer(client, step, nth, msg)
 
 
-def unreliable_server(server: Server, faults: Faults, seed: int) -> Server:
+def unreliable_server(server: Server, faults: Faults, seed: int, quorum: int = 1) -> Server:
     """The server, with these faults between it and its clients."""
+    server.quorum = quorum
     server.transport = Faulty(server.transport, faults, server.target, seed)
     return server
 

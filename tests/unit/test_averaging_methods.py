@@ -77,7 +77,7 @@ def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
 @pytest.mark.parametrize("auxiliary", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_share_of_the_sources_on_bad_lines_learns_the_same_twice(name, auxiliary) -> None:
-    faults = Faults.model_validate({"absent": 0.2, "lost": {"every": {"up": 0.2, "down": 0.1}}, "quorum": 1})
+    faults = Faults.model_validate({"absent": 0.2, "lost": {"every": {"up": 0.2, "down": 0.1}}})
     found = []
     for _ in range(2):
         server = unreliable_server(federation(name, auxiliary=auxiliary), faults, 3)

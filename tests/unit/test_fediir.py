@@ -163,7 +163,7 @@ def test_a_gradient_that_cannot_be_is_left_out_by_name() -> None:
 
 def test_without_an_answer_nothing_changes() -> None:
     server, _ = scripted({})
-    server = hospitals.unreliable_server(server, Faults(absent=1.0, quorum=0), 0)
+    server = hospitals.unreliable_server(server, Faults(absent=1.0), 0, quorum=0)
     state = State(x=hospitals.theta(), g=torch.ones(HEAD))
     after = FedIIR().round(state, server)
     assert torch.equal(after.x, state.x) and torch.equal(after.g, state.g)

@@ -754,11 +754,11 @@ def test_an_error_means_that_the_target_has_no_whole_model() -> None:
     """Whatever is lost below the quorum: what the server forgot and the target has is no reason to stop."""
     method, ended = FedRfTca(**SMALL), {"error": 0, "whole": 0}
     for seed in range(40):
-        faults = Faults.model_validate({"lost": {"every": {"down": 0.15, "up": 0.3}}, "quorum": 2})
+        faults = Faults.model_validate({"lost": {"every": {"down": 0.15, "up": 0.3}}})
         server = federation()
         memory = clients_of(server)["target"].memory
         try:
-            run(method, unreliable_server(server, faults, seed), hospitals.theta(), 3, hospitals.no_judge)
+            run(method, unreliable_server(server, faults, seed, quorum=2), hospitals.theta(), 3, hospitals.no_judge)
         except FdamedError:
             assert not set(method.keeps) <= set(memory), seed
             ended["error"] += 1

@@ -22,7 +22,8 @@ from fdamed.federation.method import REGISTRY, Method, Model
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
-from fdamed.methods._shared.local_training import train_locally
+from fdamed.methods._shared.local_training import compute_update, train_locally
+from fdamed.methods.scaffold import Ask, train_corrected
 from fdamed.report.sections import privacy as guarded
 from fdamed.training.local import batches
 from tests.support import federation as hospitals
@@ -85,6 +86,15 @@ def test_a_model_of_too_few_steps_does_not_leave_and_epochs_count() -> None:
         answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
     site.recipe = Recipe(lr=0.02, batch=4, epochs=2)
     assert answer(site, train_locally, 1, 0, Model(x=hospitals.theta())).n == 14
+
+
+def test_a_mean_gradient_counts_as_one_pass_whatever_the_epochs_of_the_recipe() -> None:
+    site = hospitals.hospital("north")
+    site.recipe, site.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
+    theta, zeros = hospitals.theta(), torch.zeros(site.model.layout.trainable)
+    answer(site, compute_update, 1, 0, Model(x=theta))  # 8 steps
+    with pytest.raises(FdamedError, match="north takes 4 local steps a round; the minimum"):
+        answer(site, train_corrected, 1, 0, Ask(x=theta, c=zeros, option=1, round=1, taken=0))
 
 
 @pytest.mark.parametrize("name", METHODS)

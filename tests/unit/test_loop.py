@@ -13,11 +13,13 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
+from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client, answer, handle_request, step
 from fdamed.federation.messages import ROWS, Check, Features, encode, message, pack, unpack
 from fdamed.federation.method import Model, OneModel
-from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.transport.base import reply_body
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedavg import FedAvg
@@ -145,14 +147,45 @@ def broken_hospital(name: str) -> Client:
     return client
 
 
-def test_an_unexpected_error_in_a_clients_process_ends_the_run_without_its_text() -> None:
-    builders = {"east": partial(broken_hospital, "east"), "target": partial(hospitals.hospital, "target")}
+def test_a_client_that_fails_in_its_process_is_missing_and_the_text_of_its_error_stays_there() -> None:
+    builders = {n: partial(hospitals.hospital, n) for n in ("north", "target")}
+    builders["east"] = partial(broken_hospital, "east")
     release = dict.fromkeys(builders, hospitals.RELEASE)
-    server = Server(Processes(builders, hospitals.model().layout, "test", release), "target", "test")
-    with pytest.raises(FdamedError, match="unexpected error") as caught:
-        run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
+    server = Server(Processes(builders, hospitals.model().layout, "test", release), "target", "test", quorum=1)
+    theta, record = run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
     server.close()
-    assert "NoneType" not in str(caught.value) and "hospital east" in str(caught.value)
+    without, _ = run(FedAvg(), hospitals.in_process(("north", "target")), hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.equal(theta, without)
+    assert [(a["round"], a["client"], a["reason"]) for a in record.absences] == [
+        (1, "east", "failed"),
+        (2, "east", "failed"),
+    ]
+    assert all("unexpected error" in a["why"] and "NoneType" not in a["why"] for a in record.absences)
+
+
+@pytest.mark.parametrize(("begins", "quorum", "lost"), [(2, 2, set()), (2, 3, {2, 3}), (1, 2, None)])
+def test_an_error_ends_the_run_only_in_the_first_answer_to_a_step(begins, quorum, lost) -> None:
+    """The study's own mistakes show at once; a client that fails later is missing, whatever its reply claims."""
+    server = hospitals.in_process()
+    server.quorum = quorum
+    deliver = server.transport.deliver
+
+    def failing(client, step, nth, msg):
+        if client == "north" and server.round >= begins:
+            claimed = pack({"ok": False, "error": ["stop", "here", "now"]}, b"")
+            return reply_body(client, claimed)
+        return deliver(client, step, nth, msg)
+
+    server.transport = Altered(server.transport, failing)
+    if lost is None:
+        with pytest.raises(FdamedError, match="stop"):
+            run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge)
+        return
+    _, record = run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge)
+    assert {(a["round"], a["client"], a["reason"], a["why"]) for a in record.absences} == {
+        (r, "north", "failed", "stop") for r in (2, 3)
+    }
+    assert {m["round"] for m in record.metrics if m.get("lost")} == lost
 
 
 def test_a_client_refuses_what_its_own_policy_does_not_release() -> None:

@@ -23,10 +23,11 @@ from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
 from fdamed.federation import runner as loop
 from fdamed.federation.absences import DroppedOut, Reason
+from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.privacy_budget import FILE, lines_in, log_costs
-from fdamed.federation.runner import Checkpoints, run
+from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import build, initialize

@@ -22,7 +22,7 @@ from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods import scaffold
 from fdamed.methods._shared.full_gradient import epoch_gradient
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.scaffold import SENT, SENT_IN, TAKEN, VARIATE, Ask, Scaffold, State, train_corrected
+from fdamed.methods.scaffold import NEVER, SENT, SENT_IN, TAKEN, VARIATE, Ask, Scaffold, State, train_corrected
 from fdamed.training.local import as_input
 from tests.support import federation as hospitals
 from tests.support import quadratics
@@ -171,14 +171,14 @@ def test_a_source_that_drops_out_has_not_changed_its_variate(way) -> None:
     assert gap(server, after) < 1e-10
 
 
-HARSH = {"absent": 0.2, "lost": {"every": {"down": 0.2, "up": 0.3}}, "spare": ["target"], "quorum": 0}
+HARSH = {"absent": 0.2, "lost": {"every": {"down": 0.2, "up": 0.3}}, "spare": ["target"]}
 
 
 @pytest.mark.parametrize("quorum", [0, 2])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_c_is_the_mean_of_the_variates_on_a_harsh_network_with_a_share_of_the_sources(option, quorum) -> None:
     server = sgd()
-    lossy = unreliable_server(server, Faults.model_validate(HARSH | {"quorum": quorum}), 7)
+    lossy = unreliable_server(server, Faults.model_validate(HARSH), 7, quorum)
     lossy.invite(0.7, 2)
     seen: list[State] = []
 
@@ -227,7 +227,7 @@ def test_a_source_without_images_is_passed_over() -> None:
     site = clients_of(server)["north"]
     site.data = Labeled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
     both = list(states(Scaffold(), server, hospitals.theta(), 2))
-    assert both[-1].taken.tolist() == [2, 0, 2]
+    assert both[-1].taken.tolist() == [2, NEVER, 2]
     assert gap(server, both[-1]) < 1e-10
     without = list(states(Scaffold(), sgd(("east", "south", "target")), hospitals.theta(), 2))
     assert all(torch.equal(a.x, b.x) and torch.equal(a.c, b.c) for a, b in zip(both, without, strict=True))
@@ -252,14 +252,14 @@ def test_the_servers_rate_holds_for_parameters_and_leaves_buffers_averaged() -> 
     assert torch.equal(twice.c, once.c)
 
 
-def test_a_hospital_that_has_lost_its_memory_says_so() -> None:
+def test_a_hospital_that_has_lost_its_memory_says_so_and_is_missing() -> None:
     server = sgd()
     rounds = states(Scaffold(), server, hospitals.theta(), 2)
     next(rounds)
     clients_of(server)["south"].memory = {}
-    with pytest.raises(FdamedError, match="variate of round 1") as lost:
-        next(rounds)
-    assert "south" in lost.value.where
+    assert next(rounds).taken.tolist() == [2, 2, 1]
+    (missing,) = server.absences
+    assert (missing["client"], missing["reason"]) == ("south", "failed") and "variate of round 1" in missing["why"]
 
 
 def test_the_same_question_twice_is_settled_once() -> None:

@@ -46,8 +46,8 @@ def remember(site: Client, ask: Times) -> Times:
     return Times(count=int(site.memory["times"]))
 
 
-def unreliable(seed: int = 3, **faults: object) -> Server:
-    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), seed)
+def unreliable(seed: int = 3, quorum: int = 1, **faults: object) -> Server:
+    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), seed, quorum)
     server.begin(1, 3)
     return server
 
@@ -222,10 +222,10 @@ def test_the_order_in_which_hospitals_are_asked_changes_nothing() -> None:
 
 
 def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
-    faults = {"absent": 0.2, "lost": {"update": 0.3, "weights": {"up": 0.3}}, "spare": ["target"], "quorum": 0}
+    faults = {"absent": 0.2, "lost": {"update": 0.3, "weights": {"up": 0.3}}, "spare": ["target"]}
     told = []
     for method in (FedAvg(), FedGP()):
-        server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 3)
+        server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 3, quorum=0)
         _, record = run(method, server, hospitals.theta(), 6, hospitals.no_judge)
         told.append([(a["round"], a["client"], a["why"].partition(":")[0]) for a in record.absences])
     assert told[0] == told[1] and len(told[0]) >= 4
@@ -236,8 +236,8 @@ def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
 
 @pytest.mark.parametrize(("quorum", "lost"), [(0, set()), (1, {3}), (2, {2, 3}), (3, {1, 2, 3})])
 def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept(quorum, lost) -> None:
-    faults = {"away": {1: ["north"], 2: ["north", "east"], 3: ["sources"]}, "quorum": quorum}
-    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 0)
+    faults = {"away": {1: ["north"], 2: ["north", "east"], 3: ["sources"]}}
+    server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 0, quorum)
     seen = [hospitals.theta()]
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
@@ -253,7 +253,7 @@ def test_with_fewer_sources_than_the_quorum_the_round_is_lost_and_the_state_kept
 
 
 def test_a_method_that_asks_no_source_needs_no_quorum() -> None:
-    server = unreliable_server(hospitals.in_process(), Faults(absent=1.0, spare=("target",), quorum=3), 0)
+    server = unreliable_server(hospitals.in_process(), Faults(absent=1.0, spare=("target",)), 0, quorum=3)
     _, record = run(TargetOnly(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert record.absences == [] and not any(m.get("lost") for m in record.metrics)
 
@@ -332,13 +332,33 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         ({"away": {1: ["c"]}}, "names c; allowed: a, b, target, sources"),
         ({"spare": ["c"]}, "names c"),
         ({"minutes": {"median": 1, "slower": {"c": 2}}, "deadline": 3}, "names c"),
-        ({"quorum": 2}, "a quorum of 2; there are 1 sources"),
+        ({"quorum": 2}, "unknown key `train.faults.quorum` (it is now `train.quorum`)"),
         ({"absnt": 0.1}, "did you mean `absent`?"),
     ],
 )
 def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
     what = refused(changed(train__faults=given))
     assert told in what and "\n" not in what
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({"quorum": 2}, "is 2, but 1 of 1 sources take part in a round"),
+        ({"quorum": -1}, "`train.quorum`: Input should be greater than or equal to 0"),
+    ],
+)
+def test_a_quorum_that_no_round_can_have_is_refused(train, told) -> None:
+    assert told in refused(changed(**{f"train__{key}": value for key, value in train.items()}))
+
+
+def test_a_round_with_fewer_participants_than_the_quorum_is_lost() -> None:
+    server = hospitals.in_process()
+    server.quorum = 2
+    server.invite(0.34, 0)
+    server.begin(1, 1)
+    with pytest.raises(DroppedOut, match="1 of 1 sources are left, the quorum is 2"):
+        server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))
 
 
 def test_a_sweep_goes_over_faults_as_over_options_and_survives_being_written_down() -> None:
@@ -402,7 +422,7 @@ def test_a_lost_account_of_privacy_takes_no_quorum_from_a_round_that_was_good() 
             return "scalar" if step is report_cost else None
 
     server = unreliable(quorum=3)
-    server.transport.schedule = CostsAreLost(Faults(quorum=3), "target", 3)
+    server.transport.schedule = CostsAreLost(Faults(), "target", 3)
     assert len(server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))) == 3
     log_costs(server)
     assert "below_quorum" not in server.notes

@@ -169,7 +169,7 @@ def test_a_rejected_update_counts_as_missing_for_the_quorum() -> None:
         return dataclasses.replace(reply, x=reply.x * 1e6) if client == "north" else reply
 
     server.transport = Altered(server.transport, huge)
-    server = hospitals.unreliable_server(server, Faults(quorum=3), 0)
+    server = hospitals.unreliable_server(server, Faults(), 0, quorum=3)
     server.validator.settings = Validation(norms=Norms())
     server.begin(1, 1)
     with pytest.raises(DroppedOut, match="2 of 3 sources are left, the quorum is 3"):

@@ -14,16 +14,16 @@ from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import Step
+from fdamed.federation.client import UNEXPECTED, Step
 from fdamed.federation.messages import WireError, decode, encode, pack, unpack
 from fdamed.models.flat import Layout
+
+LONGEST_ERROR = 500
+"""Characters of each part of a client's error that are shown."""
 
 
 class Transport(ABC):
     """How the server reaches the clients; it knows no method."""
-
-    quorum = 0
-    """Sources without which a round is lost; 0: no limit."""
 
     def __init__(self, names: Iterable[str], layout: Layout) -> None:
         self.names, self.layout, self.round = tuple(sorted(names)), layout, 0
@@ -63,20 +63,22 @@ class ByteTransport(Transport):
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
         request = pack({"step": step.name, "round": self.round, "nth": nth}, encode(msg))
         try:
-            return decode(step.answer, reply_body(self.exchange(client, request)), self.layout.size)
+            return decode(step.answer, reply_body(client, self.exchange(client, request)), self.layout.size)
         except WireError as error:
             raise DroppedOut(client, str(error), Reason.MALFORMED) from None
 
 
-def reply_body(reply: bytes) -> memoryview:
+def reply_body(client: str, reply: bytes) -> memoryview:
     """The content of a reply; raises the client's error if it is one."""
     head, body = unpack(reply)
     if head.get("ok") is True:
         return body
     error = head.get("error")
+    if error == UNEXPECTED:
+        raise DroppedOut(client, "unexpected error; the traceback is in the client's own log", Reason.FAILED)
     if not isinstance(error, list) or len(error) != 3:
         raise WireError("a reply without a header")
-    raise FdamedError(*map(str, error))
+    raise FdamedError(*(str(text)[:LONGEST_ERROR] for text in error))
 
 
 class Wrapper(Transport):
@@ -84,7 +86,7 @@ class Wrapper(Transport):
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner.names, inner.layout)
-        self.inner, self.quorum = inner, inner.quorum
+        self.inner = inner
 
     def begin(self, round: int) -> None:
         super().begin(round)

@@ -76,7 +76,7 @@ class Faulty(Wrapper):
 
     def __init__(self, inner: Transport, faults: Faults, target: str, seed: int) -> None:
         super().__init__(inner)
-        self.schedule, self.quorum = Schedule(faults, target, seed), faults.quorum
+        self.schedule = Schedule(faults, target, seed)
         self._questions: dict[str, int] = {}
 
     def begin(self, round: int) -> None:

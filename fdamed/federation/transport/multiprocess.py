@@ -14,9 +14,9 @@ import torch
 from fdamed.core.errors import FdamedError
 from fdamed.core.logs import LEVEL, show_on_stderr
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import Client, error_reply, handle_request
+from fdamed.federation.client import UNEXPECTED, Client, error_reply, handle_request
 from fdamed.federation.client_state import pack_state, unpack_state
-from fdamed.federation.messages import pack, unpack
+from fdamed.federation.messages import WireError, pack, unpack
 from fdamed.federation.transport.base import ByteTransport, reply_body
 from fdamed.models.flat import Layout
 
@@ -62,12 +62,12 @@ class Processes(ByteTransport):
         if client in self._ended:
             return None
         try:
-            return bytes(reply_body(self.exchange(client, pack({"state": names}, b""))))
-        except DroppedOut:
+            return bytes(reply_body(client, self.exchange(client, pack({"state": names}, b""))))
+        except (DroppedOut, FdamedError, WireError):
             return None
 
     def restore(self, client: str, state: bytes) -> None:
-        reply_body(self.exchange(client, pack({"restore": True}, state)))
+        reply_body(client, self.exchange(client, pack({"restore": True}, state)))
 
     def close(self) -> None:
         for pipe in self._pipes.values():
@@ -107,10 +107,9 @@ def _serve(pipe: Connection, build: Callable[[], Client], method: str, threads: 
 
 
 def _handled(client: Client, method: str, request: bytes) -> bytes:
-    """The reply; an unexpected error ends the run. Its text may quote patients' data and stays in the client's log."""
+    """The reply; the text of an unexpected error may quote patients' data and stays in the client's log."""
     try:
         return handle_request(client, method, request)
     except Exception:
         log.exception("a step failed at client %s", client.name)
-        fix = "This is a bug: the traceback is in the log of the client's process."
-        return error_reply(FdamedError("a step failed with an unexpected error", f"hospital {client.name}", fix))
+        return pack({"ok": False, "error": UNEXPECTED}, b"")

@@ -195,4 +195,4 @@ def _clip(field: Field, factors: Mapping[str, float], verdict: Verdict) -> None:
         own = out[: field.cut]
         out[: field.cut] = own * factor if start is None else torch.lerp(start[: field.cut], own, factor)
         verdict.accepted[client] = replace(verdict.accepted[client], **{field.name: out})
-        verdict.clipped[client] = factor
+        verdict.clipped[client] = min(verdict.clipped.get(client, 1.0), factor)

@@ -58,8 +58,6 @@ class Validator:
         """Client -> the most images it can count, where it has declared them."""
         self.class_shares: Mapping[str, Shares] = {}
         """Client -> the share of each class in its images, where it has declared them."""
-        self.excluded: set[str] = set()
-        """Sources of which at least one answer was excluded, in this or an earlier job."""
         self._strikes: dict[str, set[int]] = {}
         self._replays, self._robust = Replays(), RobustAggregation(layout, target)
 
@@ -76,11 +74,8 @@ class Validator:
     def recall(self, absences: Iterable[Mapping[str, Any]]) -> None:
         """Count the rounds in which answers were rejected, in this or an earlier job."""
         for absence in absences:
-            reason = Reason(absence["reason"])
-            if reason.strikes:
+            if Reason(absence["reason"]).strikes:
                 self._strikes.setdefault(absence["client"], set()).add(absence["round"])
-            if reason.excludes:
-                self.excluded.add(absence["client"])
 
     def news(self) -> list[dict[str, Any]]:
         """What was learned of the sources since the last call, for the run's record."""
