@@ -4,8 +4,8 @@ FOLDER has the features of Office-31 or Office-Caltech10, one .mat file per doma
 the latter caltech*.
 
 Three accuracies for each pair and method: `default` (fixed settings), `chosen` (reverse validation, no target labels)
-and `oracle` (the best of the grid on the target's own labels: not an estimate of anything, shown because paper 002
-reports the best of its search in that way). Published figures are shown next to them where there are any.
+and `oracle` (the best of the grid on the target's own labels: not an estimate of anything, shown because the FedRF-TCA
+paper reports the best of its search in that way). Published figures are shown next to them where there are any.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ JUDGES = CLASSIFIERS | {
         (100, 100), random_state=0, learning_rate_init=2e-3, batch_size=100, max_iter=50, n_iter_no_change=50
     ),
 }
-"""Classifiers by name; the network is that of paper 002: two layers of 100, Adam 2e-3, batches of 100, 50 epochs."""
+"""Name -> classifier; `mlp` is that of the FedRF-TCA paper: two layers of 100, Adam 2e-3, batches of 100, 50 epochs."""
 SIZES = (100, 30)
 GAMMAS = (1.0, 1e-3)
 

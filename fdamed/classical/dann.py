@@ -1,4 +1,4 @@
-"""DaNN, the domain adaptive neural network of one hidden layer (Ghifary et al. 2014; specification 11.4).
+"""DaNN, the domain adaptive neural network of one hidden layer (Ghifary et al. 2014).
 
 x -> FC -> dropout -> ReLU -> FC; loss: cross-entropy of the source + weight * MMD^2 of both domains' hidden features
 (biased, one Gaussian kernel). Learned with torch; a fitted DaNN is four arrays.

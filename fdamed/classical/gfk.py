@@ -1,4 +1,4 @@
-"""The geodesic flow kernel (Gong et al. 2012) in closed form (specification 11.3).
+"""The geodesic flow kernel (Gong et al. 2012) in closed form.
 
 The geodesic a cos(t theta) + b sin(t theta) runs from the source's principal subspace (t = 0) to the target's (t = 1);
 G is its integral. Features Z (n, 2k) with Z Z' = X G X', so that no p x p root is taken.

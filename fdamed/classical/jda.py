@@ -1,4 +1,4 @@
-"""Joint distribution adaptation (Long et al. 2013; specification 11.2).
+"""Joint distribution adaptation (Long et al. 2013).
 
 K H K a = tau (K M K + gamma I) a with M = l l' + sum_c l_c l_c' over the classes that source and pseudo-labeled target
 both have, at Frobenius norm 1; a classifier on the source's features gives new pseudo-labels, and again.

@@ -1,7 +1,6 @@
 """The Gaussian kernel exp(-|x - y|^2 / (2 sigma^2)), exact and by random Fourier features, and the linear kernel x . y.
 
-The features are those of paper 002, definition 1 (specification 10.2): frequencies are normal with standard deviation
-1 / sigma.
+The features are those of the FedRF-TCA paper, Definition 1: frequencies are normal with standard deviation 1 / sigma.
 """
 
 from __future__ import annotations

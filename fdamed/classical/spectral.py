@@ -1,4 +1,4 @@
-"""The eigenproblems of TCA, R-TCA, RF-TCA and JDA by symmetric routes (specification 10.3 to 10.5).
+"""The eigenproblems of TCA, R-TCA, RF-TCA and JDA by symmetric routes.
 
 TCA    K H K w = lambda (gamma I + v v') w,            v = K l
 R-TCA  K H K w = lambda (gamma K + K l l' K) w

@@ -191,7 +191,7 @@ def test_random_features_have_length_one_and_their_error_halves_with_four_times_
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (LaplacianRFTCA, np.exp(-0.8 * 1.1)),  # 0.4148, the specification's vector
+        (LaplacianRFTCA, np.exp(-0.8 * 1.1)),  # 0.4148
         (CauchyRFTCA, 1 / (1 + 0.64 * 0.25) / (1 + 0.64 * 0.36)),
         (RFTCA, np.exp(-0.32 * 0.61)),
     ],

@@ -1,4 +1,4 @@
-"""FedRF-TCA (paper 002, section IV, Algorithms 2 to 5): alignment by mean random features; the target has no labels.
+"""FedRF-TCA (Feng et al., section IV, Algorithms 2 to 5): alignment by mean random features; no target labels.
 
 Every hospital has its own extractor G, which never leaves it, random features of G under an Omega that all draw from
 the study's seed (a checksum is compared before anything else), an aligner W (2 N x m) and a classifier C. A source in
