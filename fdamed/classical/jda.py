@@ -11,13 +11,13 @@ m = 100, gamma = 1, columns of A at norm 1. At the paper's own constraint A' K H
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import eigh
 from sklearn.neighbors import KNeighborsClassifier
 
-from fdamed.classical.inputs import Array, Domains, count
+from fdamed.classical.inputs import Array, count
 from fdamed.classical.spectral import centered, signed, solve, use_lanczos
 from fdamed.classical.tca import KernelComponents
 
@@ -49,7 +49,7 @@ class JDA(KernelComponents):
     unit_norm: bool = True
     iterations: int = 10
 
-    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         passes = count(self.iterations, "iterations", "JDA")
         given = self._checked(X, y, sample_domain, labels=True)
         labels = np.asarray(given.y)
@@ -73,7 +73,7 @@ class JDA(KernelComponents):
             if self.changed_[-1] == 0:
                 break
         self.pseudo_labels_ = guess
-        return given, [K]
+        return self
 
     def __sklearn_tags__(self) -> Any:
         """Labels of the source are needed."""

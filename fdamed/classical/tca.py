@@ -23,9 +23,6 @@ from fdamed.classical.inputs import Array, Domains, count, one_of, positive, rea
 from fdamed.classical.kernels import KERNELS, frequencies, gram, random_features, shape, width
 from fdamed.classical.spectral import SCALES, Solution, rftca, rtca, tca
 
-KEPT = 64 * 2**20
-"""Bytes of random features that `fit_transform` keeps from the fit: a constant, whatever n."""
-
 
 @dataclass(eq=False, repr=False)
 class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,27 +45,19 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     scale: str = "variance"
     unit_norm: bool = False
 
+    @abstractmethod
     def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         """Learn W from samples of both domains; JDA also from y. sample_domain: positive source, negative target."""
-        self._fit(X, y, sample_domain, kept=0)
-        return self
-
-    def fit_transform(self, X: Any, y: Any = None, sample_domain: Any = None) -> Array:
-        """Fit and transform, without computing the kernel or its random features twice."""
-        given, first = self._fit(X, y, sample_domain, kept=KEPT)
-        done = [Z @ self.W_.astype(Z.dtype) for Z in first]
-        rest = given.X[sum(map(len, done)) :]
-        return self._finish(np.vstack([*done, self._project(rest)] if len(rest) else done).astype(np.float64))
 
     def transform(self, X: Any) -> Array:
-        """Features of samples of any domain, (n, m)."""
+        """Features of samples of any domain, (n, m), some rows at a time."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return self._finish(self._project(X))
-
-    @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
-        """Fit; return the input and what W multiplies for the first samples, at most `kept` bytes where n is large."""
+        out = np.empty((len(X), self.n_components_))
+        for rows in gen_batches(len(X), kernels.BLOCK):
+            part = self._rows(X[rows])
+            out[rows] = part @ self.W_.astype(part.dtype)
+        return self._finish(out)
 
     def _checked(self, X: Any, y: Any, sample_domain: Any, labels: bool = False) -> Domains:
         """The input of a fit, after the options were checked; sets `sigma_`."""
@@ -102,14 +91,6 @@ class KernelComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """What W multiplies for new samples: k(x_i, X_fit), (b, n)."""
         return gram(self._prepared(X), self.X_fit_, self.kernel, self.sigma_)
 
-    def _project(self, X: Array) -> Array:
-        """Components of new samples, (n, m), some rows at a time."""
-        out = np.empty((len(X), self.n_components_))
-        for rows in gen_batches(len(X), kernels.BLOCK):
-            part = self._rows(X[rows])
-            out[rows] = part @ self.W_.astype(part.dtype)
-        return out
-
     def _finish(self, features: Array) -> Array:
         return unit_rows(features) if self.unit_norm else features
 
@@ -120,12 +101,12 @@ class TCA(KernelComponents):
 
     solve: ClassVar[Any] = staticmethod(tca)
 
-    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         given = self._checked(X, y, sample_domain)
         K = self._kernel_matrix(given.X)
         found = self.solve(K, given.ell, float(self.gamma), self.n_components, self._where)
         self._keep(found, found.scaled(self.scale))
-        return given, [K]
+        return self
 
 
 @dataclass(eq=False, repr=False)
@@ -145,15 +126,15 @@ class RFTCA(KernelComponents):
     precision: str = "float32"
     seed: int = 0
 
-    def _fit(self, X: Any, y: Any, sample_domain: Any, kept: int) -> tuple[Domains, list[Array]]:
+    def fit(self, X: Any, y: Any = None, sample_domain: Any = None) -> Self:
         count(self.N, "N", "RFTCA")
         one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
         given = self._checked(X, y, sample_domain)
         self.omega_ = self._frequencies(given.X.shape[1]).astype(self.precision)
-        S, u, first = self._moments(given, kept)
+        S, u = self._moments(given)
         found = rftca(S, u, float(self.gamma), self.n_components, self._where)
         self._keep(found, found.scaled(self.scale))
-        return given, first
+        return self
 
     def _frequencies(self, p: int) -> Array:
         return frequencies(self.sigma_, self.N, p, self.seed)
@@ -161,22 +142,18 @@ class RFTCA(KernelComponents):
     def _rows(self, X: Array) -> Array:
         return random_features(X, self.omega_, self.normalize)
 
-    def _moments(self, given: Domains, kept: int) -> tuple[Array, Array, list[Array]]:
-        """S = Sigma H Sigma', u = Sigma l, and at most `kept` bytes of the first random features.
+    def _moments(self, given: Domains) -> tuple[Array, Array]:
+        """S = Sigma H Sigma' and u = Sigma l.
 
         Sums are taken about the mean of a few samples: numbers near 0 cancel less.
         """
         n, size = len(given.X), 2 * len(self.omega_)
         S, total, u = np.zeros((size, size)), np.zeros(size), np.zeros(size)
         origin = self._rows(given.X[:32]).mean(axis=0, dtype=np.float64)
-        first: list[Array] = []
         for rows in gen_batches(n, kernels.BLOCK):
-            features = self._rows(given.X[rows])
-            if (len(first) + 1) * kernels.BLOCK * features[0].nbytes <= kept:
-                first.append(features)
-            Z = features - origin
+            Z = self._rows(given.X[rows]) - origin
             S += Z.T @ Z
             total += Z.sum(axis=0)
             u += given.ell[rows] @ Z  # the origin drops out: l sums to 0
         S -= np.outer(total, total / n)
-        return S, u, first
+        return S, u

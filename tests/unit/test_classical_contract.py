@@ -98,15 +98,11 @@ def test_features_of_a_fit_are_those_of_new_samples_that_are_the_same(aligner: A
     assert np.abs(at_once - after).max() < 1e-6 * np.abs(after).max()
 
 
-def test_what_fit_transform_keeps_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_do_not_depend_on_how_many_samples_are_transformed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _, domain = shifted()
     model = RFTCA(4, N=10, precision="float64", unit_norm=True)
     whole = model.fit_transform(X, None, sample_domain=domain)
     monkeypatch.setattr("fdamed.classical.kernels.BLOCK", 7)
-    monkeypatch.setattr("fdamed.classical.tca.KEPT", 2 * 7 * 20 * 8)
-    given, kept = model._fit(X, None, domain, kept=2 * 7 * 20 * 8)
-    assert [len(Z) for Z in kept] == [7, 7]
-    assert len(given.X) == 60
     assert np.abs(model.fit_transform(X, None, sample_domain=domain) - whole).max() < 1e-9
 
 
