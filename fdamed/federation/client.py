@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -59,6 +59,14 @@ class Client:
     rng: Stream = field(default_factory=lambda: Stream(0))
     """Set anew for each question."""
 
+    def local_steps(self, epochs: int | None = None) -> int:
+        """Steps of local training for so many epochs; None: the recipe's."""
+        return local_steps(len(self.data), self.recipe.batch, epochs or self.recipe.epochs)
+
+    def with_recipe(self, **changes: Any) -> Client:
+        """The same client, state included, with these changes of its recipe."""
+        return replace(self, recipe=self.recipe.model_copy(update=changes))
+
     def frozen(self, x: Tensor) -> nn.Module:
         """A second network with the weights x, to compare with: in evaluation mode and without gradients."""
         other = FlatModel(copy.deepcopy(self.model.module), self.model.theta.device)
@@ -78,6 +86,8 @@ class Step:
     """The name in its random streams: its own, or that of the step whose random numbers it shares."""
     noised: bool = False
     """Whether it uses images only through DP-SGD where the client's policy requires it."""
+    steps: Callable[[Client, Any], int | None] | None = None
+    """The fewest local steps behind an answer, where they are not those of the client's epochs."""
 
     @cached_property
     def released_kinds(self) -> frozenset[str]:
@@ -90,13 +100,17 @@ STEPS: dict[str, Step] = {}
 
 
 def step(
-    name: str, *, draws: Step | None = None, noised: bool = False
+    name: str,
+    *,
+    draws: Step | None = None,
+    noised: bool = False,
+    steps: Callable[[Client, Any], int | None] | None = None,
 ) -> Callable[[Callable[[Client, Any], Any]], Step]:
     """Make a step of a function `(client: Client, ask: Question) -> Answer`; types come from its annotations.
 
     `name` is part of its random stream and never changes, wherever the function moves. `draws`: the step whose random
     numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it uses images only
-    through DP-SGD, or not at all.
+    through DP-SGD, or not at all. `steps`: the fewest local steps behind its answer, if not those of the epochs.
     """
 
     def make(function: Callable[[Client, Any], Any]) -> Step:
@@ -106,7 +120,7 @@ def step(
         if name in STEPS:
             raise TypeError(f"two steps are called {name}")
         check_exchange(name, question, answer)
-        STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised)
+        STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised, steps)
         return STEPS[name]
 
     return make
@@ -122,7 +136,7 @@ def check_release(step: Step, release: frozenset[str], client: str, method: str)
         )
 
 
-def check_policy(client: Client, step: Step) -> None:
+def check_policy(client: Client, step: Step, ask: Any) -> None:
     """Raise if the client's privacy policy forbids the answer to a step, before anything is computed."""
     check_release(step, client.release, client.name, "the server")
     if client.noise is not None and not step.noised:
@@ -131,8 +145,9 @@ def check_policy(client: Client, step: Step) -> None:
             f"hospital {client.name}",
             "Choose a method that supports privacy.differential (docs/explanation/privacy.md), or leave it out.",
         )
-    steps = local_steps(len(client.data), client.recipe.batch, client.recipe.epochs)
-    check_minimum(client, steps if step.released_kinds & TRAINED else None)
+    check_minimum(client, client.local_steps() if step.released_kinds & TRAINED else None)
+    if step.steps:
+        check_minimum(client, step.steps(client, ask))
 
 
 def check_minimum(client: Client, steps: int | None) -> None:
@@ -143,12 +158,12 @@ def check_minimum(client: Client, steps: int | None) -> None:
 
 def check_one_pass(client: Client) -> None:
     """Raise if one pass over the images has too few steps: for a mean gradient, which counts as the steps of a pass."""
-    check_minimum(client, local_steps(len(client.data), client.recipe.batch, epochs=1))
+    check_minimum(client, client.local_steps(epochs=1))
 
 
 def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run a step for the nth time in a round, with random numbers of its own and this round's learning rate."""
-    check_policy(client, step)
+    check_policy(client, step, ask)
     recipe, before = client.recipe, dict(client.memory)
     client.rng = stream(client.seed, client.name, round, step.draws, nth)
     if recipe.decay:

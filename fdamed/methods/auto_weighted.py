@@ -15,7 +15,7 @@ update and a few numbers back, never its steps. Buffers are the target's.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -125,7 +125,7 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
 
 
 def _paced(client: Client, pace: float) -> Client:
-    return replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * pace}))
+    return client.with_recipe(lr=client.recipe.lr * pace)
 
 
 @dataclass(frozen=True)

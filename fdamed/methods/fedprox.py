@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fdamed.federation.client import Client, check_one_pass, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
@@ -30,14 +30,16 @@ class Near:
     stragglers: Scalar
 
 
-@step("fedprox.train", draws=train_locally, noised=True)
+def fewest_steps(client: Client, ask: Near) -> int | None:
+    """A straggler may take no more than one epoch's."""
+    return client.local_steps(epochs=1) if ask.stragglers else None
+
+
+@step("fedprox.train", draws=train_locally, noised=True, steps=fewest_steps)
 def train_near(client: Client, ask: Near) -> Trained:
     """Train for the client's epochs, or as a straggler for fewer, not far from theta_t."""
-    if ask.stragglers:  # a straggler may take no more than one epoch's steps
-        check_one_pass(client)
-    recipe = client.recipe.model_copy(update={"epochs": epochs(client, ask.stragglers)})
     correct = proximal(client.model, ask.x, ask.mu) if ask.mu else None
-    loss = train_from(client, ask.x, recipe, correct=correct).loss
+    loss = train_from(client.with_recipe(epochs=epochs(client, ask.stragglers)), ask.x, correct=correct).loss
     return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 

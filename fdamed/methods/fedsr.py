@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, check_minimum, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -125,11 +125,9 @@ class State:
     s: Statistic
 
 
-@step("fedsr.train", draws=train_locally)
+@step("fedsr.train", draws=train_locally, steps=lambda client, ask: ask.steps or None)
 def train(client: Client, ask: Ask) -> Answer:
     """Train network, encoder and the hospital's own reference together."""
-    if ask.steps:
-        check_minimum(client, ask.steps)
     client.model.load(ask.x)
     shape, device = shape_of(client.model.layout), client.model.theta.device
     encoder = flat_part(Encoder(shape.d), ask.s, client.rng, device)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.errors import FdamedError
-from fdamed.federation.client import Client, check_one_pass, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
@@ -63,7 +63,12 @@ class State:
     taken: Statistic
 
 
-@step("scaffold.train", draws=train_locally)
+def fewest_steps(client: Client, ask: Ask) -> int | None:
+    """The gradient of option I counts as the steps of one pass."""
+    return client.local_steps(epochs=1) if ask.option == 1 else None
+
+
+@step("scaffold.train", draws=train_locally, steps=fewest_steps)
 def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     if ask.option == 2 and client.recipe.optimizer != "sgd":
@@ -75,8 +80,6 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
     shift = settle(client, ask).to(client.model.theta.device)
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
-    if ask.option == 1:
-        check_one_pass(client)
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
     outcome = train_from(client, ask.x, correct=lambda grad: grad.add_(shift))
     y, cut, c_k = client.model.read(), len(ask.c), client.memory.get(VARIATE, 0.0)

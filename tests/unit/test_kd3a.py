@@ -199,8 +199,7 @@ def test_the_adapted_statistics_enter_the_average() -> None:
     reply = taught(site, lesson(a, b), h)
     _, buffers = outputs(site, [a, b], adapt=True)
     site.model.load(h)
-    still = site.recipe.model_copy(update={"lr": 0.0})
-    distil(site, still, torch.full((20, 2), 0.5), torch.ones(20), mixup=True)
+    distil(site.with_recipe(lr=0.0), torch.full((20, 2), 0.5), torch.ones(20), mixup=True)
     student = site.model.read()
     expected = mean([*buffers, student[at:]], reply.alpha)
     torch.testing.assert_close(reply.x[at:], expected)
@@ -215,16 +214,16 @@ def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
     log_q = torch.log_softmax(logits, dim=0)
     cross = -(label @ log_q)
     entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
-    soft = distil(site, Recipe(lr=1e-9, batch=4), label, weight, mixup=False)
+    soft = distil(site.with_recipe(lr=1e-9, batch=4), label, weight, mixup=False)
     assert soft.loss == pytest.approx(float((weight * cross).sum() - 2.0 * entropy) / 4, rel=1e-5)
-    hard = distil(site, Recipe(lr=1e-9, batch=4), label[:1].expand(4, 2), weight, mixup=True)  # equal labels stay
+    hard = distil(site.with_recipe(lr=1e-9, batch=4), label[:1].expand(4, 2), weight, mixup=True)  # equal labels stay
     assert hard.loss == pytest.approx(float(weight.sum() * cross[0]) / 4, rel=1e-5)
 
 
 def test_a_batch_without_weight_moves_nothing_not_even_by_weight_decay() -> None:
-    site, recipe = blank(6), Recipe(lr=0.1, batch=4, weight_decay=0.1)
+    site = blank(6).with_recipe(lr=0.1, batch=4, weight_decay=0.1)
     before = site.model.read()
-    done = distil(site, recipe, torch.full((6, 2), 0.5), torch.zeros(6), mixup=True)
+    done = distil(site, torch.full((6, 2), 0.5), torch.zeros(6), mixup=True)
     assert (done.steps, done.skipped, done.loss) == (0, 2, 0.0)
     assert torch.equal(site.model.read(), before)
 

@@ -31,14 +31,14 @@ def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Te
 
 def epoch_gradient(client: Client, x: Tensor) -> Tensor:
     """The gradient of F_k at x over one epoch's batches in training mode, weight decay included, (P,) on the CPU."""
-    recipe = client.recipe.model_copy(update={"lr": 0.0, "epochs": 1, "optimizer": "sgd", "weight_decay": 0.0})
-    sizes = [len(rows) for rows in batches(len(client.data), recipe.batch, client.rng)]
+    still = client.with_recipe(lr=0.0, epochs=1, optimizer="sgd", weight_decay=0.0)
+    sizes = [len(rows) for rows in batches(len(client.data), client.recipe.batch, client.rng)]
     shares = iter([size / sum(sizes) for size in sizes])
     total = torch.zeros_like(client.model.grad)
 
     def add(grad: Tensor) -> None:
         total.add_(grad, alpha=next(shares))
 
-    train_from(client, x, recipe, correct=add)  # at a learning rate of 0 nothing moves
+    train_from(still, x, correct=add)  # at a learning rate of 0 nothing moves
     total.add_(client.model.trainable, alpha=client.recipe.weight_decay)
     return total.cpu()

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
@@ -81,17 +80,17 @@ def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
     return AuxiliaryTasks(client.heads, client.auxiliary.heads, client.auxiliary.alpha)
 
 
-def train_from(client: Client, x: torch.Tensor, recipe: Recipe | None = None, **hooks: Any) -> Outcome:
+def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
     """Local training from `x` with these hooks of `fit`; the auxiliary heads stay in the hospital's memory.
 
     Under differential privacy the budget spent is recorded, and the loss, which has no noise on it, is withheld.
     """
     client.model.load(x)
-    auxiliary, recipe = auxiliary_tasks(client), recipe or client.recipe
+    auxiliary = auxiliary_tasks(client)
     outcome = fit(
         client.model,
         client.data,
-        recipe,
+        client.recipe,
         client.rng,
         auxiliary=auxiliary,
         private=client.noise,
@@ -103,7 +102,7 @@ def train_from(client: Client, x: torch.Tensor, recipe: Recipe | None = None, **
     finite(client, outcome.loss)
     if client.noise is None:
         return outcome
-    spend(client, client.noise, outcome.steps, recipe.batch)
+    spend(client, client.noise, outcome.steps, client.recipe.batch)
     return Outcome(WITHHELD, outcome.steps)
 
 

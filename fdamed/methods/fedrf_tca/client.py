@@ -8,7 +8,6 @@ is a reversible code of its features, and over unit vectors it shows their mean 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
-from fdamed.federation.client import Client, check_minimum, step
+from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, training_features
 from fdamed.methods._shared.local_training import finite
@@ -144,17 +143,19 @@ def send_mean(client: Client, ask: MeanRequest) -> Mean:
     return Mean(x=x if client.role == "source" else -x)
 
 
-@step("fedrf_tca.train")
+def released_steps(client: Client, ask: Train) -> int | None:
+    """The steps behind W and C; None where neither is sent."""
+    return _steps(client, ask) if ask.send_w or ask.send_c else None
+
+
+@step("fedrf_tca.train", steps=released_steps)
 def train(client: Client, ask: Train) -> Trained:
     """Algorithms 2 and 3: a source trains on its task and, aligned, towards the target; the target only aligns."""
     _refuse_few_images(client)
     client.model.load(client.memory[G])
-    first = int(client.memory[STEP])
-    steps = ask.steps or _batches_per_epoch(client) * client.recipe.epochs
-    if ask.send_w or ask.send_c:
-        check_minimum(client, steps)
+    first, steps = int(client.memory[STEP]), _steps(client, ask)
     if client.role == "target" and client.recipe.optimizer == "adam":  # the target's pace, for G and for W
-        client = replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace}))
+        client = client.with_recipe(lr=client.recipe.lr * ask.pace)
     parts = _parts(client, ask.components, ask.width)
     local = Local(client, (parts,))
     local.resume("fedrf.")  # a round is a few steps of one long training
@@ -203,6 +204,10 @@ def _refuse_few_images(client: Client) -> None:
             f"Use batches of {limit} images or more, or exclude this hospital; it decides what is enough with "
             "privacy.smallest_batch.",
         )
+
+
+def _steps(client: Client, ask: Train) -> int:
+    return ask.steps or _batches_per_epoch(client) * client.recipe.epochs
 
 
 def _omega(client: Client) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, cast
 
 import torch
@@ -75,7 +74,7 @@ class Average:
 @step("kd3a.train_source", noised=True)
 def train_source(client: Client, ask: SourceTask) -> Trained:
     """Local training at the round's pace, with the source's own head where heads are local."""
-    slower = dataclasses.replace(client, recipe=client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace}))
+    slower = client.with_recipe(lr=client.recipe.lr * ask.pace)
     if not ask.own_head:
         return cast(Trained, train_locally.run(slower, Model(x=ask.x)))
     head = client.memory["kd3a.head"] if "kd3a.head" in client.memory else _first_head(client)
@@ -109,7 +108,7 @@ def distill(client: Client, ask: Teachers) -> Average:
     """Knowledge vote, distillation, consensus focus, average: sections 3.1 to 3.3 of the paper."""
     if len(client.data) == 0:
         raise FdamedError("there is no image to vote on", f"hospital {client.name}", "Give the target some images.")
-    layout, recipe = client.model.layout, client.recipe.model_copy(update={"lr": client.recipe.lr * ask.pace})
+    layout, slower = client.model.layout, client.with_recipe(lr=client.recipe.lr * ask.pace)
     # The released code lets the voting models' BatchNorms adapt to the target's batches.
     q, buffers = outputs(client, ask.teachers, adapt=not ask.paper)
     v = consensus.vote(q, ask.gate)
@@ -119,7 +118,7 @@ def distill(client: Client, ask: Teachers) -> Average:
     else:
         label, weight = nn.functional.one_hot(v.label, q.shape[2]), agreed
     client.model.load(client.memory["kd3a.h"])
-    d = distil(client, recipe, label.float(), weight.float(), mixup=not ask.paper)
+    d = distil(slower, label.float(), weight.float(), mixup=not ask.paper)
     student = client.model.read()
 
     passed = float(agreed.double().mean())

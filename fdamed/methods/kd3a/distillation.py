@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
 from fdamed.federation.client import Client
 from fdamed.training.local import batches, held, prepared
@@ -51,12 +50,12 @@ def outputs(client: Client, teachers: Iterable[Tensor], adapt: bool) -> tuple[Te
     return torch.stack(found), torch.stack(buffers)
 
 
-def distil(client: Client, recipe: Recipe, label: Tensor, weight: Tensor, mixup: bool) -> Distilled:
+def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distilled:
     """Train the hospital's model with labels (n, C) that add up to 1 and weights (n,).
 
     With mixup by cross-entropy, otherwise by KL(label || output): the same gradient, and 0 where they agree.
     """
-    model, device, rng = client.model, client.model.theta.device, client.rng
+    model, device, recipe, rng = client.model, client.model.theta.device, client.recipe, client.rng
     images, n = held(client.data, device), len(client.data)
     optimizer = Optimizer(model, recipe)
     model.module.train(n > 1)
