@@ -63,12 +63,11 @@ class State:
     taken: Statistic
 
 
-def fewest_steps(client: Client, ask: Ask) -> int | None:
-    """The gradient of option I counts as the steps of one pass."""
-    return client.local_steps(epochs=1) if ask.option == 1 else None
-
-
-@step("scaffold.train", draws=train_locally, steps=fewest_steps)
+@step(
+    "scaffold.train",
+    draws=train_locally,
+    steps=lambda client, ask: client.local_steps(epochs=1) if ask.option == 1 else None,
+)
 def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     if ask.option == 2 and client.recipe.optimizer != "sgd":
