@@ -15,11 +15,6 @@ from numpy.typing import NDArray
 LEVEL = 0.95
 SURE = 0.05
 """Holm's p-value, within a target, below which two runs differ."""
-NOISE_MODES = {
-    "reproducible": "reproducible: whoever knows the seed can remove the noise",
-    "secure": "secure: noise from the operating system that nobody can repeat",
-}
-"""How noise for differential privacy is drawn."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ CHOSEN = {"auc": "test/auc", "acc": "test/acc", "round": "round"}
 TOTAL = "total"
 HIDDEN = "hidden"
 """A total from which a small count could be computed."""
+NOISE_MODES = {
+    "reproducible": "reproducible: whoever knows the seed can remove the noise",
+    "secure": "secure: noise from the operating system that nobody can repeat",
+}
+"""How noise for differential privacy is drawn."""
 
 
 def chosen_round(rounds: Iterable[Row]) -> Row | None:

@@ -23,7 +23,7 @@ from fdamed.core.run_record import Record, study
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation import protocol
 from fdamed.evaluation.costs import sent
-from fdamed.evaluation.intervals import NOISE_MODES, count, interval, megabytes, over_seeds
+from fdamed.evaluation.intervals import count, interval, megabytes, over_seeds
 from fdamed.evaluation.metrics import NAMES
 from fdamed.evaluation.run_tables import tidy
 
@@ -81,7 +81,7 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
         "calibration": calibration,
         "private": record.facts.get("privacy"),
-        "noise_modes": NOISE_MODES,
+        "noise_modes": protocol.NOISE_MODES,
         "many": MANY,
         "smallest": smallest,
         "noise": record.facts.get("noise"),

@@ -41,9 +41,28 @@ def logged(study: Study, *prefixes: str) -> pd.DataFrame:
 
 
 def charts_section(
-    order: int, title: str, charts: Callable[[Study], list[Chart]], table: str, frame: Callable[[Study], pd.DataFrame]
+    order: int,
+    title: str,
+    table: str,
+    frame: Callable[[Study], pd.DataFrame],
+    by: Sequence[str],
+    line: str,
+    named: Callable[..., tuple[str, str, str, str]],
 ) -> Section:
-    """A section of charts, with their numbers as a table; left out where there is no chart."""
+    """A section with a chart for each group `by` of a frame, and the frame as a table; left out without charts.
+
+    `line`: the column with one line for each value; `named`: group -> the first four fields of its chart.
+    """
+
+    def charts(study: Study) -> list[Chart]:
+        out = []
+        for group, part in frame(study).groupby(list(by), sort=False):
+            members = {str(name): rows for name, rows in part.groupby(line)}
+            index = study.index if line == "run" else {name: i for i, name in enumerate(members)}
+            lines = [Line(index[name], name, list(m["round"]), list(m["value"])) for name, m in members.items()]
+            out.append(Chart(*named(*group), sorted(lines, key=lambda one: one.index)))
+        return out
+
     return Section(
         order,
         title,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fdamed.report.plots.lines import Line
-from fdamed.report.round_charts import Chart, charts_section, logged
+from fdamed.report.round_charts import charts_section, logged
 from fdamed.report.study import Study
 
 NAMES = {
@@ -22,21 +21,9 @@ def frame(study: Study) -> pd.DataFrame:
     return found[found["statistic"].isin(list(NAMES))][["target", "statistic", "run", "round", "value"]]
 
 
-def charts(study: Study) -> list[Chart]:
-    """One chart for each target and statistic, one line for each run."""
-    out = []
-    for target, here in frame(study).groupby("target", sort=False):
-        for statistic, name in NAMES.items():
-            runs = {str(run): v for run, v in here[here["statistic"] == statistic].groupby("run")}
-            lines = [
-                Line(i, run, list(runs[run]["round"]), list(runs[run]["value"]))
-                for run, i in study.index.items()
-                if run in runs
-            ]
-            words = f"{name} by round: target {target}"
-            chart = Chart(f"jacobian_{statistic}_{target}", f"{name}, target {target}", words, name, lines)
-            out += [chart] if lines else []
-    return out
+def named(target: str, statistic: str) -> tuple[str, str, str, str]:
+    name = NAMES[statistic]
+    return f"jacobian_{statistic}_{target}", f"{name}, target {target}", f"{name} by round: target {target}", name
 
 
-SECTION = charts_section(64, "Jacobian statistics", charts, "jacobians", frame)
+SECTION = charts_section(64, "Jacobian statistics", "jacobians", frame, ["target", "statistic"], "run", named)

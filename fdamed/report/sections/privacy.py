@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed.core.run_record import Record
-from fdamed.evaluation.intervals import NOISE_MODES
+from fdamed.evaluation.protocol import NOISE_MODES
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
