@@ -20,19 +20,15 @@ from fdamed.evaluation.paired_tests import (
     Estimate,
     Scored,
     auc_of,
-    cliffs_delta,
-    cohens_h,
     difference,
     holm,
     mcnemar,
     mean_of,
-    separation,
     share_of,
 )
 
 Runs = Mapping[str, Mapping[int, int]]
 """Run -> seed -> row of the scores."""
-SHARES = frozenset({"acc", "balanced_acc", "sensitivity", "specificity", "sens_at_spec90"})
 MAIN = ("auc", "acc")
 """Scores by which every two runs are compared; by the others, every run with the reference."""
 
@@ -71,7 +67,7 @@ def pairs(
                 continue
             first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
             row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
-            row |= asdict(difference(values, first, second)) | _effects(metric, values, first, second)
+            row |= asdict(difference(values, first, second))
             if metric == "acc":
                 row["mcnemar"] = _mcnemar(hits, first, second) if single else None
             rows.append(row)
@@ -90,17 +86,6 @@ def _mcnemar(hits: NDArray[np.bool_], first: Sequence[int], second: Sequence[int
     """The largest p-value of the seeds: small only if the two runs differ with every seed."""
     both = zip(hits[list(first)], hits[list(second)], strict=True)
     return max(mcnemar(int((a & ~b).sum()), int((b & ~a).sum())) for a, b in both)
-
-
-def _effects(metric: str, values: Scored, first: Sequence[int], second: Sequence[int]) -> dict[str, float | None]:
-    """Cohen's h of shares, difference of d' of AUCs, Cliff's delta over several seeds."""
-    a, b = values.value[list(first)], values.value[list(second)]
-    out: dict[str, float | None] = {"cliffs_delta": cliffs_delta(a, b) if len(a) > 1 else None}
-    if metric in SHARES:
-        out["cohens_h"] = cohens_h(float(a.mean()), float(b.mean()))
-    if metric == "auc":
-        out["separation"] = separation(float(a.mean()), float(b.mean()))
-    return out
 
 
 def score(estimate: Estimate) -> dict[str, Any]:

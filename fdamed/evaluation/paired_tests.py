@@ -183,24 +183,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(min(1.0, 2 * binom.cdf(fewer, n, 0.5) - binom.pmf(fewer, n, 0.5)))
 
 
-def cohens_h(first: float, second: float) -> float:
-    """Cohen's h of two shares: 0.2 is called small, 0.5 medium, 0.8 large."""
-    return 2 * math.asin(math.sqrt(first)) - 2 * math.asin(math.sqrt(second))
-
-
-def separation(first: float, second: float) -> float | None:
-    """Difference of d' of two AUCs: how much further apart the first one's classes are, in standard deviations."""
-    from scipy.special import ndtri
-
-    inside = all(0 < area < 1 for area in (first, second))
-    return math.sqrt(2) * float(ndtri(first) - ndtri(second)) if inside else None
-
-
-def cliffs_delta(first: ArrayLike, second: ArrayLike) -> float:
-    """Share of pairs in which a value of the first is above one of the second, less the share where it is below."""
-    return float(np.sign(np.subtract.outer(np.asarray(first), np.asarray(second))).mean())
-
-
 def holm(p: Sequence[float]) -> list[float]:
     """p-values corrected for multiple tests (Holm 1979)."""
     values = np.asarray(p, dtype=np.float64)

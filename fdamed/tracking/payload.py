@@ -48,7 +48,7 @@ def listed(clients: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, {names[0]} to {names[-1]}"
 
 
-def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[str, str]]) -> Entry:
+def run_entry(record: Record, smallest: int, files: Mapping[str, str]) -> Entry:
     """A trained run with its files; another smallest cell shows other scores."""
     return Entry(
         key=record.key,
@@ -56,7 +56,7 @@ def run_entry(record: Record, smallest: int, files: Callable[[Record], Mapping[s
         name=f"{record.run}-{record.target}-s{record.seed}",
         span=span(record),
         tags=tags(record),
-        content=lambda: Content(params(record), points(record, smallest), files(record)),
+        content=lambda: Content(params(record), points(record, smallest), files),
     )
 
 

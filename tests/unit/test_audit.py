@@ -215,7 +215,7 @@ def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> Non
             assert score["low"] < score["value"] < score["high"] and "p" not in score
     assert {p["metric"] for p in told["pairs"]} == set(TWO)
     acc = next(p for p in told["pairs"] if p["metric"] == "acc")
-    assert acc["cohens_h"] < 0 and acc["cliffs_delta"] == -1 and acc["mcnemar"] is None, "two images a patient"
+    assert acc["mcnemar"] is None, "two images a patient"
 
 
 def test_the_audit_says_how_often_it_drew_patients(study: Path, monkeypatch) -> None:

@@ -115,7 +115,6 @@ def scripts(tmp_path_factory) -> dict[str, Path]:
 CASES = {
     "fdamed exp": {"export"},
     "fdamed predict --wor": {"--workers"},
-    "fdamed rank --metric ": {"auc", "acc"},
     "fdamed completion ": {"bash", "zsh", "fish"},
 }
 

@@ -10,12 +10,9 @@ from sklearn.metrics import roc_auc_score
 from fdamed.evaluation.paired_tests import (
     Scored,
     auc_of,
-    cliffs_delta,
-    cohens_h,
     difference,
     holm,
     mcnemar,
-    separation,
     share_of,
 )
 
@@ -152,24 +149,6 @@ def test_mcnemar_of_the_examples_of_fagerland_lydersen_and_laake(a: int, b: int,
     assert conditional == pytest.approx(exact, abs=6e-4)
     assert mcnemar(a, b) == pytest.approx(middle, abs=6e-4)
     assert mcnemar(a, b) == pytest.approx(conditional - stats.binom.pmf(a, a + b, 0.5), rel=1e-12)
-
-
-def test_sizes_of_effects_by_hand() -> None:
-    assert cohens_h(0.65, 0.45) == pytest.approx(0.4049, abs=5e-5)
-    assert cohens_h(1.0, 0.0) == pytest.approx(np.pi) and cohens_h(0.3, 0.3) == 0
-    # Normal classes one standard deviation apart have AUC 0.76025, equal ones 0.5.
-    assert separation(stats.norm.cdf(1 / np.sqrt(2)), 0.5) == pytest.approx(1.0)
-    assert separation(1.0, 0.5) is None
-    # Of six pairs four are above, one equal, one below.
-    assert cliffs_delta([3, 5], [1, 4, 3]) == pytest.approx((4 - 1) / 6)
-    assert cliffs_delta([1, 2], [3, 4]) == -1
-
-
-def test_cliffs_delta_is_twice_the_auc_less_one() -> None:
-    y, p, _ = many(6, images=1)
-    found = auc_of(y, p[:1], np.arange(len(y)))
-    assert found is not None
-    assert cliffs_delta(p[0][y == 1], p[0][y == 0]) == pytest.approx(2 * found.value[0] - 1)
 
 
 def test_holm_by_hand() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from fdamed.cli.main import main
-from fdamed.core.files import read_json, write_json
 from fdamed.evaluation.calibration import Bin, by_chance, calibration_error, joined, reliability
 from fdamed.evaluation.comparisons import ranking
 
@@ -58,25 +54,6 @@ def test_one_data_set_or_one_method_ranks_nothing() -> None:
         ranking(["a", "b"], [[1, np.nan], [1, 2]])
 
 
-def audit(**values: float) -> dict:
-    return {"scores": {"auc": {run: {"value": v} for run, v in values.items()}}}
-
-
-def test_runs_are_ranked_over_the_targets_of_several_studies(tmp_path: Path, capsys) -> None:
-    write_json(tmp_path / "one/audit/T.json", audit(a=0.9, b=0.8, only_here=0.99))
-    write_json(tmp_path / "two/audit/T.json", audit(a=0.7, b=0.6))
-    write_json(tmp_path / "two/audit/U.json", audit(a=0.6, b=0.7))
-    studies = [str(tmp_path / "one"), str(tmp_path / "two")]
-    assert main(["rank", *studies, "--out", str(tmp_path / "out")]) == 0
-    told = read_json(tmp_path / "out/ranks.json")
-    assert told["targets"] == ["one/T", "two/T", "two/U"]
-    assert told["mean_ranks"] == {"a": pytest.approx(4 / 3), "b": pytest.approx(5 / 3)}
-    assert (tmp_path / "out/ranks.svg").read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    assert "1.33" in capsys.readouterr().out
-    assert main(["rank", str(tmp_path / "one")]) == 2
-    assert "ranks need two" in capsys.readouterr().err
-
-
 def test_reliability_by_hand() -> None:
     bins = reliability([0, 0, 1, 1], [0.1, 0.3, 0.6, 1.0], bins=2)
     assert [(b.n, b.positives, b.chance) for b in bins] == [(2, 0, pytest.approx(0.2)), (2, 2, pytest.approx(0.8))]
@@ -107,11 +84,3 @@ def test_true_chances_have_the_error_that_chance_makes() -> None:
     assert np.mean(np.array(errors) > limit) == pytest.approx(0.05, abs=0.03)
     assert by_chance(np.zeros(1200), np.repeat(p, 4)) == pytest.approx(limit / 2, rel=0.05)
     assert by_chance([], []) is None
-
-
-def test_two_studies_of_one_name_are_refused_before_one_hides_the_other(tmp_path: Path, capsys) -> None:
-    for place in ("a/demo", "b/demo"):
-        write_json(tmp_path / place / "audit/T.json", audit(a=0.9, b=0.8))
-        write_json(tmp_path / place / "audit/U.json", audit(a=0.9, b=0.8))
-    assert main(["rank", str(tmp_path / "a/demo"), str(tmp_path / "b/demo")]) == 2
-    assert "two studies are called demo" in capsys.readouterr().err

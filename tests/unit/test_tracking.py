@@ -20,7 +20,6 @@ from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read
-from fdamed.report.plots.confusion import confusion
 from fdamed.tracking.models import Candidate, offered, register
 from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
@@ -189,21 +188,10 @@ def test_errors_of_the_store_are_the_users_to_mend() -> None:
         connect(Store("http://127.0.0.1:9"))
 
 
-def test_a_confusion_matrix_is_the_rates_times_the_classes_and_hides_rows_with_few_images() -> None:
-    score = {"n": 100, "positives": 40, "sensitivity": 0.75, "specificity": 0.9}
-    # 54 of 60 negatives and 30 of 40 positives are right: 6 false alarms are fewer than 11, 10 misses likewise.
-    assert confusion(score, 6) == [[(0.9, 54), (0.1, 6)], [(0.25, 10), (0.75, 30)]]
-    assert confusion(score, 10) == [[(0.9, None), (0.1, None)], [(0.25, 10), (0.75, 30)]]
-    assert confusion(score | {"positives": None}, 11) is None  # several classes
-    assert confusion(score | {"sensitivity": None, "positives": 0}, 11) is None
-    assert confusion(score | {"positives": 4}, 11) is None
-
-
-def test_the_report_and_the_matrix_are_kept_as_artifacts(tracked: Path, tmp_path: Path) -> None:
+def test_the_report_is_kept_as_an_artifact(tracked: Path, tmp_path: Path) -> None:
     shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
     config = tmp_path / "results/demo/config.json"
     edit(config, results=str(tmp_path / "results"))
-    edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=400, positives=200, sensitivity=0.75, specificity=0.9)
     page = config.parent / "report/index.html"
     page.parent.mkdir(exist_ok=True)
     page.write_text("<!doctype html><title>the report</title>")
@@ -213,10 +201,6 @@ def test_the_report_and_the_matrix_are_kept_as_artifacts(tracked: Path, tmp_path
     (study,) = client.search_runs([experiment], "tags.level = 'study'")
     kept = tmp_path / "results/mlflow/artifacts/demo"
     assert (kept / study.info.run_id / "artifacts/report/index.html").read_text() == page.read_text()
-    run = next(r for r in runs_of(tmp_path) if r.info.run_name == "gp-NC-s0")
-    drawing = (kept / run.info.run_id / "artifacts/figures/confusion_matrix.svg").read_text()
-    assert "<title>gp at NC, seed 0: confusion matrix of the test part</title>" in drawing
-    assert ">n = 180</text>" in drawing
 
 
 def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a_test_score(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from fdamed.core.run_record import Record, study
 from fdamed.export.writer import save_for_mlflow
 from fdamed.pipeline.finished_runs import of_study
 from fdamed.pipeline.selection import all_runs
-from fdamed.report.plots.confusion import confusion_svg
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry
 from fdamed.tracking.store import Store, place
@@ -79,15 +78,9 @@ def models(config: Config, records: list[Record]) -> list[Candidate]:
 
 
 def run_entries(config: Config, records: list[Record]) -> list[Entry]:
-    """Every finished run with its configuration and its confusion matrix."""
-    smallest = config.privacy.smallest_cell
+    """Every finished run with its configuration."""
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
-
-    def files(record: Record) -> dict[str, str]:
-        matrix = confusion_svg(record, smallest)
-        return {"config.json": text} | ({"figures/confusion_matrix.svg": matrix} if matrix else {})
-
-    return [run_entry(record, smallest, files) for record in records]
+    return [run_entry(record, config.privacy.smallest_cell, {"config.json": text}) for record in records]
 
 
 def report_entry(config: Config, folder: Path, records: list[Record]) -> Entry:

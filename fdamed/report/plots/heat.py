@@ -14,12 +14,11 @@ TOP = 24.0
 
 @dataclass(frozen=True)
 class Cell:
-    """Color, opacity, tooltip, and lines of text to write into the cell."""
+    """Color, opacity and tooltip."""
 
     index: int
     opacity: float
     tip: str
-    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Panel:
 
 
 def heat(
-    panels: Sequence[Panel], names: Sequence[str], title: str, cell: tuple[float, float], words: str, axis: str = ""
+    panels: Sequence[Panel], names: Sequence[str], title: str, cell: tuple[float, float], words: str, axis: str
 ) -> Markup:
     """Panels side by side that share the names of their rows; `cell`: width and height."""
     wide, high = cell
@@ -46,22 +45,14 @@ def heat(
         for i, row in enumerate(panel.cells):
             for j, one in enumerate(row):
                 if one is not None:
-                    body += _drawn(one, begin + j * wide, TOP + i * high, wide, high)
+                    size = {"x": begin + j * wide, "y": TOP + i * high, "height": high - 1, "width": f"{wide:.2f}"}
+                    look = {"fill_opacity": f"{one.opacity:.2f}"}
+                    body.append(element("rect", f"fill {color(one.index)}", title=one.tip, **size, **look))
         if len(panel.columns) == count:
             body += [text(begin + (j + 0.5) * wide, foot + 14, label) for j, label in enumerate(panel.columns)]
         elif panel.columns:
             body.append(text(begin, foot + 14, panel.columns[0], anchor="start"))
             body.append(text(begin + count * wide, foot + 14, panel.columns[-1], anchor="end"))
         begin += count * wide + gap
-    if axis:
-        body.append(text((left + begin - gap) / 2, foot + 32, axis, "axis"))
-    return figure(max(begin, 420.0), foot + (40 if axis else 24), title, body, "chart heat", words)
-
-
-def _drawn(one: Cell, x: float, y: float, wide: float, high: float) -> list[str]:
-    size = {"x": x, "y": y, "height": high - 1}
-    look = {"width": f"{wide:.2f}", "fill_opacity": f"{one.opacity:.2f}"}
-    out = [element("rect", f"fill {color(one.index)}", title=one.tip, **size, **look)]
-    first = y + high / 2 + 4 - 8 * (len(one.lines) - 1)
-    out += [text(x + wide / 2, first + 16 * i, line, "value") for i, line in enumerate(one.lines)]
-    return out
+    body.append(text((left + begin - gap) / 2, foot + 32, axis, "axis"))
+    return figure(max(begin, 420.0), foot + 40, title, body, "chart heat", words)

@@ -15,8 +15,6 @@ from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
-EFFECTS = ("p", "p_holm", "mcnemar", "cohens_h", "separation", "cliffs_delta")
-
 
 def context(study: Study) -> dict[str, Any]:
     shown = {}
@@ -60,7 +58,7 @@ def plots(study: Study) -> dict[str, Markup]:
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
-    columns = ["target", "metric", "first", "second", "seeds", *ENDS, *EFFECTS]
+    columns = ["target", "metric", "first", "second", "seeds", *ENDS, "p", "p_holm", "mcnemar"]
     rows = [
         (target, *(p.get(k) for k in columns[1:])) for target, audit in study.audits.items() for p in audit["pairs"]
     ]
