@@ -27,10 +27,7 @@ from fdamed.ops.aggregation import mean
 
 VARIATE, TAKEN, SENT, SENT_IN = "scaffold.c", "scaffold.taken", "scaffold.sent", "scaffold.sent_in"
 """In a client's state: c_k (float64), the round of the last answer in it, the answer after that and its round."""
-
-
-NEVER = -1
-"""Instead of a round: the source was asked, and has never given an answer that was used."""
+NEVER = -1  # instead of a round: the source was asked, and has never given an answer that was used
 
 
 @message
@@ -63,11 +60,7 @@ class State:
     taken: Statistic
 
 
-@step(
-    "scaffold.train",
-    draws=train_locally,
-    steps=lambda client, ask: client.local_steps(epochs=1) if ask.option == 1 else None,
-)
+@step("scaffold.train", draws=train_locally, steps=lambda c, ask: c.local_steps(epochs=1) if ask.option == 1 else None)
 def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
     if ask.option == 2 and client.recipe.optimizer != "sgd":
@@ -82,8 +75,7 @@ def train_corrected(client: Client, ask: Ask) -> Answer:
     g = epoch_gradient(client, ask.x) if ask.option == 1 else None
     outcome = train_from(client, ask.x, correct=lambda grad: grad.add_(shift))
     y, cut, c_k = client.model.read(), len(ask.c), client.memory.get(VARIATE, 0.0)
-    used = outcome.steps * client.recipe.lr
-    dc = (ask.x[:cut] - y[:cut]).div_(used).sub_(ask.c) if g is None else (g - c_k).float()
+    dc = (ask.x[:cut] - y[:cut]).div_(outcome.steps * client.recipe.lr).sub_(ask.c) if g is None else (g - c_k).float()
     client.memory |= {SENT: dc, SENT_IN: torch.tensor([ask.round])}
     return Answer(x=y, dc=dc, n=len(client.data), loss=outcome.loss)
 
@@ -124,8 +116,9 @@ class Scaffold(Method[State]):
         last = dict(zip(server.sources, state.taken.tolist() or [0] * len(server.sources), strict=True))
         members = sum(t != NEVER for t in last.values())
         c, option = (total / max(1, members)).float(), 1 if self.variate == "I" else 2
-        r = server.round
-        questions = {k: Ask(x=state.x, c=c, option=option, round=r, taken=max(0, t)) for k, t in last.items()}
+        questions = {
+            k: Ask(x=state.x, c=c, option=option, round=server.round, taken=max(0, t)) for k, t in last.items()
+        }
         h: dict[str, Answer] = server.ask_each(questions, train_corrected)
         if not h:
             return state
@@ -135,5 +128,5 @@ class Scaffold(Method[State]):
             x[:cut] = torch.lerp(state.x[:cut], x[:cut], self.server_lr)
         for reply in h.values():
             total += reply.dc
-        last |= {k: r if k in h else last[k] or NEVER for k in server.participants}
+        last |= {k: server.round if k in h else last[k] or NEVER for k in server.participants}
         return State(x=x, c=total, taken=torch.tensor(list(last.values())))

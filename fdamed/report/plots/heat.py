@@ -45,9 +45,9 @@ def heat(
         for i, row in enumerate(panel.cells):
             for j, one in enumerate(row):
                 if one is not None:
-                    size = {"x": begin + j * wide, "y": TOP + i * high, "height": high - 1, "width": f"{wide:.2f}"}
-                    look = {"fill_opacity": f"{one.opacity:.2f}"}
-                    body.append(element("rect", f"fill {color(one.index)}", title=one.tip, **size, **look))
+                    x, y, fill = begin + j * wide, TOP + i * high, f"fill {color(one.index)}"
+                    look = {"width": f"{wide:.2f}", "fill_opacity": f"{one.opacity:.2f}"}
+                    body.append(element("rect", fill, title=one.tip, x=x, y=y, height=high - 1, **look))
         if len(panel.columns) == count:
             body += [text(begin + (j + 0.5) * wide, foot + 14, label) for j, label in enumerate(panel.columns)]
         elif panel.columns:
