@@ -239,9 +239,7 @@ def plot(s: Setting, cells: list[Cell]) -> str:
     made = []
     for name, errors in PANELS.items():
         won = [[winner(getattr(by[shift, size], errors)) for size in s.sizes] for shift in reversed(s.shifts)]
-        made.append(
-            Panel(name, [[HeatCell(RULES[r], 0.5, TITLE[r], [SHORT[r]]) for r in line] for line in won], columns)
-        )
+        made.append(Panel(name, [[HeatCell(RULES[r], 0.5, TITLE[r], SHORT[r]) for r in line] for line in won], columns))
     words = "Rows: source-target distance (d); columns: target variance (σ)."
     title = "Which rule wins, by theory and by training"
     return standalone(heat(made, rows, title, (52, 34), words, " by ".join(reversed(AXES))))

@@ -10,6 +10,7 @@ adds c_k+ - c_k to c_k when the next question says that it was used: c = mean of
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -114,12 +115,9 @@ class Scaffold(Method[State]):
         cut = server.layout.trainable
         total = state.c.clone() if state.c.numel() else torch.zeros(cut, dtype=torch.float64)
         last = dict(zip(server.sources, state.taken.tolist() or [0] * len(server.sources), strict=True))
-        members = sum(t != NEVER for t in last.values())
-        c, option = (total / max(1, members)).float(), 1 if self.variate == "I" else 2
-        questions = {
-            k: Ask(x=state.x, c=c, option=option, round=server.round, taken=max(0, t)) for k, t in last.items()
-        }
-        h: dict[str, Answer] = server.ask_each(questions, train_corrected)
+        c = (total / max(1, sum(t != NEVER for t in last.values()))).float()
+        ask = partial(Ask, x=state.x, c=c, option=1 if self.variate == "I" else 2, round=server.round)
+        h: dict[str, Answer] = server.ask_each({k: ask(taken=max(0, t)) for k, t in last.items()}, train_corrected)
         if not h:
             return state
         log_loss(server, h)

@@ -14,11 +14,12 @@ TOP = 24.0
 
 @dataclass(frozen=True)
 class Cell:
-    """Color, opacity and tooltip."""
+    """Color, opacity, tooltip, and a text to write into the cell."""
 
     index: int
     opacity: float
     tip: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def heat(
                     x, y, fill = begin + j * wide, TOP + i * high, f"fill {color(one.index)}"
                     look = {"width": f"{wide:.2f}", "fill_opacity": f"{one.opacity:.2f}"}
                     body.append(element("rect", fill, title=one.tip, x=x, y=y, height=high - 1, **look))
+                    body += [text(x + wide / 2, y + high / 2 + 4, one.text, "value")] if one.text else []
         if len(panel.columns) == count:
             body += [text(begin + (j + 0.5) * wide, foot + 14, label) for j, label in enumerate(panel.columns)]
         elif panel.columns:
