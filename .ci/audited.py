@@ -1,4 +1,4 @@
-"""The verdict in an answer of pip-audit: exit 0 no hole, 1 some, 3 no answer or none about some packages."""
+"""Reads pip-audit's answer: exit 0 if there is no vulnerability, 1 if there are some, 3 without an answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def main() -> int:
     skipped = [package["name"] for package in found if "skip_reason" in package]
     holes = [(package, hole) for package in found for hole in package.get("vulns", ())]
     for package, hole in holes:
-        mended = ", ".join(hole["fix_versions"]) or "no version yet"
-        print(f"audit: {package['name']} {package['version']}: {hole['id']}, mended in {mended}")
+        fixed = ", ".join(hole["fix_versions"]) or "no version yet"
+        print(f"audit: {package['name']} {package['version']}: {hole['id']}, fixed in {fixed}")
     print(f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(holes)} holes known")
     return 1 if holes else 3 if skipped or not found else 0
 

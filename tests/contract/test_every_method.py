@@ -1,4 +1,4 @@
-"""What every registered method must do on every network."""
+"""What every registered method must do on every transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registered method must do on a network that fails, and what each is known to do."""
+"""What every registered method does when clients and messages fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published wires and other variants of the methods without target labels, held to the same contract as defaults."""
+"""Published message formats and other variants of the methods without target labels pass the same contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study that trains in seconds: a hospital that remembers, a second phase, both in one process."""
+"""A study that trains in seconds: a client with state and a run with a second phase."""
 
 from __future__ import annotations
 

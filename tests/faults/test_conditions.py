@@ -1,4 +1,4 @@
-"""A checkpoint under other conditions is refused with the reason, and goes on when they are restored."""
+"""A checkpoint made under other conditions is refused with the reason; with the old conditions the run resumes."""
 
 from __future__ import annotations
 

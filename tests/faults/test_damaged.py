@@ -1,4 +1,4 @@
-"""Checkpoints, memories and records that are cut, changed or gone: passed over for the one before, no bit changed."""
+"""Truncated, changed or missing checkpoints, client states and records: the one before is used, and no bit changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage in the cache, labels that are none, hospitals with hardly an image: told, mended or trained, never guessed."""
+"""Damaged caches, invalid labels and nearly empty clients: reported, repaired or trained on, never guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged, lying and enormous image files by the hundred: refused with a reason, in little time and memory."""
+"""Hundreds of damaged, inconsistent and enormous image files: rejected with a reason, in little time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No room on the disk, no memory: what is kept, what is said, and that the run goes on with the same bits."""
+"""A full disk, too little memory: what is kept, what is reported, and that the run resumes with the same bits."""
 
 from __future__ import annotations
 

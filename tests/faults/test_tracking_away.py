@@ -1,4 +1,4 @@
-"""MLflow's server away or silent: seconds, not minutes, and the import that comes later is the same."""
+"""MLflow's server is down or does not answer: the job waits seconds, not minutes, and a later import is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two trainings of one run at the same moment, and clocks that jump: one wins, and no bit depends on the time."""
+"""Two trainings of one run at the same time, and clocks that jump: one wins, and no bit depends on the time."""
 
 from __future__ import annotations
 

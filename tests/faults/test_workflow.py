@@ -1,4 +1,4 @@
-"""The whole workflow where it hurts: odd names, read-only data, two at once, and afterwards changes of one key each."""
+"""The whole workflow with odd names, read-only data and two instances at once; then changes of one key each."""
 
 from __future__ import annotations
 

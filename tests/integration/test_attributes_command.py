@@ -1,4 +1,4 @@
-"""`fdamed attributes` on a small hospital: numbers go out, features and names stay."""
+"""`fdamed attributes` on a small client: scores are released, features and names are not."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def guarded(root: Path) -> None:
-    """As if the guard had looked at the study: training comes after it."""
+    """As if the leakage check had passed, which comes before training."""
     (root / "leakage.json").write_text("{}")
 
 

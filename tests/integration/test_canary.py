@@ -1,4 +1,4 @@
-"""Identifiers planted in raw data: none may be found outside the hospitals' own folder, or on the screen."""
+"""Identifiers planted in raw data must not appear outside the clients' own folders, nor on the screen."""
 
 from __future__ import annotations
 

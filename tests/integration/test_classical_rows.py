@@ -1,4 +1,4 @@
-"""Classical rows of a study: features stay at home, leave only where hospitals release them, and are counted."""
+"""Classical runs of a study: features are pooled only where clients release them, and every message is counted."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ SHORTER = {
 }
 """Command -> arguments that make it short."""
 SELECTED = {
-    "make test": "tests/unit/test_wire.py",
+    "make test": "tests/unit/test_messages.py",
     "make test-faults": "tests/faults/test_not_finite.py",
     "pytest -m faults": "tests/faults/test_not_finite.py",
 }

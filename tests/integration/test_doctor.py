@@ -1,4 +1,4 @@
-"""`fdamed doctor` tells before any job whether the run can succeed."""
+"""`fdamed doctor` reports before any job whether the study can run."""
 
 from __future__ import annotations
 

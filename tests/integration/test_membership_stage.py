@@ -1,4 +1,4 @@
-"""`fdamed membership` on a hospital whose patients one model knows by heart and another has never seen."""
+"""`fdamed membership` on a client whose patients one model has memorized and another has never seen."""
 
 from __future__ import annotations
 

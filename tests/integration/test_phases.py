@@ -1,4 +1,4 @@
-"""The phases of one run: what each may see and change, and that it can be killed anywhere."""
+"""The phases of one run: what each may read and change, and that it can be killed anywhere."""
 
 from __future__ import annotations
 

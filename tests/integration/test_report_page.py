@@ -1,4 +1,4 @@
-"""The report in a real browser, under its own policy: it sorts, zooms, filters, changes its dress, fits a phone."""
+"""The report in a real browser, under its own content security policy: sorting, zoom, filters, dark mode, a phone."""
 
 from __future__ import annotations
 

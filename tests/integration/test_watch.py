@@ -1,4 +1,4 @@
-"""`fdamed watch` with a Snakemake and a SLURM that are played by shell scripts; with real ones: tests/slurm."""
+"""`fdamed watch` with Snakemake and SLURM replaced by shell scripts; tests/slurm uses the real ones."""
 
 from __future__ import annotations
 

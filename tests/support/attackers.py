@@ -1,4 +1,4 @@
-"""A small federation that learns in seconds, and a hospital in it whose answers are altered on their way."""
+"""A small federation that learns in seconds, with one client whose answers are altered on their way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small hospitals for tests: a few bright and dark images, a network with BatchNorm, nothing on disk."""
+"""Small clients for tests: a few bright and dark images, a network with BatchNorm, nothing on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hospitals whose loss is a parabola: local training is the real one, and its results can be worked out on paper."""
+"""Clients with a quadratic loss: the real local training, with results that can be worked out on paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: what one hospital of four can do to a federation by lying. Every attack meets every method that aggregates.
+"""Attacks of one client of four on the federation: every attack against every method that aggregates.
 
 No model is ever other than finite with positive running variances, and the target's AUC stays within 0.02 of the run
 without the attacker. The default tests are every attack on one rule of each kind and every rule under a few attacks;
@@ -163,7 +163,7 @@ def test_honest_hospitals_with_the_most_different_label_rates_are_all_let_in(rat
 
 
 def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> None:
-    """Why the direction is held against hospitals of like rates alone."""
+    """Why directions are compared only between clients with similar label rates."""
     server = honest(0, RATES[0])
     server.validator.settings = Validation(directions=Directions(label_rate_gap=None))
     _, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
@@ -174,7 +174,7 @@ def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> No
 def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
     shares: dict[str, tuple[float, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The price: a liar who lies in the manifest too is let in, and the model is finite."""
+    """The price: an attacker that also declares false label rates is accepted, and the model stays finite."""
     server = honest(0)
     server.attack = "sign flip"
     server.validator.class_shares = {**server.validator.class_shares, **shares} if shares else {}

@@ -1,4 +1,4 @@
-"""Comparisons and subgroups inside a hospital: right numbers go out, and none that point at a person."""
+"""Comparisons and subgroups inside a client: the released numbers are right, and none identifies a person."""
 
 from __future__ import annotations
 

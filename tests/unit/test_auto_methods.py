@@ -1,4 +1,4 @@
-"""Auto-weighted FedDA and FedGP: hand-worked rounds, the target's steps, and what unsound sources can do."""
+"""Auto-weighted FedDA and FedGP: hand-worked rounds, the target's steps, and invalid updates of sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
+from tests.unit.test_aggregation import TwoLayers
+from tests.unit.test_auto_weights import written_out
 from tests.unit.test_methods_by_hand import MOVES, REACH, SAMPLES, X
-from tests.unit.test_vector import TwoLayers
-from tests.unit.test_weights import written_out
 
 METHODS = [FedDAAuto(), FedGPAuto(), FedGPAuto(projection="cosine", estimator="threshold", granularity="model")]
 D2 = {"S1": 4.0, "S2": 2.0 / 3.0}

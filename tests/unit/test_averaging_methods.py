@@ -1,4 +1,4 @@
-"""FedProx, SCAFFOLD and FedSR where hospitals are small, one-sided, few or away, with and without auxiliary heads."""
+"""FedProx, SCAFFOLD and FedSR with small, one-class, few or absent clients, with and without auxiliary heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an unsound update can do to any rule: nothing but be left out, or be weighed; the model stays finite."""
+"""Invalid updates under every rule: they are rejected or clipped, and the model stays finite."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_large_hospital_may_go_far_and_a_small_one_far_for_its_few_images() ->
 
 
 def test_a_reach_told_too_small_counts_as_length_and_none_at_all_is_no_training() -> None:
-    assert list(left_out(liar=Move(1.0, 10, 0.09))) == ["liar"]
+    assert list(left_out(attacker=Move(1.0, 10, 0.09))) == ["attacker"]
     assert left_out(slow=Move(1.0, 10, 0.11)) == {}
     for n, reach in ((0, 1.0), (10, 0.0), (10, -1.0), (10**8, 5e-324)):
         assert left_out(none=Move(1.0, n, reach)) == {"none": "its norm is beyond all measure"}

@@ -1,4 +1,4 @@
-"""Public sets are read from the files that everybody has, and refused with a remedy where they are not there."""
+"""Public data sets are read from their released files; a missing file is an error with a remedy."""
 
 from __future__ import annotations
 

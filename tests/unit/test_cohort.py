@@ -1,4 +1,4 @@
-"""Cutting the index into hospitals: classes, places, splits, and what cannot be cut."""
+"""Splitting the index into clients: classes, patients, parts, and what cannot be split."""
 
 from __future__ import annotations
 

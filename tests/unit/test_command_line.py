@@ -47,7 +47,7 @@ def test_help_shows_every_group_in_order_and_each_command_an_example(capsys) -> 
     [
         ("exprt x --out y", "`export`"),
         ("federate --confg a.yaml", "`--config`"),
-        ("predict --modle m film.dcm", "`--model`"),
+        ("predict --modle m image.dcm", "`--model`"),
         ("doctor --config a.yaml --jsno", "`--json`"),
         ("methods --jsn=1", "`--json`"),
     ],

@@ -1,4 +1,4 @@
-"""Paths in tables: forty ways out of the data root through every adapter that reads a path, and no file is opened."""
+"""Forty paths in tables that lead out of the data root, through every adapter that reads paths: no file is opened."""
 
 from __future__ import annotations
 

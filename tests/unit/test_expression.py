@@ -1,4 +1,4 @@
-"""Expressions over the index: what they say, and that nothing else can be said with them."""
+"""Expressions over the index: what they mean, and that nothing else can be executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FADA against its paper: the losses' values, who learns from which, the weights, the bytes, and what may go wrong."""
+"""FADA against its paper: values of the losses, what trains on which loss, weights, bytes, and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature files of Office-31 and Office-Caltech10 in the forms in which they are handed around."""
+"""Feature files of Office-31 and Office-Caltech10 in their usual formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedGTST: the guide norm, the subset that also trains plainly, and what crosses the wire."""
+"""FedGTST: the guide norm, the subset that also trains without the regularizer, and the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedIIR: the head's gradient written out, its running mean at the server, and what crosses the wire."""
+"""FedIIR: the head's gradient written out, its running mean at the server, and the messages."""
 
 from __future__ import annotations
 

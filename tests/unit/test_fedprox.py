@@ -1,4 +1,4 @@
-"""FedProx against its paper: nothing at mu = 0, and the minimizer of a parabola held back to where it started."""
+"""FedProx against its paper: FedAvg at mu = 0, and the proximal minimizer of a quadratic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSR: the divergence in closed form, what stays at home, and the network it is where nothing is random."""
+"""FedSR: the divergence in closed form, what is not sent, and the plain network when nothing is random."""
 
 from __future__ import annotations
 

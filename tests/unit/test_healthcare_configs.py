@@ -1,4 +1,4 @@
-"""The methods that learn from the sources alone, laid over the three cohorts and their phantom twins."""
+"""The methods that train on the sources only, as overlays on the three studies and their phantoms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KD3A as a whole: what a block does, what it costs on the wire, and what happens where something is missing."""
+"""KD3A as a whole: what a round does, its bytes, and what happens when something is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard against patients who stand where they may not."""
+"""The leakage check: patients in two parts or two clients."""
 
 from __future__ import annotations
 

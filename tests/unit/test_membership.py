@@ -1,4 +1,4 @@
-"""The membership probe on patients of whom is known who trained the model."""
+"""Membership inference on patients of whom it is known which trained the model."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from fdamed.methods.oracle import Oracle
 from fdamed.methods.target_only import TargetOnly
 from fdamed.models.flat import layout_of
 from tests.support import federation as hospitals
-from tests.unit.test_vector import TwoLayers
+from tests.unit.test_aggregation import TwoLayers
 
 Local = Callable[[str, Tensor], Tensor]
 Own = dict[Step, Callable[[str, Any], Any]]

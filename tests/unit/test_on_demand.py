@@ -1,4 +1,4 @@
-"""Many hospitals in one process: few are there at a time, and nothing of it shows in the results."""
+"""Many clients in one process: few are resident at a time, and the results do not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public sets become hospitals: nobody gets a sample twice, and each scheme gives what its paper says."""
+"""Public data sets become clients: no sample is in two, and each scheme follows its paper."""
 
 from __future__ import annotations
 

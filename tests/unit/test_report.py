@@ -1,4 +1,4 @@
-"""The report: says what was found, how sure it is, and shows nothing that must stay inside."""
+"""The report: results with their uncertainty, and nothing that must not be released."""
 
 from __future__ import annotations
 

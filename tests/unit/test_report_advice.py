@@ -1,4 +1,4 @@
-"""Advice in the report: what was promised before training, and whether it came true."""
+"""Advice in the report: the recommendation before training, and whether it was right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's section on the same patients: what is said there is what the audit found."""
+"""The report's pairwise comparisons show what the audit found."""
 
 from __future__ import annotations
 

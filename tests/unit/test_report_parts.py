@@ -1,4 +1,4 @@
-"""Parts of the report's page: the answer at a glance, score against time, sections, policy, marks."""
+"""Parts of the report: summary, score against time, sections, privacy policy, marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A paper's figures stand beside ours, cell by cell."""
+"""Published results are shown beside ours, cell by cell."""
 
 from __future__ import annotations
 

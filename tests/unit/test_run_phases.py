@@ -1,4 +1,4 @@
-"""What a later phase of a run knows of the earlier ones."""
+"""What a later phase of a run receives from the earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small counts: over a thousand random tables none is shown, and none follows from what is shown."""
+"""Small counts: in a thousand random tables none is shown, and none can be computed from what is shown."""
 
 from __future__ import annotations
 

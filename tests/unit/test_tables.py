@@ -1,4 +1,4 @@
-"""Tables of a study: means, order, what is hidden, and text that nobody's spreadsheet runs."""
+"""Tables of a study: means, order, suppressed values, and text that no spreadsheet executes."""
 
 from __future__ import annotations
 

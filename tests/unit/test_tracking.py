@@ -1,4 +1,4 @@
-"""Runs in MLflow: once, whole, and without anything that points at a person or a machine."""
+"""Runs in MLflow: imported once, complete, and without anything that identifies a person or a machine."""
 
 from __future__ import annotations
 

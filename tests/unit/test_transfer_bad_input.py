@@ -1,4 +1,4 @@
-"""What goes wrong in pre-training: no gradient at all, and hospitals that vanish between download and upload."""
+"""Bad input in pre-training: no gradient at all, and clients that drop out between download and upload."""
 
 from __future__ import annotations
 

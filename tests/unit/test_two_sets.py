@@ -1,4 +1,4 @@
-"""Sources cut from one set, the target from another: also when the other is the first one shifted."""
+"""Sources from one public set and the target from another, also when the other is a shifted copy."""
 
 from __future__ import annotations
 

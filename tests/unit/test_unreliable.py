@@ -1,4 +1,4 @@
-"""The unreliable network: who is hit, what is counted, what a hospital has done, what the configuration refuses."""
+"""Simulated faults: which clients are hit, what is counted, and what the configuration refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who points against the others, and who says again what it said before: the guard's two looks at ordinary answers."""
+"""Validation of directions and replays on ordinary answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fdamed.models.flat import Layout, layout_of
 from fdamed.pipeline.clients import declare
 from tests.support import federation as hospitals
 from tests.support.attackers import ROBUST, SOURCES, TARGET
-from tests.unit.test_guards import STUDY
+from tests.unit.test_privacy_policy import STUDY
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = -0.2

@@ -1,4 +1,4 @@
-"""Properties of the guard and of the rules behind it, for any numbers that a hospital can send (fuzz target F7)."""
+"""Properties of validation and of the aggregation rules, for any numbers that a client can send."""
 
 from __future__ import annotations
 

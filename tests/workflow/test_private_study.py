@@ -1,4 +1,4 @@
-"""A study with secure noise at its sources, whole through Snakemake: what it cost stands everywhere it must."""
+"""A study with secure noise at its sources, through Snakemake: its privacy costs are shown wherever they must be."""
 
 from __future__ import annotations
 

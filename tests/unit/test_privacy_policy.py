@@ -1,4 +1,4 @@
-"""What a hospital insists on: the floor, no noise-free looks, no sums that are none; told before anything starts."""
+"""The privacy policy of a client: minimum of images and steps, no use of images without noise, no sums of one."""
 
 from __future__ import annotations
 

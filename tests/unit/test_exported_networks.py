@@ -1,4 +1,4 @@
-"""A network for other programs: the same probabilities in torch and onnxruntime, for any number of images."""
+"""Exported networks: the same probabilities in torch and onnxruntime, for any number of images."""
 
 from __future__ import annotations
 

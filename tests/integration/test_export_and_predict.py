@@ -1,4 +1,4 @@
-"""A model taken home: exported from a finished study, it scores the original files as the study did."""
+"""A model exported from a finished study scores the original files as the study did."""
 
 from __future__ import annotations
 
@@ -230,21 +230,21 @@ def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
     study: Path, models, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "films" / "deep").mkdir(parents=True)
-    shutil.copy(originals(study)[0], "films/one.jpg")
-    write(tmp_path / "films" / "deep" / "two.dcm", dataset(thorax()))
-    write(tmp_path / "films" / "lateral.dcm", dataset(thorax(), ViewPosition="LL"))
-    (tmp_path / "films" / "notes.txt").write_text("x")
+    (tmp_path / "images" / "deep").mkdir(parents=True)
+    shutil.copy(originals(study)[0], "images/one.jpg")
+    write(tmp_path / "images" / "deep" / "two.dcm", dataset(thorax()))
+    write(tmp_path / "images" / "lateral.dcm", dataset(thorax(), ViewPosition="LL"))
+    (tmp_path / "images" / "notes.txt").write_text("x")
     model = str(models["fedavg"])
     monkeypatch.setattr(predict, "BATCH", 2)  # the first batch holds no image, the second two, the last none
-    assert main(["predict", "--model", model, "films", "gone.png", "--workers", "1"]) == 0
+    assert main(["predict", "--model", model, "images", "gone.png", "--workers", "1"]) == 0
     told = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(told.out)))
     assert [(r["file"], r["reason"]) for r in rows] == [
-        ("films/lateral.dcm", "OTHER_VIEW"),
-        ("films/notes.txt", "NOT_AN_IMAGE"),
-        ("films/one.jpg", ""),
-        ("films/deep/two.dcm", ""),
+        ("images/lateral.dcm", "OTHER_VIEW"),
+        ("images/notes.txt", "NOT_AN_IMAGE"),
+        ("images/one.jpg", ""),
+        ("images/deep/two.dcm", ""),
         ("gone.png", "MISSING"),
     ]
     for row in rows:
@@ -253,7 +253,7 @@ def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
             assert row["call"] == ("Edema" if float(row["score"]) >= 0.5 else "no Edema")
     assert "2 of 5 files scored with onnxruntime, OTHER_VIEW 1" in told.err
     assert not {"CANARY", "Doe"} & {w for w in ("CANARY", "Doe") if w in told.out + told.err}
-    assert main(["predict", "--model", model, "films/notes.txt", "--out", "scores.csv", "--workers", "1"]) == 2
+    assert main(["predict", "--model", model, "images/notes.txt", "--out", "scores.csv", "--workers", "1"]) == 2
     told = capsys.readouterr()
     assert told.out == "" and "none of the 1 files could be scored" in told.err
     assert "NOT_AN_IMAGE" in (tmp_path / "scores.csv").read_text()

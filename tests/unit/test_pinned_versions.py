@@ -1,4 +1,4 @@
-"""Versions: what pyproject.toml allows, the lock pins and is installed has no known hole that matters here."""
+"""The allowed, pinned and installed versions have no known vulnerability that matters here."""
 
 from __future__ import annotations
 

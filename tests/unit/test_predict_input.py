@@ -1,4 +1,4 @@
-"""New files on their way to a model: which they are, in which order, and why some are not taken."""
+"""New files for a model: which are images, in which order, and why some are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leak probe: it reads what is there, reads nothing where nothing is, and never reads a patient it has seen."""
+"""Attribute inference: it finds what is there, nothing where nothing is, never on a training patient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, foreign or absent; policies; messages of a dying hospital."""
+"""Checkpoints that are damaged, foreign or absent; privacy policies; error messages of clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rows:
     f: Annotated[Features, Check(shape=lambda _, __: (ROWS, 4))]
 
 
-@step("tests.unit.test_loop.leak")
+@step("tests.unit.test_runner.leak")
 def leak(site: Client, ask: Model) -> Rows:
     return Rows(f=torch.zeros(len(site.data), 4))
 

@@ -1,4 +1,4 @@
-"""DP-SGD against numbers worked out on paper, and its account against Opacus and against a killed run."""
+"""DP-SGD against numbers worked out on paper; its privacy budget against Opacus and after a killed run."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ VICTIM = """
 import os, signal, sys
 from pathlib import Path
 from fdamed.federation import privacy_budget as accounts
-from tests.unit import test_private as t
+from tests.unit import test_dp_sgd as t
 
 entered, write = [], accounts.write_text
 
