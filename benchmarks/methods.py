@@ -32,7 +32,6 @@ from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 
 SOURCES, BATCH, BASE, PLAIN = 4, 32, "finetune", "fedavg"
-NEEDS_SGD = {"scaffold"}
 LABELED = 1000 / 2800
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "individual"})
 
@@ -40,7 +39,7 @@ RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count", "indiv
 def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> Server:
     """The federation as the method sees it."""
     kind = REGISTRY[name]
-    recipe = Recipe(lr=1e-3, batch=BATCH, optimizer="sgd" if sgd or name in NEEDS_SGD else "adam")
+    recipe = Recipe(lr=1e-3, batch=BATCH, optimizer="adam" if kind.needs_sgd is None and not sgd else "sgd")
     sites = {}
     for i, data in enumerate(sets):
         client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))

@@ -56,14 +56,14 @@ class LaplacianRFTCA(RFTCA):
 
     metric = "cityblock"
 
-    def _frequencies(self, p: int) -> Array:
+    def draw_frequencies(self, p: int) -> Array:
         return stream(self.seed, "rff", "laplacian").numpy.standard_cauchy((self.N, p)) / self.sigma_
 
 
 class CauchyRFTCA(RFTCA):
     """RF-TCA of prod_j 1 / (1 + (x_j - y_j)^2 / sigma^2): frequencies Laplace, scale 1 / sigma."""
 
-    def _frequencies(self, p: int) -> Array:
+    def draw_frequencies(self, p: int) -> Array:
         return stream(self.seed, "rff", "cauchy").numpy.laplace(scale=1.0 / self.sigma_, size=(self.N, p))
 
 

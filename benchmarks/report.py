@@ -33,7 +33,7 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime 
 def study(folder: Path) -> Path:
     """The study's files below `folder`; gives back its configuration."""
     cut = {"by": "condition", "clients": CLIENTS, "target": "each"}
-    runs: dict[str, object] = {name: {} for name in METHODS}
+    runs: dict[str, object] = {name: {} for name in METHODS} | {"scaffold": {"variate": "I"}}  # with Adam
     settings = {"runs": runs, "split": cut, "seeds": list(range(SEEDS)), "train": {"rounds": ROUNDS}}
     config = write_study(folder, **settings)
     for target in CLIENTS:

@@ -130,13 +130,13 @@ class RFTCA(KernelComponents):
         count(self.N, "N", "RFTCA")
         one_of(self.precision, ("float32", "float64"), "precision", "RFTCA")
         given = self._checked(X, y, sample_domain)
-        self.omega_ = self._frequencies(given.X.shape[1]).astype(self.precision)
+        self.omega_ = self.draw_frequencies(given.X.shape[1]).astype(self.precision)
         S, u = self._moments(given)
         found = rftca(S, u, float(self.gamma), self.n_components, self._where)
         self._keep(found, found.scaled(self.scale))
         return self
 
-    def _frequencies(self, p: int) -> Array:
+    def draw_frequencies(self, p: int) -> Array:
         return frequencies(self.sigma_, self.N, p, self.seed)
 
     def _rows(self, X: Array) -> Array:

@@ -127,6 +127,18 @@ def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
 def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known: Catalog) -> Problems:
     """A phase starts from one model that works alone, and a warm-up leaves rounds to the run's method."""
     main = phases[MAIN]
+    for phase in phases.values():
+        entry, optimizer = known[phase.method], config.train_of(phase).source.optimizer
+        needs = entry.get("needs_sgd")
+        chosen = {k: phase.options.get(k, entry["options"][k]["default"]) for k in needs or ()}
+        if chosen == needs and optimizer != "sgd":
+            given = f"{phase.method}{''.join(f', {k}: {v}' for k, v in chosen.items())}"
+            other = "".join(f", or choose another `{k}`" for k in chosen)
+            what = f"`runs.{name}`: {given} needs plain SGD at the sources, which train with {optimizer}"
+            yield (
+                what,
+                f"Write `train: {{source: {{optimizer: sgd, lr: 0.01}}}}` in the run{other}; nothing was started.",
+            )
     if warmup := phases.get(WARMUP):
         if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
             what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"

@@ -49,7 +49,7 @@ def digest_code(*modules: str, without: Collection[str] = ()) -> str:
     Comments, docstrings and the places of files are not in it: an edited comment or a moved module changes nothing.
     `without`: modules or packages that are left out, besides NO_RESULT, with what only they import.
     """
-    trees = sorted(_tree(name)[0] for name in code_behind(*modules, without=without))
+    trees = sorted(tree_of(name)[0] for name in code_behind(*modules, without=without))
     return hashlib.sha256("".join(trees).encode()).hexdigest()[:12]
 
 
@@ -58,7 +58,7 @@ def code_behind(*modules: str, without: Collection[str] = ()) -> set[str]:
     ahead = [name for module in modules for name in _inside(module)]
     found = set(ahead)
     while ahead:
-        for name in _tree(ahead.pop())[1] - found:
+        for name in tree_of(ahead.pop())[1] - found:
             if name not in NO_RESULT and not any(name == w or name.startswith(f"{w}.") for w in without):
                 found.add(name)
                 ahead.append(name)
@@ -68,14 +68,14 @@ def code_behind(*modules: str, without: Collection[str] = ()) -> set[str]:
 @cache
 def digest_package() -> str:
     """Twelve hex digits of the whole package: all code, and the templates and tables that come with it."""
-    trees = [_tree(name)[0] for name in sorted(_inside("fdamed"))]
+    trees = [tree_of(name)[0] for name in sorted(_inside("fdamed"))]
     files = sorted(f for ending in ("c", "json", "html", "css", "js", "j2") for f in PACKAGE.rglob(f"*.{ending}"))
     texts = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     return hashlib.sha256("".join(trees + texts).encode()).hexdigest()[:12]
 
 
 @cache
-def _tree(name: str) -> tuple[str, frozenset[str]]:
+def tree_of(name: str) -> tuple[str, frozenset[str]]:
     """The digest of a module's syntax tree, and the modules of fdamed that it imports, also inside functions."""
     place = _file(name)
     if place is None:

@@ -85,7 +85,7 @@ def build(rows: pd.DataFrame, folder: Path, data: DataSet, image: Image, workers
     with locked(hidden):
         promote_draft(hidden)
         reserve(draft, len(rows), image.size)
-        entries = [_look(path, roots) for path in rows["image"].tolist()]
+        entries = [entry_of(path, roots) for path in rows["image"].tolist()]
         reuse(hidden, settings, entries)
         tasks = [(row, str(roots.locate(e.image))) for row, e in enumerate(entries) if e.row < 0 and not e.reason]
         results = run_isolated(tasks, partial(place, draft=str(draft), image=image), workers)
@@ -118,7 +118,7 @@ def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("split", key=lambda part: part.map(PARTS.index), kind="stable", ignore_index=True)
 
 
-def _look(image: str, roots: Roots) -> Entry:
+def entry_of(image: str, roots: Roots) -> Entry:
     """The file as it is now, not yet decoded, or its reason of rejection."""
     try:
         found = roots.locate(image).stat()

@@ -88,6 +88,8 @@ class Step:
     """Whether it uses images only through DP-SGD where the client's policy requires it."""
     steps: Callable[[Client, Any], int | None] | None = None
     """The fewest local steps behind an answer, where they are not those of the client's epochs."""
+    batch_means: bool = False
+    """Whether it prepares or sends means of features over a batch."""
 
     @cached_property
     def released_kinds(self) -> frozenset[str]:
@@ -105,12 +107,14 @@ def step(
     draws: Step | None = None,
     noised: bool = False,
     steps: Callable[[Client, Any], int | None] | None = None,
+    batch_means: bool = False,
 ) -> Callable[[Callable[[Client, Any], Any]], Step]:
     """Make a step of a function `(client: Client, ask: Question) -> Answer`; types come from its annotations.
 
     `name` is part of its random stream and never changes, wherever the function moves. `draws`: the step whose random
     numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it uses images only
     through DP-SGD, or not at all. `steps`: the fewest local steps behind its answer, if not those of the epochs.
+    `batch_means`: it prepares or sends means of features over a batch, which the policy wants over enough images.
     """
 
     def make(function: Callable[[Client, Any], Any]) -> Step:
@@ -120,7 +124,8 @@ def step(
         if name in STEPS:
             raise TypeError(f"two steps are called {name}")
         check_exchange(name, question, answer)
-        STEPS[name] = Step(name, function, question, answer, draws.draws if draws else name, noised, steps)
+        drawn = draws.draws if draws else name
+        STEPS[name] = Step(name, function, question, answer, drawn, noised, steps, batch_means)
         return STEPS[name]
 
     return make
@@ -148,6 +153,21 @@ def check_policy(client: Client, step: Step, ask: Any) -> None:
     check_minimum(client, client.local_steps() if step.released_kinds & TRAINED else None)
     if step.steps:
         check_minimum(client, step.steps(client, ask))
+    if step.batch_means:
+        _check_batch(client)
+
+
+def _check_batch(client: Client) -> None:
+    """Raise if a mean over a batch has too few images: over one, exp(i Omega x) gives x by least squares."""
+    images, limit = min(len(client.data), client.recipe.batch), max(1, client.smallest_batch)
+    if images < limit:
+        raise FdamedError(
+            f"a mean over {images} images would leave, fewer than {limit} (its privacy.smallest_batch): whoever knows "
+            "the seed can turn a mean over one image back into its features exactly, and one over few nearly so",
+            f"hospital {client.name}",
+            f"Use batches of {limit} images or more, or exclude this hospital; it decides what is enough with "
+            "privacy.smallest_batch.",
+        )
 
 
 def check_minimum(client: Client, steps: int | None) -> None:

@@ -64,6 +64,9 @@ class Method(Generic[S]):
     folder and evaluated there with `predictor`; `final` is then what they share."""
     parts: ClassVar[bool] = False
     """True: what is learned is more than the network; it is evaluated with `predictor`, made of theta.safetensors."""
+    needs_sgd: ClassVar[dict[str, str] | None] = None
+    """The choices with which its sources must train with plain SGD; {}: always; None: never. The configuration is
+    checked before a run."""
     length: ClassVar[int] = 1
     """How many times the study's rounds it runs."""
     state: ClassVar[type]

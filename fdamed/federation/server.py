@@ -235,6 +235,10 @@ class Server:
         """Log values of this round: name -> value, written to metrics.jsonl."""
         self.notes |= values
 
+    def warn(self, text: str) -> None:
+        """Show a warning about this round in the log."""
+        log.warning("round %d: %s", self.round, text)
+
     def log_cosines(self, sources: list[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:
         """Log the cosine similarity of each source's update with the target's, from inner products (N, L) and (L,)."""
         names = [s.name for s in self.layout.parameters] if dot.shape[1] > 1 else ["model"]

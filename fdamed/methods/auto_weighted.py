@@ -14,7 +14,6 @@ update and a few numbers back, never its steps. Buffers are the target's.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -46,7 +45,6 @@ SMALLEST = 1e-30
 """Norm below which an update has no direction."""
 ONE_EACH = Check(shape=lambda ask, _: (len(ask.u),), dtype=torch.float64)
 """A number for each source."""
-log = logging.getLogger(__name__)
 
 
 @message
@@ -171,7 +169,7 @@ def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated
         beta, of_bias = found, getattr(c.target, bias).tolist()
         server.log({"sigma2": c.target.sigma2} | {f"{bias}/{k}": v for k, v in zip(c.names, of_bias, strict=True)})
     else:
-        log.warning("round %d: one step at %s, so beta is %s", server.round, server.target, unestimated)
+        server.warn(f"one step at {server.target}, so beta is {unestimated}")
         beta = torch.full((len(c.names),), unestimated, dtype=torch.float64)
     server.log({f"beta/{name}": b for name, b in zip(c.names, beta.tolist(), strict=True)})
     return beta

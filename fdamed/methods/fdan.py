@@ -71,7 +71,7 @@ class State:
 def align(client: Client, ask: Align) -> Aligned:
     """A source: its task and the distance to the target's mean; it sends the mean of the features it trained on."""
     client.model.load(ask.x)
-    omega = _frequencies(client, ask.frequencies)
+    omega = shared_frequencies(client, ask.frequencies)
     own = torch.zeros(KERNELS, 2 * ask.frequencies)
     seen = 0
     local = Local(client)
@@ -96,7 +96,7 @@ def embed(client: Client, ask: Align) -> Aligned:
     One image has no bandwidth, and its mean would be a patient's features: then zeros are sent.
     """
     client.model.load(ask.x)
-    omega = _frequencies(client, ask.frequencies)
+    omega = shared_frequencies(client, ask.frequencies)
     rows = [training_features(client, batch.x) for batch in all_batches(client, client.rng.child("portrait"))]
     f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(client.model.layout).d)
     h = bandwidth(f_t)
@@ -117,7 +117,7 @@ def _bandwidth(f: Tensor, h: float) -> float:
     return bandwidth(f.detach()) or h
 
 
-def _frequencies(client: Client, count: int) -> Tensor:
+def shared_frequencies(client: Client, count: int) -> Tensor:
     """omega (d, F), the same in every hospital of the study."""
     d = shape_of(client.model.layout).d
     return torch.randn(d, count, generator=stream(client.seed, "fourier").torch).to(client.model.theta.device)

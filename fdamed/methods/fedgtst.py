@@ -14,7 +14,6 @@ paper leaves open.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,6 @@ from fdamed.methods._shared.local_training import auxiliary_tasks, train_from, t
 from fdamed.models.flat import FlatModel, view_of
 from fdamed.ops.aggregation import mean
 
-log = logging.getLogger(__name__)
 NONE = -1.0
 """A norm that is missing: no guide yet, or a norm that is not finite."""
 REACH = 0.1
@@ -219,7 +217,7 @@ class FedGTST(Method[State]):
         gamma, middle = max(gammas), median(gammas)
         if gamma > FAR * middle:
             by = f"{gamma / middle:.3g} times the median" if middle else "over a median of zero"
-            log.warning("round %d: the largest Jacobian norm is %s", server.round, by)
+            server.warn(f"the largest Jacobian norm is {by}")
         if self.cap:
             gamma = min(gamma, self.cap * middle)
         server.log({"jacobian/norm": average, "jacobian/spread": spread, "jacobian/guide": gamma})

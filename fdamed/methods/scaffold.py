@@ -64,12 +64,6 @@ class State:
 @step("scaffold.train", draws=train_locally, steps=lambda c, ask: c.local_steps(epochs=1) if ask.option == 1 else None)
 def train_corrected(client: Client, ask: Ask) -> Answer:
     """Train with c - c_k added to every gradient; the new variate waits until the server says that it has it."""
-    if ask.option == 2 and client.recipe.optimizer != "sgd":
-        raise FdamedError(
-            f"option II needs plain SGD: under {client.recipe.optimizer}, (theta - y) / (T eta_l) is no mean gradient",
-            f"scaffold, client {client.name}",
-            "Set `train: {source: {optimizer: sgd, lr: 0.01}}` or `variate: I`, which costs one more pass.",
-        )
     shift = settle(client, ask).to(client.model.theta.device)
     if not len(client.data):
         return Answer(x=ask.x, dc=torch.zeros_like(ask.c), n=0, loss=0.0)
@@ -102,6 +96,7 @@ def settle(client: Client, ask: Ask) -> Tensor:
     (train_corrected,),
     asks_target=False,
     rule="average",
+    needs_sgd={"variate": "II"},  # under Adam, (theta - y) / (T eta_l) is no mean gradient
 )
 class Scaffold(Method[State]):
     variate: Literal["I", "II"] = option("II", "I: the gradient at theta, one more pass; II: from the steps, plain SGD")

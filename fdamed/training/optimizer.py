@@ -60,3 +60,8 @@ class Optimizer:
         for name in ("mean", "square", "count"):
             if prefix + name in memory:
                 getattr(self, name).copy_(memory[prefix + name])
+
+
+def adam(model: Trainable, lr: float) -> Optimizer:
+    """Adam for a part that the server trains, for which no client has a recipe."""
+    return Optimizer(model, Recipe(lr=lr))

@@ -19,10 +19,9 @@ from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import SERVER
 from fdamed.federation.transport.in_process import InProcess
-from tests.contract.test_unreliable_methods import method
 from tests.contract.test_variants import SENDING, together, variant
 from tests.support import federation as hospitals
-from tests.support.federation import clients_of
+from tests.support.federation import clients_of, registered, suited
 
 METHODS = sorted(REGISTRY)
 UNIT = Path(__file__).resolve().parents[1] / "unit"
@@ -104,8 +103,8 @@ def kd3a(first: bool) -> Sides:
 
 
 def fedrf_tca(first: bool) -> Sides:
-    """Setting I, N = 8, m = 4, C of 6 and 6: 4 2N (2 K) of means down, W and C both ways; M once, the common start."""
-    mean, w, c = 4 * 2 * 8, 4 * 2 * 8 * 4, perceptron(4, 6, 6, CLASSES)
+    """Setting I, N = 500, m = 100: 4 2N (2 K) of means down, W and C both ways; M once, the common start."""
+    mean, w, c = 4 * 2 * 500, 4 * 2 * 500 * 100, perceptron(100, 100, 100, CLASSES)
     down, up = 3 * 8 + 10 * 8 + w + c + (M + 2 * 8 if first else 0), mean + 4 * 8 + w + (8 if first else 0)
     return {"sources": (down + mean, up + c), "target": (down + K * mean, up)}
 
@@ -138,11 +137,11 @@ FORMULAS: dict[str, list[Sides]] = {
 
 
 def ledger(name: str, net: InProcess) -> list[dict]:
-    return run(method(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)[1].ledger
+    return run(registered(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)[1].ledger
 
 
 def hospitals_of(name: str) -> InProcess:
-    return hospitals.in_process(labels=REGISTRY[name].target_labels)
+    return hospitals.in_process(**suited(name))
 
 
 def doubled(net: InProcess) -> InProcess:

@@ -15,20 +15,11 @@ from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import run
 from fdamed.federation.server import Ledger
 from tests.support import federation as hospitals
-from tests.support.federation import Altered, clients_of
+from tests.support.federation import Altered, clients_of, suited
+from tests.support.federation import registered as made
 
 METHODS = sorted(REGISTRY)
 ROUNDS = 3
-WITH_ADAM = {"scaffold": {"variate": "I"}}
-"""What a method must be told before it takes hospitals that train with Adam."""
-
-
-def made(name: str):
-    return REGISTRY[name](**WITH_ADAM.get(name, {}))
-
-
-def labels(name: str) -> dict[str, bool]:
-    return {"labels": REGISTRY[name].target_labels}
 
 
 def outcome(name: str, server, rounds: int = ROUNDS, **options):
@@ -39,7 +30,7 @@ def outcome(name: str, server, rounds: int = ROUNDS, **options):
 
 @pytest.fixture(scope="module")
 def expected():
-    return {name: outcome(name, hospitals.in_process(**labels(name))) for name in METHODS}
+    return {name: outcome(name, hospitals.in_process(**suited(name))) for name in METHODS}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -53,36 +44,31 @@ def test_it_learns_something_finite(name, expected) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_no_answer_of_an_honest_client_is_rejected(name) -> None:
     """With the default validation; tests/workflow/test_honest_studies.py has the shipped studies."""
-    server = hospitals.in_process(**labels(name))
+    server = hospitals.in_process(**suited(name))
     server.validator.images = {client: len(site.data) for client, site in clients_of(server).items()}
     _, record = outcome(name, server)
     assert record.absences == []
     assert not any(key.startswith("clipped/") for line in record.metrics for key in line)
 
 
-@pytest.mark.parametrize("target_labels", [True, False])
-def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger(target_labels) -> None:
+def test_one_process_a_hospital_gives_the_same_bits_and_the_same_ledger() -> None:
     names = ("north", "east", "target")
-    apart = hospitals.processes(names, labels=target_labels)
-    compared = 0
-    for name in METHODS:
-        if REGISTRY[name].target_labels != target_labels:
-            continue
-        for client in names:
-            apart.transport.restore(client, b"")
-        apart.ledger = Ledger()
-        theta, record = run(made(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
-        together = outcome(name, hospitals.in_process(names, labels=target_labels))
-        assert torch.equal(theta, together[0]), name
-        assert record.ledger == together[1].ledger, name
-        compared += 1
-    apart.close()
-    assert compared > 0
+    for options in {tuple(suited(name).items()): suited(name) for name in METHODS}.values():
+        apart = hospitals.processes(names, **options)
+        for name in (n for n in METHODS if suited(n) == options):
+            for client in names:
+                apart.transport.restore(client, b"")
+            apart.ledger = Ledger()
+            theta, record = run(made(name), apart, hospitals.theta(), ROUNDS, hospitals.no_judge)
+            together = outcome(name, hospitals.in_process(names, **options))
+            assert torch.equal(theta, together[0]), name
+            assert record.ledger == together[1].ledger, name
+        apart.close()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_hospitals_changes_nothing(name, expected) -> None:
-    server = hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name))
+    server = hospitals.in_process(tuple(reversed(hospitals.NAMES)), **suited(name))
     theta, record = outcome(name, server)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
@@ -90,7 +76,7 @@ def test_the_order_of_hospitals_changes_nothing(name, expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected) -> None:
-    theta, _ = outcome(name, hospitals.rebuilt(**labels(name)))
+    theta, _ = outcome(name, hospitals.rebuilt(**suited(name)))
     assert torch.equal(theta, expected[name][0])
 
 
@@ -111,8 +97,8 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
 
         method = made(name)
         with pytest.raises(Stop):
-            run(method, hospitals.in_process(**labels(name)), hospitals.theta(), ROUNDS, judge, keep)
-        server = hospitals.in_process(**labels(name))
+            run(method, hospitals.in_process(**suited(name)), hospitals.theta(), ROUNDS, judge, keep)
+        server = hospitals.in_process(**suited(name))
         theta, record = run(method, server, hospitals.theta(), ROUNDS, hospitals.no_judge, keep)
         assert torch.equal(theta, expected[name][0])
         assert record.ledger == expected[name][1].ledger
@@ -122,7 +108,7 @@ def test_a_run_stopped_after_any_round_ends_with_the_same_bits(name, expected, t
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("lost", ["east", "target"])
 def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
-    server = hospitals.in_process(**labels(name))
+    server = hospitals.in_process(**suited(name))
     deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
@@ -138,7 +124,7 @@ def test_a_hospital_that_drops_out_leaves_a_finite_model(name, lost) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
-    server = hospitals.in_process(**labels(name))
+    server = hospitals.in_process(**suited(name))
     deliver = server.transport.deliver
 
     def poisoned(client, step, nth, msg):
@@ -157,13 +143,13 @@ def test_an_update_that_is_not_finite_is_named_and_left_out(name) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_one_source_is_enough(name) -> None:
-    theta, _ = outcome(name, hospitals.in_process(("north", "target"), **labels(name)))
+    theta, _ = outcome(name, hospitals.in_process(("north", "target"), **suited(name)))
     assert torch.isfinite(theta).all()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expected) -> None:
-    theta, record = outcome(name, hospitals.in_process(auxiliary=True, **labels(name)))
+    theta, record = outcome(name, hospitals.in_process(auxiliary=True, **suited(name)))
     trains_at_sources = any(line["to"] in ("north", "east", "south") for line in record.ledger)
     assert torch.equal(theta, expected[name][0]) != trains_at_sources
     assert record.ledger == expected[name][1].ledger
@@ -171,7 +157,7 @@ def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expe
 
 @pytest.mark.parametrize("name", METHODS)
 def test_questions_are_not_changed_by_those_who_answer(name) -> None:
-    server = hospitals.in_process(**labels(name))
+    server = hospitals.in_process(**suited(name))
     deliver = server.transport.deliver
 
     def watched(client, step, nth, msg):
@@ -215,7 +201,7 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_source_that_takes_no_part_in_a_round_hears_nothing_in_it(name) -> None:
-    server = hospitals.in_process(**labels(name))
+    server = hospitals.in_process(**suited(name))
     server.invite(0.4, 3)  # one of three sources a round
     theta, record = run(made(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.isfinite(theta).all()

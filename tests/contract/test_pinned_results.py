@@ -1,51 +1,34 @@
-"""The results of every method and its variants are as they were pinned (tests/support/pins.py)."""
+"""Results of every method and its variants, and names of steps, are as they were pinned (tests/support/pins.py)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-import fdamed.methods  # noqa: F401
+import fdamed.classical.messages
+import fdamed.federation.privacy_budget
+import fdamed.methods
+import fdamed.theory.survey_client  # noqa: F401
 from fdamed.federation.checkpoint import Record
+from fdamed.federation.client import STEPS as DEFINED
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.pipeline.phases import join
-from tests.contract.test_every_method import WITH_ADAM
 from tests.contract.test_variants import OPEN, VARIANTS
 from tests.support import federation as hospitals
 from tests.support import pins
-from tests.support.federation import clients_of
+from tests.support.federation import clients_of, registered, suited
 
 ROUNDS = 3
 REACHED = {
     "kd3a": {"gate_begin": 0.5, "gate_end": 0.55},  # after three rounds nobody is 0.9 sure, and the vote is empty
     "fedgtst": {"guide": "full"},
 }
-"""What variants are built on, so that the code they choose has an effect in a small run."""
-NUMBERS: dict[str, list[dict[str, Any]]] = {
-    "fdan": [{"frequencies": 16}],
-    "fedda": [{"beta": 0.25}],
-    "fedda_auto": [{"pace": 0.5}],
-    "fedgp": [{"beta": 0.25}],
-    "fedgp_auto": [{"pace": 0.5}],
-    "fedgtst": [{"cap": 0.5}],
-    "fediir": [{"weight": 1.0}],
-    "fedprox": [{"mu": 1.0}, {"stragglers": 0.5}],
-    "fedrf_tca": [{"T_C": 20}, {"local_steps": 2}],
-    "fedsr": [{"local_steps": 2}],
-    "gp": [{"beta": 0.25}],
-    "kd3a": [{"lr_end": 0.005}],
-    "scaffold": [{"server_lr": 0.5}],
-    "target_only": [{"server_step": 0.5}],
-}
-"""Options that are numbers and switch something on."""
-WARMED = ("fedda", "fedda_auto", "fedgp", "fedgp_auto", "gp", "target_only")
+"""What variants of these two are built on: with their defaults, other choices have no effect in a small run."""
 
 
 @dataclass(frozen=True)
@@ -63,59 +46,57 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """Defaults, other conditions, every choice and switch of every method, and the variants of test_variants.py."""
+    """Defaults, other conditions, another value of each option of each method, and the variants of test_variants.py."""
     out: dict[str, Case] = {}
     for name, entry in describe().items():
-        needed = WITH_ADAM.get(name, {})
+        needed = asdict(registered(name))
         out[name] = Case(name, needed)
         out[f"{name} with auxiliary heads"] = Case(name, needed, auxiliary=True)
         out[f"{name} with one source a round"] = Case(name, needed, share=0.4)
         out[f"{name} with sgd"] = Case(name, sgd=True)
         out[f"{name} with two epochs"] = Case(name, needed, epochs=2)
-        changes = [
-            {option: value}
-            for option, about in entry["options"].items()
-            for value in (about["choices"] if about["type"] == "choice" else (False, True))
-            if about["type"] in ("choice", "bool") and value != about["default"]
-        ]
-        for change in changes + NUMBERS.get(name, []):
-            told = ",".join(f"{k}={v}" for k, v in change.items())
-            options = needed | REACHED.get(name, {}) | change
-            out[f"{name} {told}"] = Case(name, options, epochs=2 if "stragglers" in change else 1)
-    for name in WARMED:
-        out[f"{name} warmup=1"] = Case(name, warmup=1)
-    out["fedrf_tca after one round of fedavg"] = Case("fedrf_tca", warmup=1)
-    for name in ("finetune_head", "finetune_whole", "finetune_offline"):
-        for optimizer in ("kept", "fresh"):
-            case = Case(name, {"optimizer": optimizer}, alive=True)
-            out[f"{name} with live features optimizer={optimizer}"] = case
+        for option, about in entry["options"].items():
+            for value in others(about):
+                options = needed | REACHED.get(name, {}) | {option: value}
+                out[f"{name} {option}={value}"] = Case(name, options, epochs=2 if option == "stragglers" else 1)
+        if entry["asks_target"]:
+            out[f"{name} warmup=1"] = Case(name, needed, warmup=1)
+        for value in entry["options"].get("optimizer", {}).get("choices", ()):
+            case = Case(name, {"optimizer": value}, alive=True)
+            out[f"{name} with live features optimizer={value}"] = case
     for variant, options in VARIANTS.items():
         out[f"variant {variant}"] = Case(variant.partition("-")[0], options)
     return out
 
 
+def others(about: dict[str, Any]) -> list[Any]:
+    """Values of an option other than its default: the other choices, or a number whose effect can be seen."""
+    kind, default = about["type"], about["default"]
+    if kind in ("choice", "bool"):
+        return [value for value in about.get("choices", (False, True)) if value != default]
+    if kind == "int":
+        return [max(1, default // 4) if default else 2]
+    if kind == "float":
+        weak = 0.0 < default < 1.0 and "high" not in about
+        return [1.0 if weak else default / 2 or 0.5]
+    return []
+
+
 CASES = cases()
-
-
-@cache
-def alive() -> Tensor:
-    """A start whose features are above zero at every hospital, also without training."""
-    model = hospitals.model()
-    with torch.no_grad():
-        model.module.hidden.bias.fill_(0.5)
-    return model.read()
+STEPS = {name: step for name, step in DEFINED.items() if step.run.__module__.startswith("fdamed.")}
 
 
 def results(case: Case) -> pins.Found:
     method = REGISTRY[case.method](**case.options)
-    server = hospitals.in_process(labels=method.target_labels, auxiliary=case.auxiliary)
+    conditions = suited(case.method)
+    server = hospitals.in_process(**conditions, auxiliary=case.auxiliary)
     for site in clients_of(server).values():
         site.release = OPEN
-        changed = {"optimizer": "sgd" if case.sgd else "adam", "epochs": case.epochs}
+        changed = {"optimizer": "sgd" if case.sgd or conditions["sgd"] else "adam", "epochs": case.epochs}
         site.recipe = site.recipe.model_copy(update=changed)
     if case.share < 1.0:
         server.invite(case.share, 3)
-    theta, record = alive() if case.alive else hospitals.theta(), Record()
+    theta, record = hospitals.live_theta() if case.alive else hospitals.theta(), Record()
     if case.warmup:
         theta, record = run(FedAvg(), server, theta, case.warmup, hospitals.no_judge)
     theta, more = run(method, server, theta, ROUNDS, hospitals.no_judge, done=case.warmup)
@@ -138,6 +119,13 @@ def test_results_are_as_pinned(case: str) -> None:
 
 def test_every_pin_is_tested() -> None:
     pins.check_complete("methods", CASES)
+    pins.check_complete("steps", STEPS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_names_of_steps_and_of_their_random_streams_never_change(name: str) -> None:
+    """Both are part of random numbers, wherever a function moves: a name that changes, changes results."""
+    pins.check("steps", name, {"draws": STEPS[name].draws})
 
 
 def test_steps_may_move_but_nothing_else_of_the_ledger() -> None:

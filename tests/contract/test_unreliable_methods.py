@@ -16,16 +16,11 @@ from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.transport.faulty import Schedule
 from tests.support import federation as hospitals
-from tests.support.federation import unreliable_server
+from tests.support.federation import registered, suited, unreliable_server
 
 METHODS = sorted(REGISTRY)
 ONE_MODEL = [name for name in METHODS if not REGISTRY[name].keeps]
 """Methods with one model, which the server has; in the others hospitals go on with their own when one is away."""
-SMALL = {
-    "fedrf_tca": {"frequencies": 8, "components": 4, "width": 6, "local_steps": 2},
-    "scaffold": {"variate": "I"},
-}
-"""Options that fit hospitals of a few images that train with Adam, where the defaults do not."""
 ROUNDS, SEED, SILENT = 6, 2, 4
 HARSH = Faults.model_validate(
     {
@@ -41,8 +36,6 @@ NEEDS_NO_TARGET = {name for name in METHODS if not REGISTRY[name].asks_target}
 NEEDS_NO_SOURCE = {name for name in METHODS if not REGISTRY[name].asks_sources}
 OFFLINE = {name for name in METHODS if REGISTRY[name].length > 1}
 """First the sources alone, then the target alone."""
-FROZEN = {"finetune_head"}
-"""Trains on features that stay as they are: those of an untrained network are all zero, and nothing moves."""
 GOES_ON_ALONE = {name for name in METHODS if REGISTRY[name].rule} - NEEDS_NO_TARGET - OFFLINE
 """With `quorum: 0`, the target's own step is taken in a round without a source; the others keep their state."""
 
@@ -55,16 +48,8 @@ class AllLost(Schedule):
         return "every" if round == SILENT else super().lost(round, client, question, way, step)
 
 
-def method(name: str):
-    return REGISTRY[name](**SMALL.get(name, {}))
-
-
-def labels(name: str) -> dict[str, bool]:
-    return {"labels": REGISTRY[name].target_labels}
-
-
 def harsh(name: str, inner=None) -> Server:
-    server = unreliable_server(inner or hospitals.in_process(**labels(name)), HARSH, SEED)
+    server = unreliable_server(inner or hospitals.in_process(**suited(name)), HARSH, SEED)
     server.transport.schedule = AllLost(HARSH, "target", SEED)
     return server
 
@@ -72,11 +57,11 @@ def harsh(name: str, inner=None) -> Server:
 def failing(
     name: str, names: tuple[str, ...] = hospitals.NAMES, seed: int = SEED, quorum: int = 1, **faults: object
 ) -> Server:
-    return unreliable_server(hospitals.in_process(names, **labels(name)), Faults.model_validate(faults), seed, quorum)
+    return unreliable_server(hospitals.in_process(names, **suited(name)), Faults.model_validate(faults), seed, quorum)
 
 
-def outcome(name: str, server, rounds: int = ROUNDS, judge=hospitals.no_judge, **options):
-    theta, record = run(method(name), server, hospitals.theta(), rounds, judge, **options)
+def outcome(name: str, server, rounds: int = ROUNDS, judge=hospitals.no_judge, start=hospitals.theta, **options):
+    theta, record = run(registered(name), server, start(), rounds, judge, **options)
     server.close()
     return theta, record
 
@@ -90,7 +75,7 @@ def expected():
 def test_a_harsh_network_leaves_a_finite_model_that_learned_something(name, expected) -> None:
     theta, record = expected[name]
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
-    assert [m["round"] for m in record.metrics] == list(range(1, method(name).length * ROUNDS + 1))
+    assert [m["round"] for m in record.metrics] == list(range(1, registered(name).length * ROUNDS + 1))
 
 
 def test_the_harsh_network_has_every_fault(expected) -> None:
@@ -102,7 +87,7 @@ def test_the_harsh_network_has_every_fault(expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_schedule_gives_the_same_bits_in_any_order_of_hospitals(name, expected) -> None:
-    server = harsh(name, hospitals.in_process(tuple(reversed(hospitals.NAMES)), **labels(name)))
+    server = harsh(name, hospitals.in_process(tuple(reversed(hospitals.NAMES)), **suited(name)))
     theta, record = outcome(name, server)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
@@ -135,7 +120,7 @@ def test_a_run_stopped_among_the_faults_ends_with_the_same_bits(name, expected, 
 def test_with_chances_of_zero_it_is_the_network_behind(name) -> None:
     faults = {"absent": 0, "lost": 0, "minutes": {"median": 1}, "deadline": 1e9}
     there, record = outcome(name, failing(name, quorum=3, **faults), 3)
-    plain, other = outcome(name, hospitals.in_process(**labels(name)), 3)
+    plain, other = outcome(name, hospitals.in_process(**suited(name)), 3)
     assert torch.equal(there, plain)
     assert (record.metrics, record.ledger, record.layers) == (other.metrics, other.ledger, other.layers)
     assert record.absences == []
@@ -168,7 +153,7 @@ def test_a_round_without_a_source_is_the_round_of_the_others_with_weights_renorm
     assert torch.equal(without, never)
 
 
-@pytest.mark.parametrize("name", [n for n in ONE_MODEL if n not in FROZEN])
+@pytest.mark.parametrize("name", ONE_MODEL)
 @pytest.mark.parametrize("quorum", [0, 1])
 def test_a_round_without_any_source_keeps_the_state_unless_the_target_goes_on_alone(name, quorum) -> None:
     seen = []
@@ -177,7 +162,7 @@ def test_a_round_without_any_source_keeps_the_state_unless_the_target_goes_on_al
         seen.append(theta.clone())
         return {}
 
-    theta, record = outcome(name, failing(name, away={2: ["sources"]}, quorum=quorum), 3, judge)
+    theta, record = outcome(name, failing(name, away={2: ["sources"]}, quorum=quorum), 3, judge, hospitals.live_theta)
     moved = not torch.equal(seen[1], seen[0])
     assert moved == (name in NEEDS_NO_SOURCE or (quorum == 0 and name in GOES_ON_ALONE))
     lost = {m["round"] for m in record.metrics if m.get("lost")}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation import runner as loop
 from fdamed.federation.checkpoint import Checkpoints
 from tests.faults import studies
 
@@ -17,15 +16,15 @@ class Split(BaseException):
 
 def cut_after(folder: Path, round: int, run: str) -> None:
     """Train until this round is on disk, and no further."""
-    told = loop._log_round
+    save = Checkpoints.save
 
-    def end(number: int, *rest: object) -> None:
-        told(number, *rest)
+    def end(self: Checkpoints, number: int, *rest: object) -> None:
+        save(self, number, *rest)
         if number == round:
             raise Split
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_log_round", end)
+        patch.setattr(Checkpoints, "save", end)
         with pytest.raises(Split):
             studies.fdamed(folder, *single(run))
 

@@ -13,7 +13,8 @@ from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.federation import runner as loop
+from fdamed.data.loader import Labeled
+from fdamed.federation.checkpoint import Checkpoints
 from fdamed.pipeline import clients as hospitals
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
@@ -147,7 +148,7 @@ def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> No
     def watched(*arguments, **options):
         site = build(*arguments, **options)
         if site.name == "dark":
-            seen.append((arguments[1].method, hasattr(site.data, "y"), len(site.data)))
+            seen.append((arguments[1].method, isinstance(site.data, Labeled), len(site.data)))
         return site
 
     monkeypatch.setattr(hospitals, "hospital", watched)
@@ -168,20 +169,20 @@ def test_a_run_killed_in_any_round_of_any_phase_ends_with_the_same_bits(
     config, _ = study
     place = folder(config, run)
     digest, metrics, ledger = ((place / n).read_text() for n in ("done", "metrics.jsonl", "ledger.jsonl"))
-    told, count = loop._log_round, [0]
+    save, count = Checkpoints.save, [0]
 
     class Killed(BaseException):
         pass
 
     def kill(*arguments) -> None:
-        told(*arguments)
+        save(*arguments)
         count[0] += 1
         if count[0] == killed_in:
             raise Killed
 
     (place / "done").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_log_round", kill)
+        patch.setattr(Checkpoints, "save", kill)
         with pytest.raises(Killed):
             stage.federate(StudyRun.of(config, run, "dark", 0), 1)
     assert not (place / "done").exists()

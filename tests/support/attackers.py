@@ -30,7 +30,7 @@ from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.pipeline.phases import join
 from fdamed.training.local import predict
-from tests.support.federation import RELEASE, SIDE, Altered, clients_of, no_judge
+from tests.support.federation import RELEASE, SIDE, Altered, clients_of, no_judge, registered, suited
 
 SOURCES = ("bern", "genoa", "lyon", "mallory")
 ATTACKER, TARGET = "mallory", "target"
@@ -38,14 +38,8 @@ IMAGES = {"bern": 96, "genoa": 72, "lyon": 120, "mallory": 96, "target": 48}
 ROUNDS = 8
 ROBUST = Validation(norms=Norms(), directions=Directions())
 """Robust aggregation switched on."""
-OPTIONS: dict[str, dict[str, Any]] = {
-    "scaffold": {"variate": "I"},
-    "kd3a": {"gate_begin": 0.6, "gate_end": 0.7, "heads": "average"},
-    "fedrf_tca": {"frequencies": 32, "components": 8, "width": 16},
-}
-"""What makes a method take so small a federation."""
-WARMUP = {"target_only": 2, "fedrf_tca": 2}
-"""Rounds of FedAvg in which a method listens to its sources."""
+WARMUP = 2
+"""Rounds of FedAvg before methods that ask no source, so that there is an attack, or keep their own models."""
 
 
 # --- the federation ---------------------------------------------------------------------------------------------------
@@ -84,23 +78,21 @@ def radiographs(name: str, n: int, seed: int, positives: float = 0.5) -> Labeled
     return Labeled(x.clip(0, 255).astype(np.uint8), y, {})
 
 
-def hospital(name: str, seed: int, resident: FlatModel, labels: bool = True, positives: float = 0.5) -> Client:
+def hospital(
+    name: str, seed: int, resident: FlatModel, labels: bool = True, positives: float = 0.5, sgd: bool = False
+) -> Client:
     data = radiographs(name, IMAGES[name], seed, positives)
     return Client(
         name=name,
         role="target" if name == TARGET else "source",
         data=data if labels or name != TARGET else data.without_labels(),
         model=resident,
-        recipe=Recipe(lr=0.004, batch=16) if name == TARGET else Recipe(lr=0.01, batch=16),
+        recipe=Recipe(lr=0.004 if name == TARGET else 0.01, batch=16, optimizer="sgd" if sgd else "adam"),
         seed=seed,
         release=RELEASE | {"individual"},
         smallest_batch=2,
         minimum=NO_MINIMUM,
     )
-
-
-def made(name: str) -> Method[Any]:
-    return REGISTRY[name](**OPTIONS.get(name, {}))
 
 
 @dataclass
@@ -121,11 +113,10 @@ def federate(
 ) -> Result:
     """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
     resident = model()
-    labels = REGISTRY[name].target_labels
-    sites = {p: hospital(p, seed, resident, labels) for p in (*sources, TARGET)}
+    sites = {p: hospital(p, seed, resident, **suited(name)) for p in (*sources, TARGET)}
     server = Attacked(sites, attack, seed)
-    method = made(name)
-    theta, record, done = model().read(), Record(), WARMUP.get(name, 0)
+    method = registered(name)
+    theta, record, done = model().read(), Record(), WARMUP if method.keeps or not method.asks_sources else 0
     if done:
         theta, record = run(REGISTRY["fedavg"](), server, theta, done, no_judge)
     theta, more = run(method, server, theta, rounds, no_judge, done=done)

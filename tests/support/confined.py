@@ -55,7 +55,7 @@ def pictures(job: dict[str, Any]) -> dict[str, Any]:
 def manifest(job: dict[str, Any]) -> dict[str, Any]:
     """What the cache makes of paths that stand in a manifest, which somebody may have edited."""
     roots = Roots.of(job["root"])
-    looked = [cache._look(image, roots) for image in job["images"]]
+    looked = [cache.entry_of(image, roots) for image in job["images"]]
     for entry in looked:
         if not entry.reason:
             try:

@@ -18,6 +18,7 @@ from fdamed.config.train import Faults
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Step
+from fdamed.federation.method import REGISTRY, Method, description
 from fdamed.federation.server import Server
 from fdamed.federation.transport.base import Transport, Wrapper
 from fdamed.federation.transport.faulty import Faulty
@@ -66,15 +67,18 @@ def images(name: str) -> Labeled:
     return Labeled(x.astype(np.uint8), y.astype(np.int64), {"sex": sex.astype(np.int64)})
 
 
-def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None) -> Client:
+def hospital(
+    name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None, sgd: bool = False
+) -> Client:
     target = name == "target"
     data = images(name)
+    recipe = Recipe(lr=0.01 if target else 0.02, batch=4, optimizer="sgd" if sgd else "adam")
     return Client(
         name=name,
         role="target" if target else "source",
         data=data if labels or not target else data.without_labels(),
         model=resident or model(),
-        recipe=Recipe(lr=0.01, batch=4) if target else Recipe(lr=0.02, batch=4),
+        recipe=recipe,
         seed=5,
         release=RELEASE,
         smallest_batch=2,
@@ -130,12 +134,33 @@ def theta() -> Tensor:
     return model().read()
 
 
+def live_theta() -> Tensor:
+    """A start whose features are above zero at every hospital, also without training; those of `theta` are zero."""
+    resident = model()
+    with torch.no_grad():
+        resident.module.hidden.bias.fill_(0.5)
+    return resident.read()
+
+
+def registered(name: str) -> Method[Any]:
+    """A method with its defaults; of choices that need plain SGD, with the first that does not."""
+    options = description(REGISTRY[name])["options"]
+    sgd = REGISTRY[name].needs_sgd or {}
+    return REGISTRY[name](**{key: next(c for c in options[key]["choices"] if c != sgd[key]) for key in sgd})
+
+
+def suited(name: str) -> dict[str, bool]:
+    """The clients that `registered` of this method trains with."""
+    return {"labels": REGISTRY[name].target_labels, "sgd": REGISTRY[name].needs_sgd == {}}
+
+
 class Rebuilt(InProcess):
     """Every question meets a client that was just built; only its state and its release policy survived."""
 
     def deliver(self, client, step, nth, msg):
         old = self.clients[client]
-        self.clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
+        labels, sgd = isinstance(old.data, Labeled), old.recipe.optimizer == "sgd"
+        self.clients[client] = hospital(client, labels=labels, auxiliary=old.auxiliary is not None, sgd=sgd)
         self.clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
         self.clients[client].release = old.release
         return super().deliver(client, step, nth, msg)

@@ -24,8 +24,6 @@ WITHIN = 0.02
 ORDINARY = ("sign flip", "replayed")
 """What has the length of an honest update: found by its direction, or by its bits."""
 METHODS = sorted(REGISTRY)
-ALONE = ("finetune_head", "finetune_whole", "oracle")
-"""Methods that ask no source: nothing to attack; they are in the matrix all the same."""
 NAMED = {
     "nan": {Reason.NOT_FINITE},
     "infinite": {Reason.NOT_FINITE},
@@ -68,7 +66,7 @@ def test_no_attack_spoils_a_rule_with_a_target(name: str, attack: str) -> None:
     hold(name, attack, seed=0, rounds=4)
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in ("fedavg", *ALONE)])
+@pytest.mark.parametrize("name", METHODS)
 def test_no_rule_is_spoiled_by_a_huge_update(name: str) -> None:
     hold(name, "huge, at random", seed=1, rounds=3)
 
@@ -120,10 +118,12 @@ def test_a_run_under_attack_that_is_taken_up_again_ends_with_the_same_bits(attac
     whole = federate("fedavg", 0, attack)
     server = honest(0)
     server.attack = attack
-    attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge, kept(tmp_path))
+    attackers.run(
+        attackers.registered("fedavg"), server, attackers.model().read(), 3, attackers.no_judge, kept(tmp_path)
+    )
     again = honest(0)
     again.attack, again.first = attack, server.first
-    method = attackers.made("fedavg")
+    method = attackers.registered("fedavg")
     theta, record = attackers.run(method, again, attackers.model().read(), ROUNDS, attackers.no_judge, kept(tmp_path))
     assert torch.equal(theta, whole.theta) and record.absences == whole.record.absences
 
@@ -156,7 +156,7 @@ RATES = [(0.1, 0.1, 0.1, 0.9), (0.02, 0.5, 0.5, 0.5), (0.0, 1.0, 0.0, 1.0), (0.3
 @pytest.mark.parametrize("rates", RATES)
 def test_honest_hospitals_with_the_most_different_label_rates_are_all_let_in(rates: tuple[float, ...]) -> None:
     server = honest(0, rates)
-    method = attackers.made("fedavg")
+    method = attackers.registered("fedavg")
     _, record = attackers.run(method, server, attackers.model().read(), ROUNDS, attackers.no_judge)
     assert record.absences == []
     assert not any(name.startswith("clipped/") for line in record.metrics for name in line)
@@ -166,7 +166,7 @@ def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> No
     """Why directions are compared only between clients with similar label rates."""
     server = honest(0, RATES[0])
     server.validator.settings = Validation(directions=Directions(label_rate_gap=None))
-    _, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
+    _, record = attackers.run(attackers.registered("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
     assert {(a["client"], a["why"]) for a in record.absences} == {(ATTACKER, "it points against the others")}
 
 
@@ -178,7 +178,9 @@ def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
     server = honest(0)
     server.attack = "sign flip"
     server.validator.class_shares = {**server.validator.class_shares, **shares} if shares else {}
-    theta, record = attackers.run(attackers.made("fedavg"), server, attackers.model().read(), 3, attackers.no_judge)
+    theta, record = attackers.run(
+        attackers.registered("fedavg"), server, attackers.model().read(), 3, attackers.no_judge
+    )
     assert record.absences == [] and torch.isfinite(theta).all()
     assert caplog.text.count("no label rates are declared") == (0 if shares else 1)
 

@@ -30,7 +30,6 @@ RULES = [
     if method.rule and all("weights" in kinds(step.question).values() for step in method.steps)
 ]
 """Methods that combine models or updates, each trained from the model of its question."""
-OPTIONS = {"scaffold": {"variate": "I"}}
 """What clients that train with Adam need."""
 OFFENCES = {
     "nan": lambda g: g.fill_(float("nan")),
@@ -65,7 +64,7 @@ def offending(offence: str, names: tuple[str, ...] = hospitals.NAMES) -> Server:
 
 
 def two_rounds(rule: str, server: Server) -> torch.Tensor:
-    method = REGISTRY[rule](**OPTIONS.get(rule, {}))
+    method = hospitals.registered(rule)
     state = method.start(hospitals.theta())
     for r in (1, 2):
         server.begin(r, 2)

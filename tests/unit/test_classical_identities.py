@@ -200,7 +200,7 @@ def test_each_kernel_has_its_own_frequencies(kind: type, expected: float) -> Non
     X = np.array([[0.5, -0.6], [0.0, 0.0]])
     model = kind(N=200_000, seed=1)
     model.sigma_ = 1 / 0.8
-    Z = random_features(X, model._frequencies(2), False)
+    Z = random_features(X, model.draw_frequencies(2), False)
     assert Z[0] @ Z[1] == pytest.approx(expected, abs=0.005)
 
 

@@ -50,6 +50,16 @@ def test_an_unknown_method_is_named_with_all_that_there_are() -> None:
     assert "unknown method `fedavgg` (did you mean `fedavg`?)" in what and "oracle" in what
 
 
+def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
+    sgd = {"train": {"source": {"optimizer": "sgd", "lr": 0.01}}}
+    for run in ({"method": "scaffold"}, {"warmup": {"method": "scaffold", "rounds": 1}}, {"then": "scaffold"}):
+        what = refused(changed(runs__gp=run))
+        assert what == "`runs.gp`: scaffold, variate: II needs plain SGD at the sources, which train with adam"
+        config.parse(changed(runs__gp=run | sgd), "study.yaml")
+    config.parse(changed(runs__gp={"method": "scaffold", "variate": "I"}), "study.yaml")
+    assert "fednova needs plain SGD at the sources" in refused(changed(runs__fednova={}))
+
+
 @pytest.mark.parametrize(
     ("raw", "told"),
     [

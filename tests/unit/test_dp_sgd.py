@@ -21,7 +21,6 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
-from fdamed.federation import runner as loop
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client
@@ -204,11 +203,11 @@ def model() -> FlatModel:
     return FlatModel(net)
 
 
-def federation(labels: bool = True, account: Path | None = None) -> InProcess:
+def federation(labels: bool = True, account: Path | None = None, sgd: bool = False) -> InProcess:
     """The test hospitals; two images a patient, noise at the sources."""
     resident, sites = model(), {}
     for name in hospitals.NAMES:
-        site = hospitals.hospital(name, labels=labels, resident=resident)
+        site = hospitals.hospital(name, labels=labels, resident=resident, sgd=sgd)
         if name != "target":
             patients = np.arange(len(site.data)) // 2
             site.noise = Mechanism(1.0, 0.5, patients, secure=account is not None)
@@ -218,13 +217,13 @@ def federation(labels: bool = True, account: Path | None = None) -> InProcess:
 
 
 def outcome(name: str, net: InProcess, **options: object) -> tuple[torch.Tensor, object]:
-    return run(REGISTRY[name](), net, model().read(), 2, hospitals.no_judge, after=log_costs, **options)
+    return run(hospitals.registered(name), net, model().read(), 2, hospitals.no_judge, after=log_costs, **options)
 
 
 @pytest.mark.parametrize("name", NOISED)
 def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(name: str) -> None:
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
-    theta, record = outcome(name, federation(REGISTRY[name].target_labels))
+    theta, record = outcome(name, federation(**hospitals.suited(name)))
     assert torch.isfinite(theta).all()
     told = [{k: v for k, v in line.items() if k.startswith("privacy/epsilon/")} for line in record.metrics]
     asked = {line["to"] for line in record.ledger if "report_privacy_cost" not in line["step"]} - {"server", "target"}
@@ -237,8 +236,7 @@ def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(na
 
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in NOISED])
 def test_a_method_that_looks_at_images_in_another_way_is_refused_by_the_hospital_itself(name: str) -> None:
-    net = federation(REGISTRY[name].target_labels)
-    made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
+    net, made = federation(**hospitals.suited(name)), hospitals.registered(name)
     with pytest.raises(FdamedError, match=r"without the noise that|no BatchNorm"):  # which DP-SGD excludes
         run(made, net, model().read(), 2, hospitals.no_judge)
     assert all("privacy.spent" not in site.memory for site in clients_of(net).values())
@@ -372,6 +370,10 @@ class Mortal(InProcess):
 
     dead: frozenset[str] = frozenset()
 
+    def begin(self, round):
+        super().begin(round)
+        self.dead = frozenset({"east"} if round > 1 else ())  # after the checkpoint of round 1, where it has one
+
     def deliver(self, client, step, nth, msg):
         if client in self.dead:
             raise DroppedOut(client, "its process ended", Reason.DISCONNECTED)
@@ -391,10 +393,6 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
     places = (tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1}, every)
     keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
 
-    def die(round: int, rounds: int, record: object) -> None:  # after the checkpoint of the round, where it has one
-        net.transport.dead = frozenset({"east"})
-
-    monkeypatch.setattr(loop, "_log_round", die)
     run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=log_costs)
     config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
     monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))

@@ -10,7 +10,7 @@ from fdamed.config.train import Norms, Validation
 from fdamed.core.rng import stream
 from fdamed.data.loader import Unlabeled
 from fdamed.federation.runner import run
-from fdamed.methods.fdan import Align, FDan, _frequencies, align, embed
+from fdamed.methods.fdan import Align, FDan, align, embed, shared_frequencies
 from fdamed.methods.fedavg import FedAvg
 from fdamed.ops.random_features import KERNELS, bandwidth, fourier, fourier_mmd
 from tests.support import federation as hospitals
@@ -44,14 +44,14 @@ def test_the_targets_portrait_is_the_mean_of_random_features_that_all_hospitals_
     )
     f = features_in_training("target").detach()
     assert reply.h == pytest.approx(bandwidth(f), rel=1e-5)
-    omega = _frequencies(site("north"), FREQUENCIES)
+    omega = shared_frequencies(site("north"), FREQUENCIES)
     assert torch.allclose(reply.m, fourier(f, omega, reply.h), atol=1e-5)
     assert not reply.g.any()  # nothing to approach yet, and looking leaves the running statistics alone
 
 
 def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     h, lam = 0.7, 0.4
-    omega = _frequencies(site("north"), FREQUENCIES)
+    omega = shared_frequencies(site("north"), FREQUENCIES)
     m = fourier(features_in_training("target").detach(), omega, h)
     own = bandwidth(features_in_training("north").detach())
     assert own != pytest.approx(h, rel=0.1)  # each side is seen in units of its own spread

@@ -24,7 +24,7 @@ from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.methods._shared.adversarial_training import Batch, training_features
 from fdamed.methods.fedavg import FedAvg
-from fdamed.methods.fedrf_tca.client import Begin, MeanRequest, Train, begin, send_mean, train
+from fdamed.methods.fedrf_tca.client import Begin, MeanRequest, Train, begin, parts_of, send_mean, train
 from fdamed.methods.fedrf_tca.method import FedRfTca
 from fdamed.methods.fedrf_tca.model import Losses, Parts, hard_vote
 from fdamed.methods.fedrf_tca.participation import classifiers_due, draw_senders, subset
@@ -434,7 +434,7 @@ def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
         server = federation()
         for site in clients_of(server).values():
             x = np.concatenate([site.data.images] * times)
-            y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if hasattr(site.data, "y") else {}
+            y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if isinstance(site.data, Labeled) else {}
             site.data = type(site.data)(x, **y)
             site.recipe = site.recipe.model_copy(update={"batch": 4 * times})
         rounds(FedRfTca(**SMALL), server, 2)
@@ -742,9 +742,7 @@ def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -
 
 def _first_aligner(site) -> torch.Tensor:
     """W as it begins everywhere."""
-    from fdamed.methods.fedrf_tca.client import _parts
-
-    return _parts(site, M, WIDTH).read()[: 2 * N * M].clone()
+    return parts_of(site, M, WIDTH).read()[: 2 * N * M].clone()
 
 
 # --- lost rounds ------------------------------------------------------------------------------------------------------

@@ -119,4 +119,4 @@ def test_the_layer_from_which_on_the_extractor_learns_is_one_of_the_network(name
     for run in config.expanded_runs().values():
         if run.method == "fedrf_tca":
             method = FedRfTca(**run.options)
-            assert 0 < method._frozen(layout) < layout.trainable
+            assert 0 < method.frozen_parameters(layout) < layout.trainable

@@ -12,13 +12,11 @@ import fdamed.training.local
 from fdamed.core.errors import FdamedError
 from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.messages import kinds
-from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
 
 ROUNDS = 3
-OPTIONS = {"scaffold": {"variate": "I"}}
 RULES = ("fedavg", "finetune_offline", "gp", "scaffold", "fedda_auto")
 
 
@@ -43,7 +41,7 @@ def broken_at(step: int, gradient: bool, monkeypatch) -> None:
 def test_no_tensor_that_is_saved_is_ever_other_than_finite(nth: int, tmp_path: Path, monkeypatch) -> None:
     rng = np.random.default_rng(nth)
     rule = RULES[nth % len(RULES)]
-    method = REGISTRY[rule](**OPTIONS.get(rule, {}))
+    method = hospitals.registered(rule)
     step = int(rng.integers(1, 25))
     broken_at(step, gradient=bool(nth % 2), monkeypatch=monkeypatch)
 

@@ -100,13 +100,12 @@ def test_a_mean_gradient_counts_as_one_pass_whatever_the_epochs_of_the_recipe() 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> None:
     resident = hospitals.model()
-    sites = {n: hospitals.hospital(n, REGISTRY[name].target_labels, resident=resident) for n in hospitals.NAMES}
+    sites = {n: hospitals.hospital(n, resident=resident, **hospitals.suited(name)) for n in hospitals.NAMES}
     for site in sites.values():
         site.minimum = Minimum()
     server = Server(InProcess(sites), "target", "test")
-    made = REGISTRY[name](**{"scaffold": {"variate": "I"}}.get(name, {}))
     with pytest.raises(FdamedError, match="minimum for sharing"):
-        run(made, server, hospitals.theta(), 2, hospitals.no_judge)
+        run(hospitals.registered(name), server, hospitals.theta(), 2, hospitals.no_judge)
     assert all(line["from"] == "server" for line in server.ledger.settle())
 
 
@@ -182,11 +181,12 @@ def test_the_sizes_of_a_cohort_are_held_against_the_floor_before_training() -> N
 # --- noise and sums --------------------------------------------------------------------------------------------------
 
 NOISE = {"differential": {"multiplier": 1.0}}
+SGD = {"train": {"source": {"lr": 0.01, "optimizer": "sgd"}}}
 
 
 @pytest.mark.parametrize("name", sorted(catalog()))
 def test_noise_goes_with_the_methods_that_say_so_and_with_no_other(name: str) -> None:
-    sections: dict[str, Any] = {"runs": {name: NOISE}, "privacy": {"release": ["weights", "features", "count"]}}
+    sections: dict[str, Any] = {"runs": {name: NOISE}, "privacy": {"release": ["weights", "features", "count"]}, **SGD}
     if catalog()[name]["noised"]:
         assert parse(study(**sections), "test").differential_of(parse(study(**sections), "test").runs[name])
     else:
@@ -228,7 +228,7 @@ def test_a_method_that_declares_nothing_counts_as_one_that_needs_each_update() -
 def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
     release = {"release": ["weights", "update", "statistic", "features", "scalar", "count"], "secure_aggregation": True}
     why = catalog()[name]["needs_each"]
-    error = told(privacy=release, runs={name: {}})
+    error = told(privacy=release, runs={name: {}}, **SGD)
     assert (why in error.what) if why else ("fdamed cannot mask updates" in error.what and "SecAgg+" in error.fix)
 
 

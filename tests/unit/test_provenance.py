@@ -29,7 +29,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def forget() -> None:
-    provenance._tree.cache_clear()
+    provenance.tree_of.cache_clear()
     digest_package.cache_clear()
 
 
@@ -82,6 +82,6 @@ def test_code_that_a_training_runs_is_behind_it_and_reports_are_not() -> None:
 
 
 def test_every_exception_is_a_module_that_exists() -> None:
-    assert all(provenance._file(name) for name in (*provenance.NO_RESULT, *training.DECIDES_DATA))
+    assert all(provenance.tree_of(name) for name in (*provenance.NO_RESULT, *training.DECIDES_DATA))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         digest_code("fdamed.nowhere")

@@ -118,8 +118,8 @@ def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path:
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:
         if server.round == 1:
-            server.transport._workers["east"].kill()
-            server.transport._workers["east"].join()
+            server.transport.processes["east"].kill()
+            server.transport.processes["east"].join()
         return {}
 
     theta, record = run(FedAvg(), server, hospitals.theta(), 3, judge, keep(tmp_path))

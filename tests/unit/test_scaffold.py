@@ -127,16 +127,6 @@ def test_batches_of_different_sizes_weigh_by_their_images_in_option_one() -> Non
     assert float(epoch_gradient(site, torch.tensor([2.0]))) == pytest.approx(3.0 * 2.0, rel=1e-5)
 
 
-@pytest.mark.parametrize("names", [("north", "target"), hospitals.NAMES])
-def test_adam_with_option_two_is_refused_before_anybody_trains(names) -> None:
-    server = hospitals.in_process(names)
-    with pytest.raises(FdamedError, match="option II needs plain SGD: under adam") as refused:
-        run(Scaffold(), server, hospitals.theta(), 1, hospitals.no_judge)
-    assert "sgd" in refused.value.fix and "variate: I" in refused.value.fix
-    assert {line["from"] for line in server.ledger.lines()} == {"server"}
-    assert all(site.memory == {} for site in clients_of(server).values())
-
-
 def test_the_server_divides_by_all_sources_not_by_those_that_took_part() -> None:
     server = sgd()
     server.invite(0.4, 3)

@@ -73,12 +73,12 @@ def test_a_hospital_in_a_process_of_its_own_leaves_the_decision_to_the_server(tm
     names = ("north", "east", "target")
     server = hospitals.processes(names)
     expected, whole = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "whole", 1))
-    for worker in server.transport._workers.values():
+    for worker in server.transport.processes.values():
         os.kill(worker.pid, signal.SIGTERM)
     server.close()
     server = hospitals.processes(names)
     run(GP(), server, hospitals.theta(), 1, hospitals.no_judge, keep(tmp_path / "split", 1))
-    for worker in server.transport._workers.values():
+    for worker in server.transport.processes.values():
         os.kill(worker.pid, signal.SIGTERM)  # as SLURM tells every process of the job
     theta, record = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "split", 1))
     server.close()

@@ -38,14 +38,14 @@ class Processes(ByteTransport):
         self._release = dict(release)
         self._ended: set[str] = set()
         self._pipes: dict[str, Connection] = {}
-        self._workers = {}
+        self.processes = {}
         context = multiprocessing.get_context("spawn")
         for name, build in builders.items():
             self._pipes[name], there = context.Pipe()
             worker = context.Process(target=_serve, args=(there, build, method, threads), daemon=True)
             worker.start()
             there.close()
-            self._workers[name] = worker
+            self.processes[name] = worker
 
     def release(self, client: str) -> frozenset[str]:
         return self._release[client]
@@ -72,7 +72,7 @@ class Processes(ByteTransport):
     def close(self) -> None:
         for pipe in self._pipes.values():
             pipe.close()
-        for worker in self._workers.values():
+        for worker in self.processes.values():
             worker.join(timeout=10)
             if worker.is_alive():
                 worker.kill()

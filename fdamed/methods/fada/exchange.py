@@ -12,7 +12,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import Client, step
@@ -24,7 +23,7 @@ from fdamed.methods.fada.disentanglement import branches, branches_layout, discr
 from fdamed.models.adversarial import domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.training.local import batches
-from fdamed.training.optimizer import Optimizer
+from fdamed.training.optimizer import Optimizer, adam
 
 X, KEY, PACE, D, RATES = (f"exchange.{name}" for name in ("x", "key", "pace", "d", "rates"))
 """In a hospital's memory during a round, beside the optimizers' moments."""
@@ -215,7 +214,7 @@ class Discriminators:
         for i, source in enumerate(server.sources):
             module, rng = discriminator_for(server.layout, apart), server.stream("discriminator", source)
             part = flat_part(module, di[i] if di.numel() else di, rng, torch.device("cpu"))
-            self._all[source] = (part, Optimizer(part, Recipe(lr=lr)))
+            self._all[source] = (part, adam(part, lr))
 
     def gradients(self, source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
         """DI learns to tell the sides apart (L_DI) -> the gradients of L_G, with which both sides pass for a source."""

@@ -13,7 +13,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
@@ -118,10 +117,9 @@ class Received:
     """Nothing but that it arrived."""
 
 
-@step("fedrf_tca.begin")
+@step("fedrf_tca.begin", batch_means=True)
 def begin(client: Client, ask: Begin) -> Begun:
     """Draw Omega, and start G from the common weights unless it has been started before."""
-    _refuse_few_images(client)
     rng = stream(client.seed, "fedrf.omega")
     omega = frequencies(rng, ask.frequencies, shape_of(client.model.layout).d, ask.sigma)
     if G not in client.memory:
@@ -130,10 +128,9 @@ def begin(client: Client, ask: Begin) -> Begun:
     return Begun(omega=checksum(omega))
 
 
-@step("fedrf_tca.send_mean")
+@step("fedrf_tca.send_mean", batch_means=True)
 def send_mean(client: Client, ask: MeanRequest) -> Mean:
     """The mean of the batch that the next step trains on, or of an epoch of batches, under the current G."""
-    _refuse_few_images(client)
     client.model.load(client.memory[G])
     first, omega = int(client.memory[STEP]), _omega(client)
     batches = [_batch(client, n) for n in range(first, first + (_batches_per_epoch(client) if ask.whole else 1))]
@@ -148,15 +145,14 @@ def released_steps(client: Client, ask: Train) -> int | None:
     return _steps(client, ask) if ask.send_w or ask.send_c else None
 
 
-@step("fedrf_tca.train", steps=released_steps)
+@step("fedrf_tca.train", steps=released_steps, batch_means=True)
 def train(client: Client, ask: Train) -> Trained:
     """Algorithms 2 and 3: a source trains on its task and, aligned, towards the target; the target only aligns."""
-    _refuse_few_images(client)
     client.model.load(client.memory[G])
     first, steps = int(client.memory[STEP]), _steps(client, ask)
     if client.role == "target" and client.recipe.optimizer == "adam":  # the target's pace, for G and for W
         client = client.with_recipe(lr=client.recipe.lr * ask.pace)
-    parts = _parts(client, ask.components, ask.width)
+    parts = parts_of(client, ask.components, ask.width)
     local = Local(client, (parts,))
     local.resume("fedrf.")  # a round is a few steps of one long training
     others = ask.others.to(client.model.theta.device)
@@ -193,19 +189,6 @@ def receive_average(client: Client, ask: Average) -> Received:
 STEPS = (begin, send_mean, train, receive_average)
 
 
-def _refuse_few_images(client: Client) -> None:
-    """A mean over few images is refused: over one it is exp(i Omega x), from which x follows by least squares."""
-    images, limit = min(len(client.data), client.recipe.batch), max(1, client.smallest_batch)
-    if images < limit:
-        raise FdamedError(
-            f"a mean over {images} images would leave, fewer than {limit} (its privacy.smallest_batch): whoever knows "
-            "the seed can turn a mean over one image back into its features exactly, and one over few nearly so",
-            f"hospital {client.name}",
-            f"Use batches of {limit} images or more, or exclude this hospital; it decides what is enough with "
-            "privacy.smallest_batch.",
-        )
-
-
 def _steps(client: Client, ask: Train) -> int:
     return ask.steps or _batches_per_epoch(client) * client.recipe.epochs
 
@@ -214,7 +197,7 @@ def _omega(client: Client) -> Tensor:
     return client.memory[OMEGA].to(client.model.theta.device)
 
 
-def _parts(client: Client, components: int, width: int) -> FlatModel:
+def parts_of(client: Client, components: int, width: int) -> FlatModel:
     """W and C as the hospital has them, or as they begin everywhere; the target trains no C."""
     module = Parts(len(client.memory[OMEGA]), components, width, shape_of(client.model.layout).classes)
     part = flat_part(module, torch.empty(0), stream(client.seed, "fedrf.parts"), client.model.theta.device)

@@ -181,11 +181,11 @@ class FedRfTca(Method[State]):
         """Sigma l of the senders that answer; none is asked without alignment."""
         if self.weight == 0.0:
             return {}
-        frozen, whole = self._frozen(server.layout), int(self.means == "epoch")
+        frozen, whole = self.frozen_parameters(server.layout), int(self.means == "epoch")
         ask = MeanRequest(frequencies=self.frequencies, frozen=frozen, whole=whole)
         return {i: r.x for i, r in server.ask_all(senders, send_mean, ask).items()}
 
-    def _frozen(self, layout: Layout) -> int:
+    def frozen_parameters(self, layout: Layout) -> int:
         """How many parameters come before the first that learns."""
         if not self.trained_from:
             return 0
@@ -213,7 +213,7 @@ class FedRfTca(Method[State]):
     def _question(self, server: Server, others: Tensor, aligned: bool, send_w: bool, send_c: bool) -> Train:
         return Train(
             others=others,
-            frozen=self._frozen(server.layout),
+            frozen=self.frozen_parameters(server.layout),
             components=self.components,
             width=self.width,
             weight=self.weight,
