@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _similar(word: str, known: Sequence[str] | dict[str, Command]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f"Did you mean `{near[0]}` instead of `{word}`?" if near else ""
 
 

@@ -92,7 +92,7 @@ def backbones(config: Config, known: Catalog) -> list[str]:
 
 
 def _option_problems(key: str, run: Run | Warmup | Then, known: Catalog) -> Problems:
-    fix = f"{FIX} `fdamed methods` lists methods and options."
+    fix = f"{FIX} `fdamed methods` lists them, `fdamed methods NAME` explains one."
     if run.method not in known:
         methods, near = ", ".join(sorted(known)), nearest(run.method, sorted(known))
         yield f"`runs.{key}`: unknown method `{run.method}`{near}; allowed: {methods}", fix
@@ -129,16 +129,11 @@ def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known:
     main = phases[MAIN]
     for phase in phases.values():
         entry, optimizer = known[phase.method], config.train_of(phase).source.optimizer
-        needs = entry.get("needs_sgd")
-        chosen = {k: phase.options.get(k, entry["options"][k]["default"]) for k in needs or ()}
-        if chosen == needs and optimizer != "sgd":
-            given = f"{phase.method}{''.join(f', {k}: {v}' for k, v in chosen.items())}"
-            other = "".join(f", or choose another `{k}`" for k in chosen)
+        chosen = {k: phase.options.get(k, entry["options"][k]["default"]) for k in entry.get("needs_sgd") or ()}
+        if chosen == entry.get("needs_sgd") and optimizer != "sgd":
+            given = ", ".join((phase.method, *(f"{k}: {v}" for k, v in chosen.items())))
             what = f"`runs.{name}`: {given} needs plain SGD at the sources, which train with {optimizer}"
-            yield (
-                what,
-                f"Write `train: {{source: {{optimizer: sgd, lr: 0.01}}}}` in the run{other}; nothing was started.",
-            )
+            yield what, "Write `train: {source: {optimizer: sgd, lr: 0.01}}` in the run; nothing was started."
     if warmup := phases.get(WARMUP):
         if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
             what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"

@@ -58,7 +58,8 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FdamedError("this configuration file does not exist", str(path), "Check the path; config/ has examples.")
     try:
-        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+        with path.open(encoding="utf-8") as file:  # not its text: messages of YAML name the file
+            content = _Loader(file).get_single_data()
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         # Besides its own errors, PyYAML raises those of int(), datetime() and hash() for a malformed value.
         what = f"not readable as YAML: {' '.join(str(error).split())}"

@@ -19,6 +19,11 @@ RENAMED = {
     "quorum": "train.quorum",
 }
 """Old key -> its present name in the same section, where the two are not alike, or (with a dot) in another one."""
+WORDS = {"dict": "a section with keys", "model": "a section with keys", "list": "a list", "tuple": "a list"}
+WORDS |= {"string": "text", "bool": "true or false", "int": "a whole number", "float": "a number"}
+"""The type that pydantic misses, as who writes YAML knows it."""
+OF_FILES = ["variant", "variants"]
+"""Keys of a file that are none of the configuration that is made of it."""
 LONGEST = 200
 """Characters of a wrong value that are shown."""
 
@@ -32,7 +37,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         path = [str(p) for i, p in enumerate(location) if i != 1 or location[0] != "split"]
         key = prefix + ".".join(path) or "configuration"
         if problem["type"] == "unknown_keys":
-            allowed = problem["ctx"]["allowed"]
+            allowed = problem["ctx"]["allowed"] + ([] if key != "configuration" else OF_FILES)
             for name in problem["ctx"]["unknown"]:
                 key = prefix + ".".join([*path, name])
                 now = RENAMED.get(name)
@@ -43,7 +48,11 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         else:
             hidden = isinstance(problem["input"], dict) or path[-1:] == ["salt"]
             given = "" if hidden else f" (given: {shortened(problem['input'])})"
-            lines.append(f"`{key}`: {problem['msg'].removeprefix('Value error, ')}{given}")
+            said = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
+            expected, _, how = problem["type"].partition("_")
+            if expected in WORDS and how in ("type", "parsing", "from_float"):
+                said = f"should be {WORDS[expected]}"
+            lines.append(f"`{key}`: {said}{given}")
     return "; ".join(lines)
 
 

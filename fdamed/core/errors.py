@@ -39,7 +39,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.65) -> str:
     """` (did you mean `x`?)` for the known word that is most similar, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (did you mean `{found[0]}`?)" if found else ""

@@ -27,7 +27,8 @@ NETWORK = "installs from the network; a test below checks that the extra exists"
 NO_DATA = "needs the released images; the tests have six synthetic ones in this layout, too few for a study"
 NOT_RUN = {
     "pytest tests/contract tests/unit -k fedavgm": "tests the method that the reader has written",
-    "FDAMED_REPIN=1 pytest -n 0 tests/contract/test_pinned_results.py": "changes the pinned results",
+    "pytest tests/contract tests/unit": "minutes, and most of `make test`",
+    "FDAMED_REPIN=1 pytest -n 0 tests/contract/test_pinned_results.py -k fedavgm": "changes the pinned results",
     "fdamed doctor --config config/padchest.yaml": NO_DATA,
     "snakemake --cores 8 --configfile config/padchest.yaml": NO_DATA,
     "fdamed doctor --config config/vindr.yaml": NO_DATA,
@@ -72,6 +73,7 @@ CHEAP = {
     "source .venv/bin/activate",
     "fdamed --help",
     "fdamed methods",
+    "fdamed methods gp",
     "fdamed methods --json",
     "fdamed predict --modle edema_model image.dcm",
     'eval "$(fdamed completion bash)"',

@@ -62,11 +62,23 @@ def test_a_misspelt_word_is_answered_with_the_nearest_one(typed: str, meant: str
 
 
 def test_a_mistake_without_a_likeness_says_where_help_is(capsys) -> None:
-    for words in ([], ["zzzzzz"], ["report", "--zzzzzz", "1", "--config", "a.yaml"]):
+    for words in ([], ["zzzzzz"], ["report", "--zzzzzz", "1", "--config", "a.yaml"], ["methods", "--bogus"]):
         with pytest.raises(SystemExit) as stopped:
             cli.main(words)
         assert stopped.value.code == 2
-        assert "--help`" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "--help`" in told and "Did you mean" not in told
+
+
+def test_one_method_is_explained_with_its_options_messages_and_paper(capsys) -> None:
+    assert cli.main(["methods", "fedprox"]) == 0
+    told = capsys.readouterr().out
+    for part in ("MLSys", "0: FedAvg", "0.01", "number, 0.0 or more", "number from 0.0 to 1.0", "mu: scalar"):
+        assert part in told
+    assert "kd3a" not in told
+    for typed, near in (("fedprx", "(did you mean `fedprox`?)"), ("fedfoo", "`fedfoo`\n")):
+        assert cli.main(["methods", typed]) != 0
+        assert near in capsys.readouterr().err
 
 
 def test_the_version_is_told(capsys) -> None:

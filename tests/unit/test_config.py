@@ -64,6 +64,9 @@ def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
     ("raw", "told"),
     [
         (changed(sead=3), "unknown key `sead` (did you mean `seeds`?)"),
+        (changed(sead=3), "tracking, train, variant, variants"),
+        (changed(train=3), "`train`: should be a section with keys (given: 3)"),
+        (changed(seeds="0"), "`seeds`: should be a list (given: '0')"),
         (changed(data__rot="x"), "unknown key `data.rot` (did you mean `root`?)"),
         (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
         (changed(split__target="c"), "is not one of the clients: a, b, each"),
@@ -73,7 +76,7 @@ def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
         (changed(seeds=[1, 1]), "lists a seed twice"),
         (changed(runs__gp__beta=1.5), "`runs.gp.beta`: should be between 0.0 and 1.0"),
         (changed(runs__gp__beta="much"), "`runs.gp.beta`: should be a number"),
-        (changed(runs__gp__warmup=1.5), "`runs.gp.warmup.rounds`: Input should be a valid integer"),
+        (changed(runs__gp__warmup=1.5), "`runs.gp.warmup.rounds`: should be a whole number"),
         (changed(runs__gp__align="yes"), "`runs.gp.align`: should be true or false"),
         (changed(runs__gp__granularity="tensor"), "should be one of layer, model"),
         (changed(runs__gp__auxiliary={"heads": ["sex"]}), "not in `model.heads`"),
@@ -132,8 +135,9 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
         config.load(tmp_path / "absent.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1, 2")
-    with pytest.raises(FdamedError, match="not readable as YAML"):
+    with pytest.raises(FdamedError, match="not readable as YAML") as caught:
         config.load(broken)
+    assert f'in "{broken}", line 1, column 9' in caught.value.what
 
 
 def test_every_target_in_turn() -> None:

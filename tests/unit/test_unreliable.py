@@ -318,7 +318,7 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"absent": 1.5}, "`train.faults.absent`: Input should be less than or equal to 1"),
+        ({"absent": 1.5}, "`train.faults.absent`: should be less than or equal to 1"),
         ({"absent": -0.1}, "`train.faults.absent`"),
         ({"absent": float("nan")}, "`train.faults.absent`"),
         ({"lost": {"updte": 0.1}}, "no message has updte; allowed: every, weights, individual, update, statistic"),
@@ -345,7 +345,7 @@ def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
     ("train", "told"),
     [
         ({"quorum": 2}, "is 2, but 1 of 1 sources take part in a round"),
-        ({"quorum": -1}, "`train.quorum`: Input should be greater than or equal to 0"),
+        ({"quorum": -1}, "`train.quorum`: should be greater than or equal to 0"),
     ],
 )
 def test_a_quorum_that_no_round_can_have_is_refused(train, told) -> None:
