@@ -172,7 +172,9 @@ def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
         how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, median of three"
         parts += ["## Cost", f"A round took {notes['cost']:.2f} times the CPU seconds of FedAvg's ({how})."]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
-    parts += ["## In a study", fenced(f"runs:\n  {name}: {{{example(facts['options'])}}}", "yaml")]
+    given = [example(facts["options"])] if facts["options"] else []
+    given += ["train: {source: {optimizer: sgd, lr: 0.01}}"] if facts.get("needs_sgd") is not None else []
+    parts += ["## In a study", fenced(f"runs:\n  {name}: {{{', '.join(given)}}}", "yaml")]
     return "\n\n".join(parts) + "\n"
 
 

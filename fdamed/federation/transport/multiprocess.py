@@ -39,6 +39,7 @@ class Processes(ByteTransport):
         self._ended: set[str] = set()
         self._pipes: dict[str, Connection] = {}
         self.processes = {}
+        """Client -> its process."""
         context = multiprocessing.get_context("spawn")
         for name, build in builders.items():
             self._pipes[name], there = context.Pipe()
