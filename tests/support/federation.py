@@ -24,7 +24,8 @@ from fdamed.federation.transport.faulty import Faulty
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models.backbone import initialize
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import AUXILIARY, FlatModel
+from fdamed.models.heads import initial_heads
 
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 NAMES = ("north", "east", "south", "target")
@@ -49,9 +50,13 @@ class Tiny(nn.Module):
         return self.head(self.features(x))
 
 
-def model() -> FlatModel:
+def model(share: bool = False) -> FlatModel:
+    """The network, with an auxiliary head for sex if it is shared."""
     server = Tiny()
     initialize(server, stream(0, "test").torch)
+    if share:
+        server.add_module(AUXILIARY, nn.ModuleDict({"sex": nn.Linear(4, 2)}))
+        initial_heads(server, 5)
     return FlatModel(server)
 
 
@@ -66,32 +71,36 @@ def images(name: str) -> Labeled:
     return Labeled(x.astype(np.uint8), y.astype(np.int64), {"sex": sex.astype(np.int64)})
 
 
-def hospital(name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None) -> Client:
+def hospital(
+    name: str, labels: bool = True, auxiliary: bool = False, share: bool = False, resident: FlatModel | None = None
+) -> Client:
+    """`auxiliary`: a source has the task sex, with a head of its own or, if it is shared, with the network's."""
     target = name == "target"
     data = images(name)
     return Client(
         name=name,
         role="target" if target else "source",
         data=data if labels or not target else data.without_labels(),
-        model=resident or model(),
+        model=resident or model(share),
         recipe=Recipe(lr=0.01, batch=4) if target else Recipe(lr=0.02, batch=4),
         seed=5,
         release=RELEASE,
         smallest_batch=2,
         minimum=NO_MINIMUM,
-        auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
-        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
+        auxiliary=Auxiliary(heads=("sex",), alpha=0.5, share=share) if auxiliary and not target else None,
+        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not share and not target else None,
     )
 
 
 def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> Server:
-    resident = model()
+    resident = model(options.get("share", False))
     return Server(InProcess({n: hospital(n, resident=resident, **options) for n in names}), "target", "test")
 
 
 def processes(names: tuple[str, ...], release: frozenset[str] = RELEASE, **options: bool) -> Server:
     builders = {n: partial(hospital, n, **options) for n in names}
-    transport = Processes(builders, model().layout, "test", dict.fromkeys(names, release))
+    layout = model(options.get("share", False)).layout
+    transport = Processes(builders, layout, "test", dict.fromkeys(names, release))
     return Server(transport, "target", "test")
 
 
@@ -126,8 +135,8 @@ def no_judge(theta: Tensor) -> dict[str, float | None]:
     return {}
 
 
-def theta() -> Tensor:
-    return model().read()
+def theta(share: bool = False) -> Tensor:
+    return model(share).read()
 
 
 class Rebuilt(InProcess):
@@ -135,7 +144,8 @@ class Rebuilt(InProcess):
 
     def deliver(self, client, step, nth, msg):
         old = self.clients[client]
-        self.clients[client] = hospital(client, labels=hasattr(old.data, "y"), auxiliary=old.auxiliary is not None)
+        labels, share = hasattr(old.data, "y"), bool(old.model.layout.heads)
+        self.clients[client] = hospital(client, labels=labels, auxiliary=old.auxiliary is not None, share=share)
         self.clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
         self.clients[client].release = old.release
         return super().deliver(client, step, nth, msg)
