@@ -31,7 +31,9 @@ class GP(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
     granularity: Literal["layer", "model"] = option("layer", "one cosine for each layer, or one for the whole model")
     keep_negative: bool = option(False, "keep negative cosines (no threshold)")
-    align: Literal["each", "mean", "none"] = option("each", "Eq. 8: by source; by their mean, which keeps n_i; not at all")
+    align: Literal["each", "mean", "none"] = option(
+        "each", "Eq. 8: each source's, the mean of all (keeps n_i), or none"
+    )
     average_first: bool = option(False, "the target trains from the sources' average, as in the authors' first rounds")
     buffers: Literal["target", "average"] = option("target", "BatchNorm buffers: the target's, or averaged by images")
 

@@ -148,7 +148,7 @@ def with_head(x: Tensor, head: Tensor, layout: Layout) -> Tensor:
 
 
 def without_heads(tensors: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """These tensors without shared auxiliary heads: those of their names, and their numbers in each whole model (P,)."""
+    """These tensors without shared auxiliary heads: neither by name nor as numbers in a whole model (P,)."""
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{AUXILIARY}.")}
     if not layout.heads:
         return kept

@@ -228,7 +228,7 @@ def test_a_hospital_that_stands_still_is_no_measure_and_no_offender() -> None:
     assert rejected(0.0, 1.0, 2.0, 4.0, 300.0) == [4]
 
 
-@pytest.mark.parametrize("rule", [GP(), GP(align=False), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
+@pytest.mark.parametrize("rule", [GP(), GP(align="none"), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
 def test_a_source_with_a_reach_of_next_to_nothing_is_left_out_before_it_is_aligned(rule) -> None:
     def after(clients: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
         server = scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, reach)
