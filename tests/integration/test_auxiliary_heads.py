@@ -142,6 +142,7 @@ def test_one_process_a_client_gives_the_same_bits(study: Path, tmp_path: Path) -
         other = tmp_path / "apart.yaml"
         other.write_text(yaml.safe_dump(raw | {"train": raw["train"] | {"transport": "multiprocess"}}))
         assert command(other, "federate", run, "--seed", "0") == 0
+        assert json.loads((folder(study, run) / "run.json").read_text())["train"]["transport"] == "multiprocess"
         after = load_file(folder(study, run) / "theta.safetensors")
         assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
         assert lines(study, run, "metrics") == metrics
