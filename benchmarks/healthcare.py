@@ -49,7 +49,7 @@ def hospitals(side: int, model: FlatModel, config: Model, auxiliary: bool) -> di
             recipe=Recipe(lr=1e-3, batch=32) if source else Recipe(lr=2e-4, batch=16),
             seed=0,
             release=frozenset({"weights", "update", "scalar", "count"}),
-            auxiliary=Auxiliary(heads=("sex", "age", "view")) if with_heads else None,
+            auxiliary=Auxiliary(heads=("sex", "age", "view"), share=False) if with_heads else None,
             heads=FlatModel(heads.build(config)) if with_heads else None,
             minimum=NO_MINIMUM,
         )

@@ -20,6 +20,8 @@ Problems = Iterator[tuple[str, str]]
 """What is wrong, and how to fix it; only the first is reported."""
 FIX = "Fix the key and try again; nothing was started."
 LIMITS = {"low": -math.inf, "high": math.inf}
+RENAMED = {("gp", "align"): {True: "each", False: "none"}}
+"""(Method, option) -> what its values of earlier versions are called now."""
 NOT_SWEPT = ("method", "sweep", "auxiliary", "train", "then")
 
 
@@ -103,6 +105,8 @@ def _option_problems(key: str, run: Run | Warmup | Then, known: Catalog) -> Prob
             near = nearest(name, allowed)
             yield f"unknown key `runs.{key}.{name}`{near}; {run.method} accepts: {', '.join(allowed)}", fix
         problem = _option_problem(value, options[name])
+        if isinstance(value, bool) and (new := RENAMED.get((run.method, name), {}).get(value)):
+            problem = f"is now called `{new}`; {problem}"
         if problem:
             yield f"`runs.{key}.{name}`: {problem} (given: {shortened(value)})", fix
 

@@ -25,6 +25,9 @@ class Auxiliary(Strict):
     """Which of `model.heads` are trained."""
     alpha: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the auxiliary losses."""
+    share: bool = True
+    """True: the heads are a part of the model that is sent and averaged, as in the paper's Table 3 and its code;
+    false: every source keeps heads of its own, which never leave it (docs/explanation/privacy.md)."""
 
 
 class WithOptions(BaseModel):

@@ -94,6 +94,13 @@ def patients(folder: Path, parts: tuple[str, ...]) -> NDArray[np.int64]:
     return whose.astype(np.int64)
 
 
+def known_labels(folder: Path, head: str, races: tuple[str, ...] = ()) -> bool:
+    """Whether any image that a source trains on has a label for this auxiliary head."""
+    order = _read_order(folder, ("split", head))
+    rows = {name: column[np.isin(order["split"].astype(str), ("train", "adapt"))] for name, column in order.items()}
+    return head in rows and bool((classes_of(rows, head, races) != MISSING).any())
+
+
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, size and time of change of images.npy and order.parquet."""
 

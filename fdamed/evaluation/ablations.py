@@ -101,11 +101,12 @@ def auxiliary_gains(runs: Mapping[str, Run], scores: pd.DataFrame, metric: str, 
     if target != ALL_TARGETS:
         here = here[here["target"] == target]
     table = here.pivot_table(index=["seed", "target"], columns="run", values="value", dropna=False)
-    heads = {name: run.auxiliary.heads for name, run in runs.items() if run.auxiliary}
+    tasks = {name: run.auxiliary for name, run in runs.items() if run.auxiliary}
+    heads = {name: " + ".join(t.heads) + ("" if t.share else " (private)") for name, t in tasks.items()}
     rows = []
-    for name, base in sorted(without_heads(runs).items(), key=lambda pair: (pair[1], len(heads[pair[0]]))):
+    for name, base in sorted(without_heads(runs).items(), key=lambda pair: (pair[1], len(tasks[pair[0]].heads))):
         gain = _difference(table, name, base)
-        rows.append((target, base, name, " + ".join(heads[name]), metric, gain.mean, gain.low, gain.high, gain.n))
+        rows.append((target, base, name, heads[name], metric, gain.mean, gain.low, gain.high, gain.n))
     columns = ["target", "base", "run", "heads", "metric", "gain", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:8], "float64"))
 

@@ -144,12 +144,14 @@ def compute_costs(
         joined = bool({s.client for s in first.sent} - {SERVER, first.target})
         models = sources + 1 if joined else 1
         extra = int(first.facts.get("extra_parameters") or 0)
+        if auxiliary and not auxiliary.share and joined:  # shared heads are a part of the network
+            extra += sources * head_parameters(heads, model)
         out.append(
             Cost(
                 run=name,
                 method=first.method,
                 auxiliary=bool(heads),
-                parameters=models * (size + head_parameters(heads, model)) + extra,
+                parameters=models * size + extra,
                 work=_work(first, heads, len({str(r.facts.get("labeled")) for r in members}) > 1),
                 seconds=spent[name],
                 ratio=None if base is None or mean is None else mean / base,

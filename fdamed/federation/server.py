@@ -82,6 +82,8 @@ class Server:
         """The values that were logged in this round, for metrics.jsonl."""
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
+        self.heard: set[str] = set()
+        """Clients of which an answer of this round could be used."""
         self.touched: set[str] = set()
         """Clients whose state may have changed since it was last saved."""
         self._excluded_now: set[str] = set()
@@ -111,7 +113,7 @@ class Server:
         for client in quarantined:
             why = f"quarantined after rejected updates in {self.validator.settings.strikes} rounds"
             self._miss(client, "every step", Reason.QUARANTINED, why)
-        for last_round in (self._asked, self._excluded_now, self.notes, self.layer_notes):
+        for last_round in (self._asked, self._excluded_now, self.heard, self.notes, self.layer_notes):
             last_round.clear()
         self.validator.begin()
         self.transport.begin(round)
@@ -175,6 +177,7 @@ class Server:
             self.notes[name] = min(self.notes.get(name) or 1.0, factor)
             log.warning("round %d: the update of %s in %s is clipped to %.3g", self.round, client, step.name, factor)
         self.usable += len(verdict.accepted)
+        self.heard |= set(verdict.accepted)
         return verdict.accepted, missing
 
     def _exchange(self, client: str, step: Step, msg: Any) -> Any:
@@ -241,7 +244,8 @@ class Server:
 
     def log_cosines(self, sources: list[str], dot: Tensor, ss: Tensor, tt: Tensor) -> None:
         """Log the cosine similarity of each source's update with the target's, from inner products (N, L) and (L,)."""
-        names = [s.name for s in self.layout.parameters] if dot.shape[1] > 1 else ["model"]
+        layers = [s.name for s in self.layout.parameters if s.stop <= self.layout.main]
+        names = layers if dot.shape[1] > 1 else ["model"]
         for source, row in zip(sources, cosines(dot, ss, tt).tolist(), strict=True):
             self.notes[f"cos/{source}"] = sum(row) / len(row)
             if len(self.sources) <= MANY:

@@ -2,6 +2,8 @@
 
 h_T <- h_T + (1 - beta) G_T + beta * sum_i max(cos(G_Si, G_T), 0) * n_i/sum n * align_i * G_Si, layer by layer, with
 beta on the source side (the paper's text; its Eq. 7 and 9 have it the other way round, which is the same at 0.5).
+n_i/sum n * align_i does not depend on n_i, so small sources weigh as much as large ones; `align: mean` keeps n_i.
+`average_first` is how the authors' code starts: h_T and all G are then taken from the average of the sources' models.
 The paper lets the target project; here the server does, which already gets h_T each round: the same numbers, and the
 sources' updates need not be sent on to the target. Messages: the model down, updates up.
 """
@@ -29,15 +31,18 @@ class GP(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
     granularity: Literal["layer", "model"] = option("layer", "one cosine for each layer, or one for the whole model")
     keep_negative: bool = option(False, "keep negative cosines (no threshold)")
-    align: bool = option(True, "Eq. 8: scale each source's update to the target's nominal step")
+    align: Literal["each", "mean", "none"] = option(
+        "each", "Eq. 8: each source's, the mean of all (keeps n_i), or none"
+    )
+    average_first: bool = option(False, "the target trains from the sources' average, as in the authors' first rounds")
     buffers: Literal["target", "average"] = option("target", "BatchNorm buffers: the target's, or averaged by images")
 
     def round(self, state: Model, server: Server) -> Model:
-        u, layered = collect_updates(server, state), self.granularity == "layer"
-        align, g_t = u.align if self.align else None, u.target.g
+        u, layered = collect_updates(server, state, self.average_first), self.granularity == "layer"
+        align, g_t = {"each": u.align, "mean": u.mean_align, "none": None}[self.align], u.target.g
         products = inner_products(g_t, u.g, server.layout, layered)
         server.log_cosines(u.names, *products)
         g = gp(g_t, u.g, server.layout, self.beta, u.n, align, layered, self.keep_negative, products=products)
         if self.buffers == "average":
             g = with_mean_buffers(g, g_t, u.g, server.layout, [*u.n, u.target.n])
-        return Model(x=g.add_(state.x))
+        return Model(x=g.add_(u.x))

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 CHANNELS_LAST_FROM, IMAGE_CHANNELS = 8, 3
+AUXILIARY = "auxiliary"
+"""The part of a network that holds shared auxiliary heads; it is the last one."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,20 @@ class Layout:
     def stretches(self) -> tuple[tuple[int, int], ...]:
         """Start and stop of each parameter."""
         return tuple((s.start, s.stop) for s in self.parameters)
+
+    @cached_property
+    def heads(self) -> tuple[slice, ...]:
+        """Where each shared auxiliary head stands: behind all other parameters."""
+        found: dict[str, list[Segment]] = {}
+        for s in self.parameters:
+            if s.name.startswith(f"{AUXILIARY}."):
+                found.setdefault(s.name.split(".")[1], []).append(s)
+        return tuple(slice(parts[0].start, parts[-1].stop) for parts in found.values())
+
+    @cached_property
+    def main(self) -> int:
+        """Number of parameters without those of shared auxiliary heads: they are in [0, main)."""
+        return self.heads[0].start if self.heads else self.trainable
 
     @cached_property
     def variances(self) -> Tensor:
@@ -129,6 +145,16 @@ def with_head(x: Tensor, head: Tensor, layout: Layout) -> Tensor:
     out = x.clone()
     out[head_place(layout)] = head
     return out
+
+
+def without_heads(tensors: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    """These tensors without shared auxiliary heads: neither by name nor as numbers in a whole model (P,)."""
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{AUXILIARY}.")}
+    if not layout.heads:
+        return kept
+    models = [name for name, tensor in kept.items() if tensor.shape == (layout.size,)]
+    cut = {name: torch.cat([kept[name][: layout.main], kept[name][layout.trainable :]]) for name in models}
+    return kept | cut
 
 
 def norm_pairs(layout: Layout) -> list[tuple[slice, slice]]:

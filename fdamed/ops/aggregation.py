@@ -1,8 +1,9 @@
 """Aggregation rules on flat vectors: pure functions, per layer or on the whole model.
 
 g_t (P,) is the target's update, g_s (N, P) the sources', `layout` names the segments (P numbers). beta is the weight of
-the source side everywhere: beta = 0 is target only. A layer whose norm is zero contributes 0. Buffers are never
-projected: a rule returns the target's own change of them, or (fedda, mean) averages them like the parameters.
+the source side everywhere: beta = 0 is target only. A layer whose norm is zero contributes 0. Buffers and shared
+auxiliary heads are never projected: a rule returns the target's own change of them (none, of heads that it never
+trains), or (fedda, mean) averages them like the other parameters.
 """
 
 from __future__ import annotations
@@ -138,20 +139,23 @@ def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = T
 
 
 def combine(g_t: Tensor, g_s: Tensor, layout: Layout, own: float, shares: Tensor, per_layer: bool = True) -> Tensor:
-    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for the buffers: (P,)."""
+    """own * g_T + sum_i shares[i, layer] * g_i for the parameters, g_T for auxiliary heads and buffers: (P,)."""
     out, factors = torch.empty_like(g_t), shares.t().to(g_t.dtype).contiguous()
     for layer, start, stop in blocks(g_t, g_s, layout, per_layer):
         torch.addmv(g_t[start:stop], g_s[:, start:stop].t(), factors[layer], beta=own, out=out[start:stop])
-    out[layout.trainable :] = g_t[layout.trainable :]
+    out[layout.main :] = g_t[layout.main :]
     return out
 
 
 def blocks(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool) -> list[tuple[int, int, int]]:
-    """(layer, start, stop) of blocks of the parameters, each inside one layer; without `per_layer` the model is one."""
+    """(layer, start, stop) of blocks of the parameters, each inside one layer; without `per_layer` the model is one.
+
+    Shared auxiliary heads have none.
+    """
     if g_t.shape != (layout.size,) or g_s.shape[1:] != g_t.shape:
         shapes = f"{tuple(g_t.shape)} and {tuple(g_s.shape)}"
         raise ValueError(f"vectors of {shapes} do not fit a layout of {layout.size} numbers")
-    spans = layout.stretches if per_layer else [(0, layout.trainable)]
+    spans = [s for s in layout.stretches if s[1] <= layout.main] if per_layer else [(0, layout.main)]
     return [
         (layer, start, min(start + BLOCK, stop))
         for layer, (first, stop) in enumerate(spans)

@@ -16,7 +16,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.rng import stream
-from fdamed.data.loader import load, patients
+from fdamed.data.loader import known_labels, load, patients
 from fdamed.evaluation.metrics import scores as scores_of
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
@@ -29,7 +29,7 @@ from fdamed.federation.transport.in_process import OnDemand
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models import heads
 from fdamed.models.backbone import build
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import AUXILIARY, FlatModel
 from fdamed.pipeline.paths import Places, needed
 from fdamed.training.dp_sgd import Mechanism, accountants
 from fdamed.training.local import predict
@@ -38,9 +38,12 @@ Own = Callable[[torch.Tensor], FlatModel | None]
 """The model that predicts after a round that ended with these weights; None: it is not complete yet."""
 
 
-def resident(config: Config) -> FlatModel:
-    """The one model of this process, which all its clients share."""
-    return FlatModel(build(config.model), device(config))
+def resident(config: Config, spec: Run | None = None) -> FlatModel:
+    """The one model of this process, which all its clients use; with the auxiliary heads that the run `spec` shares."""
+    network = build(config.model)
+    if spec and spec.auxiliary and spec.auxiliary.share:
+        network.add_module(AUXILIARY, heads.build(config.model, spec.auxiliary.heads))
+    return FlatModel(network, device(config))
 
 
 def device(config: Config) -> str:
@@ -89,18 +92,32 @@ def hospital(
         name=client,
         role="source" if source else "target",
         data=data,
-        model=model or resident(config),
+        model=model or resident(config, spec),
         recipe=train.source if source or every else train.target,
         seed=seed if stream_seed is None else stream_seed,
         release=frozenset(config.privacy.release),
         auxiliary=auxiliary,
-        heads=FlatModel(heads.build(config.model), device(config)) if auxiliary else None,
+        heads=FlatModel(heads.build(config.model), device(config)) if auxiliary and not auxiliary.share else None,
         precision=train.precision,
         smallest_batch=config.privacy.smallest_batch,
         minimum=config.minimum,
         noise=noise,
         account=account if noise and noise.secure else None,
     )
+
+
+def check_heads(config: Config, run: str, spec: Run, target: str) -> None:
+    """Raise if no source has a label for one of the run's auxiliary heads: nothing would ever train it."""
+    wanted = spec.auxiliary.heads if spec.auxiliary else ()
+    files = [Places.of(config).client(p) / "order.parquet" for p in config.split.clients if p != target]
+    folders = [needed(file, "cache").parent for file in files if wanted]
+    for head in wanted:
+        if not any(known_labels(folder, head, config.model.races) for folder in folders):
+            raise FdamedError(
+                f"no source has a label for the auxiliary head {head}",
+                f"runs.{run}.auxiliary",
+                f"Remove {head} from the run's heads, or give the data set's {head}.",
+            )
 
 
 def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:

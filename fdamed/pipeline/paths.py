@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,12 +92,12 @@ def write_rows(path: Path, frame: pd.DataFrame) -> None:
         frame.to_parquet(draft, index=False)
 
 
-def weights_in(path: Path, made_by: str, layout: Layout) -> Tensor:
-    """The weights as one vector, if they fit the configuration's model."""
+def weights_in(path: Path, made_by: str, layout: Layout, heads: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The weights as one vector, if they fit the configuration's model; `heads`: those of shared auxiliary heads."""
     from fdamed.models.flat import vector_from
 
     try:
-        return vector_from(tensors_in(path, made_by), layout)
+        return vector_from({**tensors_in(path, made_by), **(heads or {})}, layout)
     except (KeyError, ValueError):
         raise foreign_weights(path, made_by) from None
 

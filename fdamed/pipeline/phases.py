@@ -8,7 +8,7 @@ random numbers, auxiliary heads and privacy account. A second phase has its own;
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run
 from fdamed.config.study import Config, Train
 from fdamed.core.rng import stream
+from fdamed.federation.auxiliary_loss import log_auxiliary_loss
 from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.client import check_release
 from fdamed.federation.client_state import pack_state, read_state, unpack_state, write_state
@@ -26,8 +27,8 @@ from fdamed.federation.privacy_budget import SPENT, log_costs
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Server
 from fdamed.models.backbone import build
-from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import Own, device, judge, network
+from fdamed.models.flat import FlatModel, without_heads
+from fdamed.pipeline.clients import Own, device, judge, network, resident
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Outcome:
     record: Record
     costs: dict[str, Any]
     states: dict[str, bytes]
-    """Client -> its auxiliary heads and privacy account."""
+    """Client -> its private auxiliary heads and privacy account."""
     behind: frozenset[str]
     """Clients whose state is older than their last answer."""
 
@@ -94,13 +95,21 @@ def check_policies(job: Job, plan: Iterable[Phase]) -> None:
             check_release(step, release, next(iter(config.split.clients)), phase.spec.method)
 
 
-def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Record, list[int], dict[str, Any]]:
-    """The last phase's model, the whole record, the rounds of each phase, and the sources' privacy costs."""
+def train(
+    job: Job, plan: tuple[Phase, ...], theta: Tensor
+) -> tuple[dict[str, Tensor], Record, list[int], dict[str, Any]]:
+    """The last phase's model by name, the whole record, the rounds of each phase, and the sources' privacy costs.
+
+    Shared auxiliary heads have done their work when the run's own method ends: a second phase and the model have none.
+    """
     check_policies(job, plan)
     record, lengths = Record(), []
     costs: dict[str, Any] = {}
     warmup: Outcome | None = None
     for phase in plan:
+        if phase.name == THEN and job.model.layout.heads:
+            theta = without_heads({"x": theta}, job.model.layout)["x"]
+            job = replace(job, model=resident(job.run.config))
         found = _one(job, phase, theta, record, warmup if phase.name == MAIN else None)
         join(record, found.record, len(record.metrics) if phase.name == THEN else 0)
         lengths.append(len(found.record.metrics))
@@ -109,7 +118,8 @@ def train(job: Job, plan: tuple[Phase, ...], theta: Tensor) -> tuple[Tensor, Rec
             warmup = found
         if phase is not plan[-1]:
             theta = phase.method.handover(found.final, job.model.layout)
-    return found.final, record, lengths, costs
+    tensors = plan[-1].method.named(found.final, job.model.layout)
+    return without_heads(tensors, job.model.layout), record, lengths, costs
 
 
 def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome | None) -> Outcome:
@@ -134,12 +144,12 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
             kept,
             phase.train.evaluate_every,
             phase.train.patience,
-            log_costs if config.differential_of(phase.spec) else None,
+            log_costs if config.differential_of(phase.spec) else log_auxiliary_loss if phase.spec.auxiliary else None,
             done - shift,
         )
         if method.keeps:
             for client in config.split.clients:
-                write_state(server.transport.state(client, method.keeps) or b"", one.own_model(client))
+                write_state(_own_model(server, client, method), one.own_model(client))
         costs = costs_of(config, phase.spec, server, partial(job.memory, _shared(phase)), kept)
         left = (carried_states(server, kept), frozenset(kept.behind)) if phase.name == WARMUP else ({}, frozenset())
     finally:
@@ -147,13 +157,19 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
     return Outcome(final, record, costs, *left)
 
 
+def _own_model(server: Server, client: str, method: Method[Any]) -> bytes:
+    """What a client keeps as its own model, without auxiliary heads."""
+    state = server.transport.state(client, method.keeps) or b""
+    return pack_state(without_heads(unpack_state(state, f"client {client}"), server.layout)) if state else b""
+
+
 def predicting(config: Config, method: Method[Any], server: Server) -> Own | None:
     """The model that predicts, if it is not the bare network: the target's own, or the shared one with its parts."""
 
     def whole(final: Tensor) -> FlatModel | None:
         if not method.keeps:
-            return whole_model(config, method, method.named(final, server.layout))
-        state = server.transport.state(server.target, method.keeps) or b""
+            return whole_model(config, method, without_heads(method.named(final, server.layout), server.layout))
+        state = _own_model(server, server.target, method)
         return whole_model(config, method, unpack_state(state, f"client {server.target}"))
 
     return whole if method.keeps or method.parts else None

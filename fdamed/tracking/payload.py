@@ -105,6 +105,7 @@ def params(record: Record) -> dict[str, str]:
     auxiliary = facts.get("auxiliary")
     if auxiliary:
         out |= {"auxiliary": ",".join(auxiliary["heads"]), "alpha": auxiliary["alpha"]}
+        out["shared_heads"] = auxiliary.get("share")
     for side in ("source", "target"):
         recipe = (facts.get("train") or {}).get(side) or {}
         out |= {f"{key}_{side}": recipe[key] for key in ("lr", "batch", "epochs", "optimizer") if key in recipe}

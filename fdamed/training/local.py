@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fdamed.config.study import Recipe
@@ -40,16 +40,38 @@ class Outcome:
     """What local training came to; the model itself stays in the FlatModel."""
 
     loss: float
+    """Of the task, without the auxiliary heads' losses."""
     steps: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class AuxiliaryTasks:
     """The heads that train along (healthcare paper, Eq. 3): L_main + alpha * sum_k L_aux_k."""
 
-    heads: FlatModel
+    heads: nn.ModuleDict
     names: tuple[str, ...]
     alpha: float
+    private: FlatModel | None = None
+    """The heads as a model of their own; None: they are a part of the network."""
+    total: Tensor | float = 0.0
+    """Sum over the batches of sum_k L_aux_k, without alpha."""
+    steps: int = 0
+    _batch: Tensor | None = None
+
+    def loss(self, features: Tensor, labels: dict[str, Tensor]) -> Tensor:
+        """alpha * sum_k L_aux_k of a batch."""
+        value = auxiliary_loss(self.heads, features, labels)
+        if self._batch is None:  # a hook may compute the loss of a batch again, at other weights
+            self._batch = value.detach()
+        return self.alpha * value
+
+    def settle(self) -> Tensor | float:
+        """alpha * sum_k L_aux_k of the batch that was just trained on; it counts in `total` from now on."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return 0.0
+        self.total, self.steps = self.total + batch, self.steps + 1
+        return self.alpha * batch
 
 
 def fit(
@@ -67,7 +89,7 @@ def fit(
     private: Mechanism | None = None,
     precision: str = "float32",
 ) -> Outcome:
-    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the mean loss."""
+    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss."""
     if private and (loss or task or descend or auxiliary or precision != "float32"):
         raise TypeError("under noise a hospital trains the main task alone, in float32")
     if not isinstance(data, Labeled):
@@ -78,7 +100,8 @@ def fit(
     names = auxiliary.names if auxiliary else ()
     side = {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in names}
     optimizer = optimizer or Optimizer(model, recipe)
-    head_optimizer = Optimizer(auxiliary.heads, recipe) if auxiliary else None
+    heads = auxiliary.private if auxiliary else None
+    head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
     total, steps = torch.zeros((), device=device), 0
     for epoch in range(recipe.epochs):
@@ -89,8 +112,8 @@ def fit(
             rows = rows.to(device)
             y = labels.index_select(0, rows)
             model.grad.zero_()
-            if auxiliary:
-                auxiliary.heads.grad.zero_()
+            if heads:
+                heads.grad.zero_()
             b = {k: v[rows] for k, v in side.items()}
             objective = partial(local_loss, model, x, y, b, auxiliary, loss, task, precision)
             if private:
@@ -105,7 +128,7 @@ def fit(
             optimizer.step()
             if head_optimizer:
                 head_optimizer.step()
-            total += value.detach()
+            total += value.detach() - auxiliary.settle() if auxiliary else value.detach()
             steps += 1
     if steps == 0:
         raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
@@ -129,7 +152,7 @@ def local_loss(
         f = model.module.features(x)  # type: ignore[operator]  # every network here has features
         value = task(x, f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
         if auxiliary:
-            value = value + auxiliary.alpha * auxiliary_loss(auxiliary.heads.module, f, side)  # type: ignore[arg-type]
+            value = value + auxiliary.loss(f, side)
         return value
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fdamed.config.study import Recipe
+from fdamed.models.flat import FlatModel
 
 ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
@@ -36,17 +37,21 @@ class Optimizer:
         self.mean = torch.zeros_like(model.grad) if adam else None
         self.square = torch.zeros_like(model.grad) if adam else None
         self.count = torch.zeros((), device=model.grad.device)
+        self._heads = model.layout.heads if recipe.weight_decay and isinstance(model, FlatModel) else ()
 
     def step(self) -> None:
         theta, grad, recipe = self._model.trainable, self._model.grad, self._recipe
         with torch.no_grad():
+            decay, still = recipe.weight_decay, [head for head in self._heads if not grad[head].any()]
+            if still:  # an auxiliary head without a loss stays where it is: it must not decay at the target
+                grad, decay = grad.add(theta, alpha=decay), 0.0
+                for head in still:
+                    grad[head] = 0.0
             if self.mean is None or self.square is None:
-                theta.add_(
-                    grad.add(theta, alpha=recipe.weight_decay) if recipe.weight_decay else grad, alpha=-recipe.lr
-                )
+                theta.add_(grad.add(theta, alpha=decay) if decay else grad, alpha=-recipe.lr)
                 return
             self.count += 1
-            options = ADAM | {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+            options = ADAM | {"lr": recipe.lr, "weight_decay": decay}
             torch._fused_adam_([theta], [grad], [self.mean], [self.square], [], [self.count], **options)
 
     def keep(self, memory: dict[str, Tensor], prefix: str) -> None:

@@ -23,7 +23,8 @@ ROUNDS = 3
 
 
 def outcome(name: str, server, rounds: int = ROUNDS, **options):
-    theta, record = run(made(name), server, hospitals.theta(), rounds, hospitals.no_judge, **options)
+    start = hospitals.theta(bool(server.layout.heads))
+    theta, record = run(made(name), server, start, rounds, hospitals.no_judge, **options)
     server.close()
     return theta, record
 
@@ -147,12 +148,78 @@ def test_one_source_is_enough(name) -> None:
     assert torch.isfinite(theta).all()
 
 
+def asks_sources(record) -> bool:
+    return any(line["to"] in ("north", "east", "south") for line in record.ledger)
+
+
 @pytest.mark.parametrize("name", METHODS)
-def test_auxiliary_heads_change_the_sources_training_and_never_travel(name, expected) -> None:
+def test_private_auxiliary_heads_change_the_sources_training_and_are_never_sent(name, expected) -> None:
     theta, record = outcome(name, hospitals.in_process(auxiliary=True, **suited(name)))
-    trains_at_sources = any(line["to"] in ("north", "east", "south") for line in record.ledger)
-    assert torch.equal(theta, expected[name][0]) != trains_at_sources
+    assert torch.equal(theta, expected[name][0]) != asks_sources(record)
     assert record.ledger == expected[name][1].ledger
+
+
+def main_part(theta: torch.Tensor, size: int) -> torch.Tensor:
+    """`size` numbers: a model without its shared auxiliary heads, with all that a method puts behind the network."""
+    layout = hospitals.model(share=True).layout
+    if len(theta) == size:  # not a network
+        return theta
+    return torch.cat([theta[: layout.main], theta[layout.trainable :]])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_shared_auxiliary_heads_are_sent_with_every_whole_model(name, expected) -> None:
+    theta, record = outcome(name, hospitals.in_process(auxiliary=True, share=True, **suited(name)))
+    plain = expected[name][0]
+    alike = torch.allclose(main_part(theta, len(plain)), plain, atol=1e-6)  # a longer vector rounds in other places
+    assert alike != asks_sources(record)
+    bare, heads = hospitals.model().layout.size, 2 * 5
+    for line, before in zip(record.ledger, expected[name][1].ledger, strict=True):
+        assert {k: v for k, v in line.items() if k != "bytes"} == {k: v for k, v in before.items() if k != "bytes"}
+        if line["kind"] in (*WHOLE_MODEL, "individual"):
+            assert line["bytes"] * bare == before["bytes"] * (bare + heads)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_target_never_moves_a_shared_auxiliary_head(name) -> None:
+    """Nor by weight decay, with Adam and with SGD."""
+    for optimizer in ("adam", "sgd"):
+        server = hospitals.in_process(("north", "target"), auxiliary=True, share=True, **suited(name))
+        (head,) = server.layout.heads
+        target, deliver = clients_of(server)["target"], server.transport.deliver
+        for site in clients_of(server).values():
+            site.recipe = site.recipe.model_copy(update={"weight_decay": 0.1, "optimizer": optimizer})
+        moved = []
+
+        def watched(client, step, nth, msg, deliver=deliver, target=target, head=head, moved=moved):
+            reply = deliver(client, step, nth, msg)
+            if client == "target" and (starts := list(tensors(msg, "weights").values())):
+                moved.extend(x[head] - starts[0][head] for x in tensors(reply, "weights").values())
+                moved.extend(g[head] for g in tensors(reply, "update").values())
+            return reply
+
+        server.transport = Altered(server.transport, watched)
+        outcome(name, server)
+        assert target.auxiliary is None and not any(m.any() for m in moved)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("share", [False, True], ids=["private", "shared"])
+def test_auxiliary_heads_give_the_same_bits_when_a_hospital_is_rebuilt_at_each_question(name, share) -> None:
+    heads = {"auxiliary": True, "share": share}
+    theta, record = outcome(name, hospitals.in_process(**heads, **suited(name)), rounds=2)
+    again, other = outcome(name, hospitals.rebuilt(**heads, **suited(name)), rounds=2)
+    assert torch.equal(theta, again) and record.ledger == other.ledger
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("share", [False, True], ids=["private", "shared"])
+def test_a_source_without_any_auxiliary_label_takes_part_all_the_same(name, share) -> None:
+    server = hospitals.in_process(auxiliary=True, share=share, **suited(name))
+    data = clients_of(server)["east"].data
+    data.auxiliary["sex"][:] = -1
+    theta, record = outcome(name, server)
+    assert torch.isfinite(theta).all() and record.absences == []
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -36,6 +36,8 @@ class Case:
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     auxiliary: bool = False
+    shared: bool = False
+    """Whether the auxiliary heads are a part of the network."""
     share: float = 1.0
     sgd: bool = False
     epochs: int = 1
@@ -51,7 +53,8 @@ def cases() -> dict[str, Case]:
     for name, entry in describe().items():
         needed = asdict(registered(name))
         out[name] = Case(name, needed)
-        out[f"{name} with auxiliary heads"] = Case(name, needed, auxiliary=True)
+        out[f"{name} with private auxiliary heads"] = Case(name, needed, auxiliary=True)
+        out[f"{name} with shared auxiliary heads"] = Case(name, needed, auxiliary=True, shared=True)
         out[f"{name} with one source a round"] = Case(name, needed, share=0.4)
         out[f"{name} with sgd"] = Case(name, sgd=True)
         out[f"{name} with two epochs"] = Case(name, needed, epochs=2)
@@ -89,14 +92,14 @@ STEPS = {name: step for name, step in DEFINED.items() if step.run.__module__.sta
 def results(case: Case) -> pins.Found:
     method = REGISTRY[case.method](**case.options)
     conditions = suited(case.method)
-    server = hospitals.in_process(**conditions, auxiliary=case.auxiliary)
+    server = hospitals.in_process(**conditions, auxiliary=case.auxiliary, share=case.shared)
     for site in clients_of(server).values():
         site.release = OPEN
         changed = {"optimizer": "sgd" if case.sgd or conditions["sgd"] else "adam", "epochs": case.epochs}
         site.recipe = site.recipe.model_copy(update=changed)
     if case.share < 1.0:
         server.invite(case.share, 3)
-    theta, record = hospitals.live_theta() if case.alive else hospitals.theta(), Record()
+    theta, record = hospitals.live_theta() if case.alive else hospitals.theta(case.shared), Record()
     if case.warmup:
         theta, record = run(FedAvg(), server, theta, case.warmup, hospitals.no_judge)
     theta, more = run(method, server, theta, ROUNDS, hospitals.no_judge, done=case.warmup)

@@ -14,6 +14,7 @@ from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.multiprocess import Processes
+from fdamed.models.flat import without_heads
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
 
@@ -33,15 +34,15 @@ def variant(name: str) -> Method:
     return REGISTRY[name.partition("-")[0]](**VARIANTS[name])
 
 
-def hospital(name: str) -> Client:
+def hospital(name: str, **options: bool) -> Client:
     """One that releases features."""
-    site = hospitals.hospital(name, labels=False)
+    site = hospitals.hospital(name, labels=False, **options)
     site.release = OPEN
     return site
 
 
-def together(names: tuple[str, ...] = NAMES):
-    server = hospitals.in_process(names, labels=False)
+def together(names: tuple[str, ...] = NAMES, **options: bool):
+    server = hospitals.in_process(names, labels=False, **options)
     for site in clients_of(server).values():
         site.release = OPEN
     return server
@@ -91,6 +92,28 @@ def test_a_hospital_rebuilt_at_each_question_gives_the_same_bits(name, expected)
     theta, record = run(variant(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)
     assert torch.equal(theta, expected[name][0])
     assert record.ledger == expected[name][1].ledger
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("share", [False, True], ids=["private", "shared"])
+def test_auxiliary_heads_change_the_training_and_survive_a_rebuilt_hospital(name, share, expected) -> None:
+    heads = {"auxiliary": True, "share": share}
+    server, again = together(**heads), together(**heads)
+    theta, record = run(variant(name), server, hospitals.theta(share), ROUNDS, hospitals.no_judge)
+    bare = without_heads({"x": theta}, server.layout)["x"]
+    assert torch.isfinite(theta).all() and not torch.allclose(bare, expected[name][0], atol=1e-6)
+    assert (record.ledger == expected[name][1].ledger) == (not share)
+    deliver = again.transport.deliver
+
+    def rebuilt(client, step, nth, msg):
+        memory = {k: v.clone() for k, v in clients_of(again)[client].memory.items()}
+        clients_of(again)[client] = hospital(client, auxiliary=client != "target", share=share)
+        clients_of(again)[client].memory = memory
+        return deliver(client, step, nth, msg)
+
+    again.transport = Altered(again.transport, rebuilt)
+    other, _ = run(variant(name), again, hospitals.theta(share), ROUNDS, hospitals.no_judge)
+    assert torch.equal(other, theta)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -25,7 +25,8 @@ from fdamed.federation.transport.faulty import Faulty
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models.backbone import initialize
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import AUXILIARY, FlatModel
+from fdamed.models.heads import initial_heads
 
 RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 NAMES = ("north", "east", "south", "target")
@@ -50,9 +51,13 @@ class Tiny(nn.Module):
         return self.head(self.features(x))
 
 
-def model() -> FlatModel:
+def model(share: bool = False) -> FlatModel:
+    """The network, with an auxiliary head for sex if it is shared."""
     server = Tiny()
     initialize(server, stream(0, "test").torch)
+    if share:
+        server.add_module(AUXILIARY, nn.ModuleDict({"sex": nn.Linear(4, 2)}))
+        initial_heads(server, 5)
     return FlatModel(server)
 
 
@@ -68,8 +73,14 @@ def images(name: str) -> Labeled:
 
 
 def hospital(
-    name: str, labels: bool = True, auxiliary: bool = False, resident: FlatModel | None = None, sgd: bool = False
+    name: str,
+    labels: bool = True,
+    auxiliary: bool = False,
+    share: bool = False,
+    resident: FlatModel | None = None,
+    sgd: bool = False,
 ) -> Client:
+    """`auxiliary`: a source has the task sex, with a head of its own or, if it is shared, with the network's."""
     target = name == "target"
     data = images(name)
     recipe = Recipe(lr=0.01 if target else 0.02, batch=4, optimizer="sgd" if sgd else "adam")
@@ -77,25 +88,26 @@ def hospital(
         name=name,
         role="target" if target else "source",
         data=data if labels or not target else data.without_labels(),
-        model=resident or model(),
+        model=resident or model(share),
         recipe=recipe,
         seed=5,
         release=RELEASE,
         smallest_batch=2,
         minimum=NO_MINIMUM,
-        auxiliary=Auxiliary(heads=("sex",), alpha=0.5) if auxiliary and not target else None,
-        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not target else None,
+        auxiliary=Auxiliary(heads=("sex",), alpha=0.5, share=share) if auxiliary and not target else None,
+        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not share and not target else None,
     )
 
 
 def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> Server:
-    resident = model()
+    resident = model(options.get("share", False))
     return Server(InProcess({n: hospital(n, resident=resident, **options) for n in names}), "target", "test")
 
 
 def processes(names: tuple[str, ...], release: frozenset[str] = RELEASE, **options: bool) -> Server:
     builders = {n: partial(hospital, n, **options) for n in names}
-    transport = Processes(builders, model().layout, "test", dict.fromkeys(names, release))
+    layout = model(options.get("share", False)).layout
+    transport = Processes(builders, layout, "test", dict.fromkeys(names, release))
     return Server(transport, "target", "test")
 
 
@@ -130,8 +142,8 @@ def no_judge(theta: Tensor) -> dict[str, float | None]:
     return {}
 
 
-def theta() -> Tensor:
-    return model().read()
+def theta(share: bool = False) -> Tensor:
+    return model(share).read()
 
 
 def live_theta() -> Tensor:
@@ -160,7 +172,8 @@ class Rebuilt(InProcess):
     def deliver(self, client, step, nth, msg):
         old = self.clients[client]
         labels, sgd = isinstance(old.data, Labeled), old.recipe.optimizer == "sgd"
-        self.clients[client] = hospital(client, labels=labels, auxiliary=old.auxiliary is not None, sgd=sgd)
+        tasks = {"auxiliary": old.auxiliary is not None, "share": bool(old.model.layout.heads)}
+        self.clients[client] = hospital(client, labels=labels, sgd=sgd, **tasks)
         self.clients[client].memory = {k: v.clone() for k, v in old.memory.items()}
         self.clients[client].release = old.release
         return super().deliver(client, step, nth, msg)

@@ -153,7 +153,8 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
     """At most one warm-up round, fewer labels than the split has, and the first two values of a sweep."""
     out = dict(options)
     if "warmup" in out:
-        out["warmup"] = min(out["warmup"], 1)
+        given = out["warmup"]
+        out["warmup"] = given | {"rounds": 1} if isinstance(given, dict) else min(given, 1)
     if "labeled" in out:
         out["labeled"] = LABELED // 2
     if "sweep" in out:

@@ -51,6 +51,20 @@ def reference(
     return out.float()
 
 
+def test_shared_auxiliary_heads_are_not_projected_and_take_the_targets_change() -> None:
+    """In layer b, here a head, the sources alone have moved: neither it nor its norm counts, whatever is a layer."""
+    network = nn.Module()
+    network.a = nn.Parameter(torch.zeros(2))
+    network.auxiliary = nn.ModuleDict({"sex": nn.Linear(1, 1)})  # two numbers
+    layout, t = layout_of(network), torch.tensor([3.0, 4.0, 0.0, 0.0])
+    assert layout.main == 2 and layout.heads == (slice(2, 4),)
+    for per_layer in (True, False):
+        # cos = (0.6, -0.8): (1 - beta) T + beta * 3/4 * 0.6 * S1
+        assert_near(vector.gp(t, S, layout, 0.5, N, None, per_layer), 1.725, 2.0, 0.0, 0.0)
+        # <T, S1>/<S1, S1> = 3: (1 - beta) T + beta * 1/2 * 3 * S1
+        assert_near(vector.fedgp(t, S, layout, 0.5, None, per_layer), 2.25, 2.0, 0.0, 0.0)
+
+
 def test_cosines_by_layer_are_those_of_equation_4() -> None:
     cos = vector.cosines(*vector.inner_products(T, S, LAYOUT))
     torch.testing.assert_close(

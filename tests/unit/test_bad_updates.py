@@ -13,10 +13,12 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Images, Statistic, kinds, message, tensors
 from fdamed.federation.method import REGISTRY, Model
+from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.validation.norms import Move, distance, judge
 from fdamed.federation.validation.validator import Validator
 from fdamed.methods._shared.local_training import compute_update
+from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
 from fdamed.methods.gp import GP
 from fdamed.ops.aggregation import BLOCK
@@ -221,13 +223,27 @@ def test_a_reach_told_too_small_counts_as_length_and_none_at_all_is_no_training(
         assert left_out(none=Move(1.0, n, reach)) == {"none": "its norm is beyond all measure"}
 
 
+@pytest.mark.parametrize("method", [FedAvg(), GP()], ids=["fedavg", "gp"])
+def test_a_source_without_labels_for_a_shared_head_is_not_rejected_for_it(method) -> None:
+    """Its update is zero in the head, which is neither too small nor a direction."""
+    server = hospitals.in_process(auxiliary=True, share=True)
+    clients_of(server)["east"].data.auxiliary["sex"][:] = -1
+    strict = Directions(label_rate_gap=None, reject_below=-0.01)
+    server.validator.settings = Validation(norms=Norms(), directions=strict)
+    before = hospitals.theta(True)
+    theta, record = run(method, server, before, 3, hospitals.no_judge)
+    (head,) = server.layout.heads
+    assert not [a for a in record.absences if a["client"] == "east"]
+    assert torch.equal(theta[head], before[head]) == isinstance(method, GP)  # GP leaves it at the server's value
+
+
 def test_a_hospital_that_stands_still_is_no_measure_and_no_offender() -> None:
     assert rejected(1.0, 1.0, target=Move(0.0, 10, 10.0)) == []
     assert rejected(0.0, 0.0, 0.0, 5.0) == []
     assert rejected(0.0, 1.0, 2.0, 4.0, 300.0) == [4]
 
 
-@pytest.mark.parametrize("rule", [GP(), GP(align=False), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
+@pytest.mark.parametrize("rule", [GP(), GP(align="none"), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
 def test_a_source_with_a_reach_of_next_to_nothing_is_left_out_before_it_is_aligned(rule) -> None:
     def after(clients: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
         server = scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, reach)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fdamed.cli import main as cli
 from fdamed.cli.parser import commands
@@ -54,11 +55,19 @@ def test_an_unforeseen_error_at_a_hospital_does_not_quote_its_data(monkeypatch, 
     assert "Doe^Jane" not in told
 
 
-def test_the_healthcare_papers_parameter_counts(capsys) -> None:
-    assert cli.main(["parameters", "--config", str(ROOT / "config" / "chexpert.yaml")]) == 0
+def test_the_healthcare_papers_parameter_counts(tmp_path: Path, capsys) -> None:
+    raw = yaml.safe_load((ROOT / "config" / "chexpert.yaml").read_text())
+    three = {"heads": ["sex", "age", "view"]}
+    runs = {"shared": {"method": "gp", "auxiliary": three}, "private": {"method": "gp", "auxiliary": three}}
+    runs["private"]["auxiliary"] = three | {"share": False}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(raw | {"runs": runs | {"fedavg": {}}}))
+    assert cli.main(["parameters", "--config", str(tmp_path / "study.yaml")]) == 0
     counts = json.loads(capsys.readouterr().out)
-    assert counts["total"] == 56_212_170
-    assert counts["total_with_auxiliary"] == 56_221_200
+    assert counts["total"] == 56_212_170 == 5 * 11_242_434
+    assert counts["total_with_heads"] == {
+        "shared": 56_221_200,  # 5 x 14 x 129 more: Table 3
+        "private": 56_219_394,  # the target has none
+    }
 
 
 def test_the_methods_are_listed_with_what_crosses_the_wire(capsys) -> None:

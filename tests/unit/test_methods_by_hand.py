@@ -148,8 +148,49 @@ def test_oracle_is_the_target_and_nobody_else() -> None:
 
 def test_gp_is_equation_9_with_beta_on_the_source_side() -> None:
     assert after(GP(beta=0.25), moves()) == pytest.approx([2.25378024, 3.0, 0.75, -0.76336517], abs=4e-6)
-    assert after(GP(beta=0.5, align=False), moves()) == pytest.approx([1.725, 2.0, 0.5, -0.76516504], abs=4e-6)
+    assert after(GP(beta=0.5, align="none"), moves()) == pytest.approx([1.725, 2.0, 0.5, -0.76516504], abs=4e-6)
     assert after(GP(beta=0.0), moves()) == [3.0, 4.0, 1.0, -1.0]
+
+
+def test_eq_8_takes_n_out_of_eq_6_and_the_mean_alignment_keeps_it() -> None:
+    """By Eq. 6 S1 weighs three times as much as S2; times Eq. 8 both weigh 0.03125/0.93 * 3/4 = 0.0252016."""
+    each = [w * REACH["T"] / REACH[s] for w, s in ((0.75, "S1"), (0.25, "S2"))]
+    assert each == pytest.approx([0.02520161, 0.02520161])
+    # S1 moves layer a by beta cos w align = 0.25 * 0.6 * share, S2 layer b by 0.25 * 0.70710678 * share * -3.
+    assert after(GP(beta=0.25), moves())[0] == pytest.approx(2.25 + 0.15 * 0.02520161, abs=4e-6)
+    # The mean keeps the sum of both shares, 0.05040323, and splits it by n: 0.03780242 and 0.01260081.
+    kept = after(GP(beta=0.25, align="mean"), moves())
+    assert kept == pytest.approx([2.25567036, 3.0, 0.75, -0.75668258], abs=4e-6)
+
+
+def test_average_first_starts_the_target_and_every_update_from_the_average() -> None:
+    """x_bar - x = 3/4 S1 + 1/4 S2 = (0.75, -0.5, 1.5, 0.75), so G_S1 = (0.25, 0.5, 0.5, 1.25), G_S2 = -3 G_S1.
+
+    cos(G_S1, G_T) = 2.75/(5 sqrt(0.3125)) = 0.98386991 in layer a, below 0 in b; that of G_S2 the other way round:
+    below 0 in a, 0.75/(sqrt(2) sqrt(1.8125)) = 0.39391930 in b.
+    """
+    server, asked = moves(), []
+    deliver = server.transport.deliver
+
+    def watched(client, step, nth, msg):
+        asked.append((client, (msg.x - X).tolist()))
+        return deliver(client, step, nth, msg)
+
+    server.transport = hospitals.Altered(server.transport, watched)
+    first, second = 0.5 * 0.75 * 0.98386991, 0.5 * 0.25 * 0.39391930
+    expected = [0.75 + 1.5 + 0.25 * first, -0.5 + 2.0 + 0.5 * first, 1.5 + 0.5 - 1.5 * second, 0.25 - 3.75 * second]
+    assert after(GP(beta=0.5, align="none", average_first=True), server) == pytest.approx(expected, abs=4e-6)
+    assert asked == [("S1", [0.0] * 4), ("S2", [0.0] * 4), ("T", [0.75, -0.5, 1.5, 0.75])]
+    assert expected == pytest.approx([2.342238, 1.684476, 1.926140, 0.065350], abs=1e-5)
+
+
+def test_average_first_without_a_target_step_is_fedavg_and_without_sources_half_a_step() -> None:
+    still = scripted(lambda p, x: x if p == "T" else x + MOVES[p], SAMPLES, REACH)
+    still.begin(1, 2)
+    assert after(GP(average_first=True), still) == after(FedAvg(), moves())
+    alone = scripted(lambda p, x: x + MOVES[p], {"T": 100}, REACH)
+    alone.begin(1, 2)
+    assert after(GP(average_first=True), alone) == [1.5, 2.0, 0.5, -0.5]
 
 
 def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:

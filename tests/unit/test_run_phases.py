@@ -8,11 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fdamed.config.runs import Auxiliary, Run
 from fdamed.config.study import Train
+from fdamed.federation.auxiliary_loss import log_auxiliary_loss
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.gp import GP
+from fdamed.models.flat import vector_from, without_heads
 from fdamed.pipeline import phases
 from fdamed.pipeline.selection import StudyRun
 from tests.support import federation as hospitals
@@ -20,7 +23,7 @@ from tests.support.federation import clients_of
 from tests.unit.test_bad_updates import offending
 
 
-def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], Server]) -> tuple:
+def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], Server], share: bool = False) -> tuple:
     """`phases.train` on small clients, built anew for each phase."""
     monkeypatch.setattr(phases, "network", lambda *_: server())
     monkeypatch.setattr(phases, "judge", lambda *_: hospitals.no_judge)
@@ -31,32 +34,36 @@ def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], S
         monkeypatch.setattr(phases, name, lambda *_: None)
     config = SimpleNamespace(split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
     one = StudyRun(config, "r", "target", 0, None)
-    job = SimpleNamespace(run=one, threads=1, model=hospitals.model(), memory=lambda *_: None)
-    return phases.train(job, plan, hospitals.theta())
+    job = SimpleNamespace(run=one, threads=1, model=hospitals.model(share), memory=lambda *_: None)
+    return phases.train(job, plan, hospitals.theta(share))
 
 
 def test_strikes_count_in_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     """North is rejected in every round: twice in the first phase, once in the second, and then it is not asked."""
     for names, rounds in ((("main", "then"), (2, 2)), (("warmup", "main"), (2, 4))):
-        plan = tuple(phases.Phase(n, None, FedAvg(), Train(rounds=r)) for n, r in zip(names, rounds, strict=True))
+        plan = tuple(phases.Phase(n, Run(), FedAvg(), Train(rounds=r)) for n, r in zip(names, rounds, strict=True))
         _, record, lengths, _ = trained(monkeypatch, plan, lambda: offending("nan"))
         assert lengths == [2, 2] and [line["round"] for line in record.metrics] == [1, 2, 3, 4]
         found = [(a["round"], a["client"], a["reason"]) for a in record.absences]
         assert found == [(r, "north", "not finite") for r in (1, 2, 3)] + [(4, "north", "quarantined")]
 
 
-def test_a_warm_up_and_its_run_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [False, True], ids=["private", "shared"])
+def test_a_warm_up_and_its_run_are_one_run(share: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are built anew, and clients that stay, give the same bits: auxiliary heads go on, too."""
+    spec = Run(auxiliary=Auxiliary(heads=("sex",), share=share))
     plan = tuple(
-        phases.Phase(name, None, method, Train(rounds=rounds))
+        phases.Phase(name, spec, method, Train(rounds=rounds))
         for name, method, rounds in (("warmup", FedAvg(), 2), ("main", GP(), 4))
     )
-    final, record, lengths, _ = trained(monkeypatch, plan, lambda: hospitals.in_process(auxiliary=True))
-    server = hospitals.in_process(auxiliary=True)
-    average, expected = run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
-    theta, more = run(GP(), server, average, 4, hospitals.no_judge, done=2)
+    heads = {"auxiliary": True, "share": share}
+    final, record, lengths, _ = trained(monkeypatch, plan, lambda: hospitals.in_process(**heads), share)
+    server, asked = hospitals.in_process(**heads), {"after": log_auxiliary_loss}
+    average, expected = run(FedAvg(), server, hospitals.theta(share), 2, hospitals.no_judge, **asked)
+    theta, more = run(GP(), server, average, 4, hospitals.no_judge, done=2, **asked)
     phases.join(expected, more, 0)
-    assert lengths == [2, 2] and torch.equal(final, theta)
+    bare = without_heads({"x": theta}, server.layout)["x"]
+    assert lengths == [2, 2] and torch.equal(vector_from(final, hospitals.model().layout), bare)
     assert record.metrics == expected.metrics and record.ledger == expected.ledger
 
 

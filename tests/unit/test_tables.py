@@ -304,14 +304,17 @@ def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> 
 
 def test_the_parameters_are_those_of_the_papers_table_3(tmp_path: Path) -> None:
     aux = {"method": "gp", "auxiliary": {"heads": ["sex", "age", "view"]}}
-    runs = {"finetune": {}, "gp_auxinfo": aux}
+    private = {"method": "gp", "auxiliary": aux["auxiliary"] | {"share": False}}
+    runs = {"finetune": {}, "gp_auxinfo": aux, "private": private}
     model = {"heads": ["sex", "age", "view"]}
     config = write_study(tmp_path, **SMALL | {"runs": runs, "model": model, "seeds": [0]})
-    for run in runs:
-        edit(config.parent / f"runs/{run}/NC/0/run.json", parameters=11_242_434)
+    for run in runs:  # shared heads are a part of the network
+        size = 11_242_434 + (129 * 14 if run == "gp_auxinfo" else 0)
+        edit(config.parent / f"runs/{run}/NC/0/run.json", parameters=size)
     settings_ = load(config)
     found = {c.run: c for c in costs.compute_costs(records_of(config), settings_.expanded_runs(), settings_.model, {})}
     assert (found["finetune"].parameters, found["gp_auxinfo"].parameters) == (56_212_170, 56_221_200)
+    assert found["private"].parameters == 56_219_394  # the target has none
     assert costs.head_parameters(["age"], Model()) == 129 * 10
 
 

@@ -53,10 +53,11 @@ def two_patients(sexes: list[int]) -> Labeled:
 @pytest.mark.parametrize("sexes", [[1, 1], [1, -1]], ids=["all known", "one missing"])
 def test_auxinfo_is_equation_3_and_a_missing_label_is_masked(sexes: list[int]) -> None:
     model, heads = line(), sex_head()
-    auxiliary = AuxiliaryTasks(heads, ("sex",), alpha=2.0)
+    auxiliary = AuxiliaryTasks(heads.module, ("sex",), alpha=2.0, private=heads)
     outcome = fit(model, two_patients(sexes), Recipe(lr=0.1, batch=2, optimizer="sgd"), Stream(0), auxiliary=auxiliary)
-    # L_main = -ln(3/4), L_aux = -ln(1/4): the loss of Eq. 3 with alpha = 2.
-    assert outcome.loss == pytest.approx(-math.log(0.75) - 2 * math.log(0.25), rel=1e-6)
+    # L_main = -ln(3/4), L_aux = -ln(1/4): logged apart, the heads' without alpha.
+    assert outcome.loss == pytest.approx(-math.log(0.75), rel=1e-5)
+    assert float(auxiliary.total) / auxiliary.steps == pytest.approx(-math.log(0.25), rel=1e-6)
     # dL/df = <V, p - y> + alpha <U, q - b> = -ln3/4 + 2 * 3/4 ln3 = 5/4 ln3, and only the first weight sees x.
     w1 = 1.0 - 0.1 * 1.25 * LN3
     v = [0.0 - 0.1 * 0.25, LN3 + 0.1 * 0.25]
@@ -68,7 +69,13 @@ def test_auxinfo_is_equation_3_and_a_missing_label_is_masked(sexes: list[int]) -
 def test_without_any_known_label_the_auxiliary_loss_is_nothing() -> None:
     with_heads, plain, heads = line(), line(), sex_head()
     recipe = Recipe(lr=0.1, batch=2, optimizer="sgd")
-    fit(with_heads, two_patients([-1, -1]), recipe, Stream(0), auxiliary=AuxiliaryTasks(heads, ("sex",), 2.0))
+    fit(
+        with_heads,
+        two_patients([-1, -1]),
+        recipe,
+        Stream(0),
+        auxiliary=AuxiliaryTasks(heads.module, ("sex",), 2.0, heads),
+    )
     fit(plain, two_patients([-1, -1]), recipe, Stream(0))
     assert torch.equal(with_heads.theta, plain.theta)
     assert heads.theta.tolist() == pytest.approx([LN3, 0.0])
@@ -77,9 +84,52 @@ def test_without_any_known_label_the_auxiliary_loss_is_nothing() -> None:
 def test_alpha_nought_trains_the_main_task_alone() -> None:
     with_heads, plain = line(), line()
     recipe = Recipe(lr=0.1, batch=2, optimizer="sgd")
-    fit(with_heads, two_patients([1, 0]), recipe, Stream(0), auxiliary=AuxiliaryTasks(sex_head(), ("sex",), 0.0))
+    heads = sex_head()
+    fit(
+        with_heads,
+        two_patients([1, 0]),
+        recipe,
+        Stream(0),
+        auxiliary=AuxiliaryTasks(heads.module, ("sex",), 0.0, heads),
+    )
     fit(plain, two_patients([1, 0]), recipe, Stream(0))
     assert torch.equal(with_heads.theta, plain.theta)
+
+
+def shared_line() -> FlatModel:
+    """The same network and head as one model."""
+    network = Line()
+    network.add_module("auxiliary", sex_head().module)
+    model = FlatModel(network)
+    model.load(torch.tensor([1.0, 0.0, 0.0, LN3, LN3, 0.0]))
+    return model
+
+
+def test_a_shared_head_trains_as_a_private_one_does() -> None:
+    model = shared_line()
+    recipe, auxiliary = Recipe(lr=0.1, batch=2, optimizer="sgd"), AuxiliaryTasks(model.module.auxiliary, ("sex",), 2.0)
+    fit(model, two_patients([1, -1]), recipe, Stream(0), auxiliary=auxiliary)
+    expected = [1.0 - 0.125 * LN3, 0.0, -0.025, LN3 + 0.025, LN3 - 0.15, 0.15]  # as worked out for Eq. 3 above
+    assert model.theta.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("sexes", [None, [-1, -1]], ids=["target", "source without labels"])
+def test_a_shared_head_without_a_loss_stays_where_it_is_under_weight_decay(optimizer: str, sexes) -> None:
+    model, bare = shared_line(), line()
+    recipe = Recipe(lr=0.1, batch=2, optimizer=optimizer, weight_decay=0.5, epochs=3)
+    auxiliary = AuxiliaryTasks(model.module.auxiliary, ("sex",), 2.0) if sexes else None
+    fit(model, two_patients(sexes or [1, 0]), recipe, Stream(0), auxiliary=auxiliary)
+    fit(bare, two_patients([1, 0]), recipe, Stream(0))
+    assert model.theta[4:].tolist() == torch.tensor([LN3, 0.0]).tolist()
+    assert model.theta[:4].tolist() == pytest.approx(bare.theta.tolist(), abs=1e-6)  # all else decays as ever
+
+
+def test_weight_decay_reaches_a_shared_head_that_has_a_loss() -> None:
+    model = shared_line()
+    recipe = Recipe(lr=0.1, batch=2, optimizer="sgd", weight_decay=0.5)
+    fit(model, two_patients([1, 1]), recipe, Stream(0), auxiliary=AuxiliaryTasks(model.module.auxiliary, ("sex",), 2.0))
+    assert model.theta[4:].tolist() == pytest.approx([LN3 - 0.15 - 0.05 * LN3, 0.15], abs=1e-6)
 
 
 def test_images_of_every_form_become_inputs() -> None:

@@ -24,8 +24,9 @@ from fdamed.core.locks import locked
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
 from fdamed.models.backbone import feature_size
+from fdamed.models.heads import initial_heads
 from fdamed.pipeline import batching
-from fdamed.pipeline.clients import resident
+from fdamed.pipeline.clients import check_heads, resident
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
@@ -76,24 +77,26 @@ def federate(one: StudyRun, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     config, spec, folder, places = one.config, one.spec, one.folder, one.places
-    model, plan = resident(config), phases(config, spec)
+    model, plan = resident(config, spec), phases(config, spec)
     cohort = read_json(needed(places.root / "cohort.json", "split"))
-    theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout)
+    heads = initial_heads(model.module, one.seed)
+    theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout, heads)
     needed(places.root / "leakage.json", "leakage")
+    check_heads(config, one.name, spec, one.target)
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(one, threads, model, fingerprint(one, threads))
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
     try:
-        final, record, lengths, costs = train(job, plan, theta)
+        learned, record, lengths, costs = train(job, plan, theta)
     except (MemoryError, RuntimeError) as error:
         raise memory_error(error, "training", one.key, ", ".join(sorted(sides))) or error from None
     facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
     for name in ("metrics", "timing", "ledger", "layers", "absences"):
         write_lines(folder / f"{name}.jsonl", getattr(record, name))
-    with atomic(folder / "theta.safetensors", final.nbytes) as draft:
-        save_file(plan[-1].method.named(final, model.layout), draft)
+    with atomic(folder / "theta.safetensors", sum(tensor.nbytes for tensor in learned.values())) as draft:
+        save_file(learned, draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
     for phase in plan:
         checkpoints(job, phase).clear(config.split.clients)

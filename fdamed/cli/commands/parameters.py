@@ -10,6 +10,7 @@ import argparse
 import json
 
 from fdamed.cli.options import read_config
+from fdamed.config.study import Config
 from fdamed.models import backbone, heads
 
 GROUP = "prepare", 2
@@ -17,16 +18,17 @@ OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = read_config(arguments)
+    print(json.dumps(counts(read_config(arguments))))
+
+
+def counts(config: Config) -> dict[str, object]:
+    """The networks of all clients, and those of each run with auxiliary heads: shared ones are in every network, the
+    target's included, private ones at the sources alone."""
     model = sum(p.numel() for p in backbone.build(config.model).parameters())
-    auxiliary = sum(p.numel() for p in heads.build(config.model).parameters())
     clients = len(config.split.clients)
-    counts = {
-        "clients": clients,
-        "model": model,
-        "auxiliary_heads": auxiliary,
-        "total": clients * model,
-        "total_with_auxiliary": clients * (model + auxiliary),
-        "heads": list(config.model.heads),
-    }
-    print(json.dumps(counts))
+    with_heads = {}
+    for name, spec in config.expanded_runs().items():
+        if spec.auxiliary:
+            own = sum(p.numel() for p in heads.build(config.model, spec.auxiliary.heads).parameters())
+            with_heads[name] = clients * model + (clients if spec.auxiliary.share else clients - 1) * own
+    return {"clients": clients, "model": model, "total": clients * model, "total_with_heads": with_heads}

@@ -17,10 +17,9 @@ from torch.nn import functional as F
 
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client
-from fdamed.methods._shared.local_training import auxiliary_tasks, finite
+from fdamed.methods._shared.local_training import auxiliary_tasks, finite, keep_auxiliary
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen
 from fdamed.models.flat import FlatModel, Layout
-from fdamed.models.heads import auxiliary_loss
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import AuxiliaryTasks, batches, held, prepared
 from fdamed.training.optimizer import Optimizer
@@ -60,7 +59,7 @@ class Local:
 
     def __post_init__(self) -> None:
         self.auxiliary = auxiliary_tasks(self.client)
-        heads = (self.auxiliary.heads,) if self.auxiliary else ()
+        heads = (self.auxiliary.private,) if self.auxiliary and self.auxiliary.private else ()
         self.players = (self.client.model, *heads, *self.opponents)
         recipe = self.client.recipe
         if recipe.optimizer == "adam" and self.client.role == "target":
@@ -69,7 +68,10 @@ class Local:
         self.optimizers = (Optimizer(self.client.model, recipe), *others)
 
     def step(self, batch: Batch, objective: Objective) -> Tensor:
-        """One step of all players on one batch -> the objective; a single image trains with running statistics."""
+        """One step of all players on one batch -> the objective without the auxiliary heads' losses.
+
+        A single image trains with running statistics.
+        """
         for p in self.players:
             p.grad.zero_()
             train_mode(p.module, len(batch.x))
@@ -81,7 +83,7 @@ class Local:
             f.backward(leaf.grad.to(f.dtype))  # type: ignore[no-untyped-call]
         for o in self.optimizers:
             o.step()
-        return value.detach()
+        return value.detach() - self.auxiliary.settle() if self.auxiliary else value.detach()
 
     def task(self, f: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy of the main head and the auxiliary losses; 0 without labels."""
@@ -91,21 +93,15 @@ class Local:
 
     def auxiliary_losses(self, f: Tensor, batch: Batch) -> Tensor | float:
         """alpha times the auxiliary losses."""
-        if not self.auxiliary:
-            return 0.0
-        return self.auxiliary.alpha * auxiliary_loss(self.auxiliary.heads.module, f, batch.side)  # type: ignore[arg-type]
+        return self.auxiliary.loss(f, batch.side) if self.auxiliary else 0.0
 
     def epochs(self, objective: Objective) -> float:
         """Train for the hospital's epochs -> the mean of the objective; 0 without images."""
         total, steps = 0.0, 0
         for batch in all_batches(self.client, self.client.rng):
             total, steps = total + float(self.step(batch, objective)), steps + 1
-        self._keep_heads()
+        keep_auxiliary(self.client, self.auxiliary)
         return finite(self.client, total / max(1, steps))
-
-    def _keep_heads(self) -> None:
-        if self.auxiliary:
-            self.client.memory["heads"] = self.auxiliary.heads.read()
 
     def resume(self, prefix: str) -> None:
         """Continue with the optimizers' moments that `keep` left in the hospital's memory."""
@@ -113,8 +109,8 @@ class Local:
             optimizer.restore(self.client.memory, f"{prefix}{i}.")
 
     def keep(self, prefix: str) -> None:
-        """Keep the auxiliary heads and the optimizers' moments in the hospital's memory."""
-        self._keep_heads()
+        """Keep the auxiliary tasks and the optimizers' moments in the hospital's memory."""
+        keep_auxiliary(self.client, self.auxiliary)
         for i, optimizer in enumerate(self.optimizers):
             optimizer.keep(self.client.memory, f"{prefix}{i}.")
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
+from fdamed.federation.auxiliary_loss import remember
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Images, NominalStep, Scalar, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.federation.privacy_budget import WITHHELD, spend
 from fdamed.federation.server import Server
 from fdamed.models.backbone import initialize
-from fdamed.ops.aggregation import stacked
+from fdamed.ops.aggregation import mean, stacked
 from fdamed.training.local import AuxiliaryTasks, Outcome, fit
 from fdamed.training.optimizer import Optimizer
 
@@ -70,18 +72,32 @@ def continue_training(client: Client, ask: Model) -> Trained:
 
 
 def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
-    """The hospital's auxiliary heads as it remembers them, new ones at first; None where it has no such tasks."""
-    if not (client.auxiliary and client.heads):
+    """The auxiliary heads of the network, or the hospital's own as it remembers them, new ones at first.
+
+    None where it has no such tasks.
+    """
+    if not client.auxiliary:
         return None
+    names, alpha = client.auxiliary.heads, client.auxiliary.alpha
+    if not client.heads:
+        return AuxiliaryTasks(cast(nn.ModuleDict, client.model.module.auxiliary), names, alpha)
     if "heads" in client.memory:
         client.heads.load(client.memory["heads"])
     else:
         initialize(client.heads.module, stream(client.seed, client.name, "heads").torch)
-    return AuxiliaryTasks(client.heads, client.auxiliary.heads, client.auxiliary.alpha)
+    return AuxiliaryTasks(cast(nn.ModuleDict, client.heads.module), names, alpha, client.heads)
+
+
+def keep_auxiliary(client: Client, auxiliary: AuxiliaryTasks | None) -> None:
+    """Keep the hospital's own heads in its memory, and the heads' loss until the server asks for it."""
+    if auxiliary and auxiliary.private:
+        client.memory["heads"] = auxiliary.private.read()
+    if auxiliary and auxiliary.steps:
+        remember(client, float(auxiliary.total) / auxiliary.steps)
 
 
 def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
-    """Local training from `x` with these hooks of `fit`; the auxiliary heads stay in the hospital's memory.
+    """Local training from `x` with these hooks of `fit`; private auxiliary heads stay in the hospital's memory.
 
     Under differential privacy the budget spent is recorded, and the loss, which has no noise on it, is withheld.
     """
@@ -97,8 +113,7 @@ def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
         precision=client.precision,
         **hooks,
     )
-    if auxiliary:
-        client.memory["heads"] = auxiliary.heads.read()
+    keep_auxiliary(client, auxiliary)
     finite(client, outcome.loss)
     if client.noise is None:
         return outcome
@@ -122,6 +137,8 @@ def finite(client: Client, loss: float) -> float:
 class Updates:
     """The updates of a round: the target's, and of N sources, which may be none."""
 
+    x: torch.Tensor
+    """What they are relative to."""
     target: Moved
     names: list[str]
     g: torch.Tensor
@@ -130,11 +147,25 @@ class Updates:
     align: list[float]
     """The target's nominal step by each source's (Eq. 8 of the healthcare paper)."""
 
+    @property
+    def mean_align(self) -> list[float]:
+        """The mean of `align`, weighted by n, for every source: the same sum of n_i/sum n * align_i, split by n_i."""
+        total = sum(n * a for n, a in zip(self.n, self.align, strict=True))
+        return [total / sum(self.n) for _ in self.n]
 
-def collect_updates(server: Server, model: Model) -> Updates:
-    """Ask the target and the sources to train from `model`."""
-    t: Moved = server.ask(server.target, compute_update, model)
+
+def collect_updates(server: Server, model: Model, average_first: bool = False) -> Updates:
+    """Ask the target and the sources to train from `model`.
+
+    `average_first`: the target trains from the average of the sources' models, to which all updates are then relative.
+    """
+    t: Moved | None = None if average_first else server.ask(server.target, compute_update, model)
     s: dict[str, Moved] = server.ask_all(server.sources, compute_update, model)
+    names, n, steps = list(s), [r.n for r in s.values()], [r.nominal_step for r in s.values()]
+    g, x = stacked((s.pop(name).g for name in names), len(names), server.layout.size), model.x
+    if t is None:
+        change = mean(g, n) if names else torch.zeros_like(x)
+        g, x = g.sub_(change), x + change
+        t = cast(Moved, server.ask(server.target, compute_update, Model(x=x)))
     server.log({"train/loss": t.loss})
-    names, n, align = list(s), [r.n for r in s.values()], [t.nominal_step / r.nominal_step for r in s.values()]
-    return Updates(t, names, stacked((s.pop(name).g for name in names), len(names), server.layout.size), n, align)
+    return Updates(x, t, names, g, n, [t.nominal_step / step for step in steps])

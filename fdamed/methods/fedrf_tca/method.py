@@ -47,7 +47,7 @@ from fdamed.methods.fedrf_tca.client import (
 from fdamed.methods.fedrf_tca.model import KEPT, Parts, predictor
 from fdamed.methods.fedrf_tca.participation import VOTES, Senders, Setting, classifiers_due, draw_senders
 from fdamed.models.adversarial import count, shape_of
-from fdamed.models.flat import Layout
+from fdamed.models.flat import AUXILIARY, Layout
 from fdamed.ops.aggregation import mean
 
 
@@ -189,7 +189,7 @@ class FedRfTca(Method[State]):
         """How many parameters come before the first that learns."""
         if not self.trained_from:
             return 0
-        body = [p for p in layout.parameters if p.name.partition(".")[0] != "head"]
+        body = [p for p in layout.parameters if p.name.partition(".")[0] not in ("head", AUXILIARY)]
         found = [p.start for p in body if f"{p.name}.".startswith(f"{self.trained_from}.")]
         if not found:
             layers = sorted({p.name.rpartition(".")[0] for p in body})
