@@ -40,6 +40,7 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     assert code == 0
     assert report["ok"]
     assert report["clients"]["Edema"]["positive"] == 0.5
+    assert report["asked"] == {"per_class": "all", "labeled": 8, "val": 0.1, "test": 0.2, "held_out": "all"}
     cache = sum(p["images"] for p in report["clients"].values()) * 224**2
     assert checks(report)["disk"] == ("ok", f"the cache needs {megabytes(cache)}")
     assert checks(report)["patients"] == ("ok", "90 patients (100%) fit several hospitals")
@@ -49,7 +50,9 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
 
 def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--config", str(tree(tmp_path))]) == 0
-    assert "180 rows, 90 patients" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "180 rows, 90 patients" in out
+    assert "asked: labeled 8" in out and "asked: 0.2" in out
 
 
 def fail(report: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from fdamed.cli.commands.split import asked
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
@@ -60,6 +61,8 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
+    """The sizes of the parts that the configuration asks for."""
 
     def add(self, status: str, check: str, detail: str) -> None:
         self.checks.append({"status": status, "check": check, "detail": detail})
@@ -162,6 +165,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     except FdamedError as error:
         report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
+    report.asked = asked(split)
     for client, frame in cohort.manifests.items():
         report.clients[client] = {
             "images": len(frame),
@@ -203,7 +207,9 @@ def show(report: Report) -> None:
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
     out.print(table)
     if report.clients:
-        sizes = Table("hospital", "images", "patients", "positive", *PARTS)
+        wanted = {"train": f"per_class {report.asked['per_class']}", "adapt": f"labeled {report.asked['labeled']}"}
+        wanted |= {part: str(report.asked[part]) for part in ("val", "test")}
+        sizes = Table("hospital", "images", "patients", "positive", *(f"{p}\nasked: {wanted[p]}" for p in PARTS))
         for client, entry in report.clients.items():
             counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
             sizes.add_row(*counts, *entry["parts"].values())

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed.cli.options import read_config
+from fdamed.config.split import Split
 from fdamed.core.files import digest, write_json
 from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.cohort import build
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         "by": split.by,
         "rule": split.rule,
         "seed": split.seed,
+        "asked": asked(split),
         "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
@@ -51,6 +53,11 @@ def run(arguments: argparse.Namespace) -> None:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive")
+
+
+def asked(split: Split) -> dict[str, Any]:
+    """The sizes as the configuration has them; what was obtained stands beside each client."""
+    return {key: getattr(split, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
