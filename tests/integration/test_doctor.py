@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from fdamed.cli.main import main
 from fdamed.config.loader import load
-from fdamed.config.study import Config
+from fdamed.config.study import Config, Model
 from fdamed.core.files import megabytes
+from fdamed.models.backbone import build
 from fdamed.pipeline.environment_checks import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
@@ -171,3 +173,17 @@ def test_the_plug_in_that_is_there_is_named_with_its_version(
     assert check_slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")
     assert heard[1][:2] == ("fail", "sbatch")
+
+
+def test_a_cohort_of_the_paper_without_pretrained_weights_is_warned_about_and_wrong_ones_fail(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tree(tmp_path)
+    status, detail = checks(told(path, capfd)[1])["weights"]
+    assert status == "warn" and "NO PRETRAINED WEIGHTS" in detail and "model.weights" in detail
+    net = build(Model(width=0.0625))
+    save_file(net.trunk.state_dict(), tmp_path / "w.safetensors")
+    fitting = {"width": 0.0625, "weights": str(tmp_path / "w.safetensors")}
+    assert checks(told(configure(tmp_path, model=fitting), capfd)[1])["weights"][0] == "ok"
+    code, report = told(configure(tmp_path, model=fitting | {"width": 0.125}), capfd)
+    assert code == 2 and "of another network" in fail(report)

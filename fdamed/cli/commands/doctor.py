@@ -49,6 +49,8 @@ OPTIONS = {
 }
 SAMPLE = 200
 """Files to open."""
+PRETRAINED = ("chexpert", "mimic", "midrc")
+"""Layouts of the healthcare paper's cohorts."""
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -88,6 +90,7 @@ def examine(config: Config, cluster: bool) -> Report:
     report = Report(machine=machine(config))
     check_environment(config, report.add, report.machine["gpu"], cluster)
     _check_space(config, report)
+    _check_weights(config, report)
     if isinstance(config.data, Benchmark):
         report.add("ok", "tables", "a public set: `fdamed partition` reads and checks it")
         return report
@@ -115,6 +118,25 @@ def _check_space(config: Config, report: Report) -> None:
     needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
     report.add("ok" if left > needed else "fail", "checkpoints", detail)
+
+
+def _check_weights(config: Config, report: Report) -> None:
+    """Whether the pretrained weights fit, and whether a paper's cohort has any."""
+    if config.model.weights:
+        net = backbone.build(config.model)
+        try:
+            backbone.load_pretrained(net, Path(config.model.weights))  # type: ignore[arg-type]  # only ResNets have them
+        except FdamedError as error:
+            report.add("fail", "weights", f"{error.what} ({error.where}). {error.fix}")
+        else:
+            report.add("ok", "weights", f"pretrained weights of the whole {config.model.backbone}")
+    elif config.data.layout in PRETRAINED and config.phantom is None:
+        detail = (
+            "NO PRETRAINED WEIGHTS: the healthcare paper starts from ImageNet's. From random weights its rounds are "
+            "too few, gradient projection is hardly more than the target alone, and its figures cannot come out. "
+            "Name the file in model.weights (docs/how_to/faq.md)"
+        )
+        report.add("warn", "weights", detail)
 
 
 def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
