@@ -175,6 +175,23 @@ def test_the_plug_in_that_is_there_is_named_with_its_version(
     assert heard[1][:2] == ("fail", "sbatch")
 
 
+def test_a_head_whose_label_is_the_same_everywhere_is_warned_about_with_its_cure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All images are frontal; sex and age vary."""
+    tree(tmp_path)
+    runs = {"aux": {"method": "finetune", "auxiliary": {"heads": ["sex", "age", "view"]}}, "fedavg": {}}
+    path = configure(tmp_path, model={"heads": ["sex", "age", "view"]}, runs=runs)
+    code, report = told(path, capfd)
+    found = [c["detail"] for c in report["checks"] if c["check"] == "heads"]
+    assert code == 0 and len(found) == 1
+    assert "`view` can learn nothing at Lesion:" in found[0] and "Remove it from runs.*.auxiliary" in found[0]
+    assert main(["ingest", "--config", str(path)]) == main(["split", "--config", str(path)]) == 0
+    assert "warning: the auxiliary head `view`" in capfd.readouterr().err
+    unused = configure(tmp_path, model={"heads": ["sex", "view"]})
+    assert "heads" not in checks(told(unused, capfd)[1])
+
+
 def test_a_cohort_of_the_paper_without_pretrained_weights_is_warned_about_and_wrong_ones_fail(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from fdamed.cli.commands.split import asked
+from fdamed.cli.commands.split import asked, constant_heads
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
@@ -197,6 +197,8 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
         }
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
+    for note in constant_heads(config, cohort.manifests):
+        report.add("warn", "heads", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     sizes = {p: {s: int((f["split"] == s).sum()) for s in PARTS} for p, f in cohort.manifests.items()}
     _check_minimum(config, sizes, report)
