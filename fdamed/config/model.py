@@ -49,6 +49,9 @@ class Model(Strict):
     """Classes of the race head, in this order."""
     weights: str | None = None
     """File with pretrained ResNet weights: torchvision (.pth) or safetensors. Default: seeded He initialization."""
+    normalize: Literal["half", "imagenet"] | None = None
+    """How a ResNet normalizes pixels in [0, 1]. half: (x - 0.5) / 0.5; imagenet: with ImageNet's mean and deviation.
+    Default: imagenet with `weights`, half without."""
 
     @model_validator(mode="after")
     def _fits(self) -> Model:
@@ -56,4 +59,11 @@ class Model(Strict):
             raise ValueError("the race head needs at least two classes: list them in `races`")
         if self.weights and self.backbone in ("cnn", "mlp"):
             raise ValueError(f"`weights` needs a ResNet; a {self.backbone} always starts from seeded weights")
+        if self.normalize and self.backbone in ("cnn", "mlp"):
+            raise ValueError(f"`normalize` needs a ResNet; a {self.backbone} reads its input as it is")
         return self
+
+    @property
+    def imagenet(self) -> bool:
+        """Whether images are normalized with ImageNet's mean and deviation."""
+        return self.normalize == "imagenet" or (self.normalize is None and self.weights is not None)

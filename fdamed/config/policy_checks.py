@@ -118,10 +118,7 @@ def training_images(
 
 
 def most_images(config: Config) -> dict[str, dict[str, int]]:
-    """An upper bound of each client's training images, from `split` alone.
-
-    Validation and test patients are drawn one by one, so their shares subtract nothing for certain.
-    """
+    """An upper bound of each client's training images, but for one patient's, from `split` alone."""
     split = config.split
     if not isinstance(split, Split):
         return {}

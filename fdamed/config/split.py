@@ -8,6 +8,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from fdamed.config.base import Name, Share, Strict
 
+Size = Share | Annotated[int, Field(ge=2, strict=True)]
+"""A share below 1 of a client's images in all parts, or a whole number of images."""
+
 
 class Split(Strict):
     """How the index is split into clients."""
@@ -30,13 +33,20 @@ class Split(Strict):
     where: str | None = None
     """Keep only the rows for which this expression holds, e.g. "view == 'frontal'"."""
     per_class: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
-    """Images per class and client, drawn by patient; `all` keeps everything (see `balanced`)."""
+    """Images of each class that a client trains on (train and adapt parts together), beside those of val and test;
+    `all`: everything that val and test leave over. Patients are kept whole, so this and the sizes of val and test are
+    met to within one patient."""
     balanced: bool = True
-    """With `per_class: all`: reduce the larger class to the size of the smaller one."""
+    """Equally many images of both classes in every part: the larger class is reduced to the size of the smaller one."""
     labeled: Annotated[int, Field(ge=2)] = 100
-    """Labeled images of a client when it is the target."""
-    val: Share = 0.1
-    test: Share = 0.2
+    """Labeled images of a client when it is the target (adapt part), of those that it trains on."""
+    val: Size = 0.1
+    """Images to choose a round by: a share below 1 of the client's images in all parts, or a number of images."""
+    test: Size | Literal["rest"] = 0.2
+    """Images to test on: a share, a number, or `rest`: all that `per_class` and `val` leave over."""
+    held_out: Literal["all", "targets"] = "all"
+    """Who has val and test parts. targets: sources train on all their images; then their patients cannot be attacked
+    (membership inference) and no model can be tested there."""
     rule: Literal["disjoint", "reference"] = "disjoint"
     """disjoint: a patient is at one client and in one part; reference: the published rule, which leaks."""
     shares: dict[Name, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default={})
@@ -56,8 +66,10 @@ class Split(Strict):
         stray = [p for p in self.shares if p not in self.clients]
         if stray:
             raise ValueError(f"shares names {', '.join(stray)}, which is not a client")
-        if self.val + self.test >= 0.9:
+        if sum(size for size in (self.val, self.test) if isinstance(size, float)) >= 0.9:
             raise ValueError("val + test leave nothing to train on")
+        if self.test == "rest" and self.per_class == "all":
+            raise ValueError("`test: rest` and `per_class: all` both ask for all images: give one of them a number")
         return self
 
     @property

@@ -134,7 +134,10 @@ def describe(chosen: Chosen) -> dict[str, Any]:
             "threshold": THRESHOLD if len(classes) == 2 else None,
         },
         "preprocessing": preparation.described() if preparation else None,
-        "network": config.model.model_copy(update={"weights": None}).model_dump(mode="json"),
+        # Without the path, which says how images were normalized, too.
+        "network": config.model.model_copy(
+            update={"weights": None, "normalize": "imagenet" if config.model.imagenet else None}
+        ).model_dump(mode="json"),
         "predictor": {"method": phase["method"], "options": phase["options"]} if chosen.method else None,
         "digests": facts["digests"] | {"weights": record.weights, "run": record.digest},
         "versions": {

@@ -24,21 +24,30 @@ BLOCKS: dict[str, tuple[type[Basic | Bottleneck], tuple[int, ...]]] = {
 """Backbone -> kind of block, number of blocks in each stage."""
 GROUPS = 8
 """Groups of channels in GroupNorm; the number of channels is a multiple of eight."""
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's red, green and blue, which its pretrained weights expect."""
 
 
 class Net(nn.Module):
     """h: images (B, 1, S, S) in [0, 1] -> logits (B, C); `features` is h without its last layer."""
 
-    def __init__(self, trunk: nn.Module, width: int, hidden: int, classes: int) -> None:
+    def __init__(self, trunk: nn.Module, width: int, hidden: int, classes: int, imagenet: bool = False) -> None:
         super().__init__()
         self.trunk = trunk
+        self.imagenet = imagenet
         self.hidden = nn.Linear(width, hidden)
         self.head = nn.Linear(hidden, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """(B, 1 or 3, S, S) -> (B, hidden): what the main head and the auxiliary heads read."""
-        centered = (x - 0.5) / 0.5
-        return torch.relu(self.hidden(self.trunk(centered.expand(-1, 3, -1, -1))))
+        return torch.relu(self.hidden(self.trunk(self._normalized(x))))
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        """(B, 3, S, S); inside the network, so that every form in which it is exported does the same."""
+        if not self.imagenet:
+            return ((x - 0.5) / 0.5).expand(-1, 3, -1, -1)
+        mean, deviation = (torch.tensor(v, dtype=x.dtype, device=x.device)[:, None, None] for v in IMAGENET)
+        return (x - mean) / deviation
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
@@ -83,7 +92,8 @@ def _resnet(model: Model) -> Net:
     # Multiples of eight: otherwise channels_last convolutions of torch 2.13 write outside their memory (0005).
     planes = [max(8, 8 * round(c * model.width / 8)) for c in (64, 128, 256, 512)]
     norm = partial(nn.GroupNorm, GROUPS) if model.norm == "group" else nn.BatchNorm2d
-    return Net(ResNet(block, blocks, planes, norm), planes[3] * block.expansion, model.hidden, model.classes)
+    trunk = ResNet(block, blocks, planes, norm)
+    return Net(trunk, planes[3] * block.expansion, model.hidden, model.classes, model.imagenet)
 
 
 @torch.no_grad()
@@ -118,21 +128,30 @@ def _draw(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
     weight.copy_(torch.empty(weight.shape).normal_(0.0, deviation, generator=generator))
 
 
-def load_pretrained(net: Net, path: Path) -> list[str]:
-    """Fill the trunk by name from torchvision's format; return the names that the file did not have."""
-    given = read_weights(path)
-    wanted = net.trunk.state_dict()
-    found = {k: v for k, v in given.items() if k in wanted and v.shape == wanted[k].shape}
-    if not any(k.startswith("layer") for k in found):
-        raise FdamedError(
-            "this file holds no weights that fit the backbone",
-            str(path),
-            "Give a torchvision state dict of the same ResNet, or set model.width to 1.",
-        )
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
+def load_pretrained(net: Net, path: Path) -> None:
+    """Fill the whole trunk by name from torchvision's format; its classifier `fc` is ignored."""
+    counters = "num_batches_tracked"
+    given = {k: v for k, v in read_weights(path).items() if not k.startswith("fc.") and not k.endswith(counters)}
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in given.values()):
         raise FdamedError("some weights in the file are not finite", str(path), "Give another file.")
-    net.trunk.load_state_dict(found, strict=False)
-    return [k for k in wanted if k not in found and not k.endswith("num_batches_tracked")]
+    wanted = {k: v for k, v in net.trunk.state_dict().items() if not k.endswith(counters)}
+    both = [k for k in wanted if k in given]
+    faults = {
+        "not in the file": [k for k in wanted if k not in given],
+        "of another shape or type": [
+            k for k in both if given[k].shape != wanted[k].shape or not given[k].is_floating_point()
+        ],
+        "in the file, but not in the network": [k for k in given if k not in wanted],
+    }
+    said = [f"{len(names)} tensors are {what} ({_some(names)})" for what, names in faults.items() if names]
+    if said:
+        fix = "Give torchvision's weights of the network in model.backbone, with model.width: 1 and model.norm: batch."
+        raise FdamedError(f"these are weights of another network: {'; '.join(said)}", str(path), fix)
+    net.trunk.load_state_dict(given, strict=False)
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:

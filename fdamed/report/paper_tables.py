@@ -21,6 +21,8 @@ from fdamed.evaluation.intervals import Interval, over_seeds
 Summary = Mapping[tuple[str, str, str], Interval]
 CLOSE = 2.5
 """Points within which a result counts as reproduced."""
+CONTROLLED, CONTROL = ("gp", True), "target_only"
+"""The last row with gradient projection (method, auxiliary heads), and the method of the rows that control it."""
 
 
 @cache
@@ -58,7 +60,16 @@ def table2(config: Config, runs: Mapping[str, Run], summary: Summary, target: st
         ours = {m: summary.get((target, run, m)) if run else None for m in ("acc", "auc")}
         ran = any(s is not None and s.mean is not None for s in ours.values())
         rows.append({"name": entry["name"], "paper": entry[cohort], "run": run, "ours": ours, "ran": ran})
+        if (entry["method"], entry["auxiliary"]) == CONTROLLED:
+            rows += [_control(run, summary, target) for run, spec in runs.items() if spec.method == CONTROL]
     return {"source": printed()["source"], "rows": rows, "target": target, "cohort": cohort}
+
+
+def _control(run: str, summary: Summary, target: str) -> dict[str, Any]:
+    """A row that the paper lacks: what the target reaches alone."""
+    ours = {m: summary.get((target, run, m)) for m in ("acc", "auc")}
+    ran = any(s is not None and s.mean is not None for s in ours.values())
+    return {"name": "not in the paper: a control of GP", "paper": None, "run": run, "ours": ours, "ran": ran}
 
 
 def table3(rows: Sequence[Cost]) -> list[dict[str, Any]]:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from fdamed.cli.main import main
 from fdamed.config.loader import load
-from fdamed.config.study import Config
+from fdamed.config.study import Config, Model
 from fdamed.core.files import megabytes
+from fdamed.models.backbone import build
 from fdamed.pipeline.environment_checks import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
@@ -40,6 +42,7 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     assert code == 0
     assert report["ok"]
     assert report["clients"]["Edema"]["positive"] == 0.5
+    assert report["asked"] == {"per_class": "all", "labeled": 8, "val": 0.1, "test": 0.2, "held_out": "all"}
     cache = sum(p["images"] for p in report["clients"].values()) * 224**2
     assert checks(report)["disk"] == ("ok", f"the cache needs {megabytes(cache)}")
     assert checks(report)["patients"] == ("ok", "90 patients (100%) fit several hospitals")
@@ -49,7 +52,9 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
 
 def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--config", str(tree(tmp_path))]) == 0
-    assert "180 rows, 90 patients" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "180 rows, 90 patients" in out
+    assert "asked: labeled 8" in out and "asked: 0.2" in out
 
 
 def fail(report: dict[str, Any]) -> str:
@@ -168,3 +173,34 @@ def test_the_plug_in_that_is_there_is_named_with_its_version(
     assert check_slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")
     assert heard[1][:2] == ("fail", "sbatch")
+
+
+def test_a_head_whose_label_is_the_same_everywhere_is_warned_about_with_its_cure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All images are frontal; sex and age vary."""
+    tree(tmp_path)
+    runs = {"aux": {"method": "finetune", "auxiliary": {"heads": ["sex", "age", "view"]}}, "fedavg": {}}
+    path = configure(tmp_path, model={"heads": ["sex", "age", "view"]}, runs=runs)
+    code, report = told(path, capfd)
+    found = [c["detail"] for c in report["checks"] if c["check"] == "heads"]
+    assert code == 0 and len(found) == 1
+    assert "`view` can learn nothing at Lesion:" in found[0] and "Remove it from runs.*.auxiliary" in found[0]
+    assert main(["ingest", "--config", str(path)]) == main(["split", "--config", str(path)]) == 0
+    assert "warning: the auxiliary head `view`" in capfd.readouterr().err
+    unused = configure(tmp_path, model={"heads": ["sex", "view"]})
+    assert "heads" not in checks(told(unused, capfd)[1])
+
+
+def test_a_cohort_of_the_paper_without_pretrained_weights_is_warned_about_and_wrong_ones_fail(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tree(tmp_path)
+    status, detail = checks(told(path, capfd)[1])["weights"]
+    assert status == "warn" and "NO PRETRAINED WEIGHTS" in detail and "model.weights" in detail
+    net = build(Model(width=0.0625))
+    save_file(net.trunk.state_dict(), tmp_path / "w.safetensors")
+    fitting = {"width": 0.0625, "weights": str(tmp_path / "w.safetensors")}
+    assert checks(told(configure(tmp_path, model=fitting), capfd)[1])["weights"][0] == "ok"
+    code, report = told(configure(tmp_path, model=fitting | {"width": 0.125}), capfd)
+    assert code == 2 and "of another network" in fail(report)

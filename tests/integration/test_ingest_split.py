@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fdamed.cli.main import main
+from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.data.manifest import content_hash
 from fdamed.data.splitting.leakage import check_manifests
@@ -79,6 +80,7 @@ def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capf
         assert sum(entry["images"].values()) == len(frame)
         assert sum(entry["positives"].values()) == int(frame["y"].sum())
         assert entry["images"]["adapt"] == 8
+    assert cohort["asked"] == {"per_class": "all", "labeled": 8, "val": 0.1, "test": 0.2, "held_out": "all"}
     assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_clients"] == 0
     assert "by a hash of seed and patient" in cohort["notes"][0]
     shared = capfd.readouterr().err + (root / "cohort.json").read_text() + (root / "ingest.json").read_text()
@@ -172,9 +174,14 @@ def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFix
 def test_the_shipped_configurations_are_valid_and_have_the_paper_s_figures(name: str) -> None:
     path = Path(__file__).parents[2] / f"config/{name}.yaml"
     config = Config.model_validate(yaml.safe_load(path.read_text()))
+    assert isinstance(config.split, Split)
     figures = (config.split.per_class, config.split.labeled, config.train.rounds, config.image.size)
     published = {"chexpert": (2000, 1000, 50, 224), "mimic": (250, 100, 80, 224), "midrc": ("all", 2000, 50, 224)}
     if name in published:
         assert figures == published[name]
+        assert config.split.held_out == "targets"
+        # The authors' released code; the paper is silent.
+        batches = (config.train.source.batch, config.train.target.batch)
+        assert batches == {"chexpert": (32, 32), "mimic": (32, 32), "midrc": (8, 16)}[name]
     assert (config.train.source.lr, config.train.target.lr) == (1e-3, 2e-4)
     assert {"fedavg", "finetune", "gp", "fedgp", "fedda", "oracle", "gp_auxinfo"} <= set(config.runs)

@@ -17,6 +17,7 @@ from fdamed.data.manifest import as_index, pseudonyms
 from fdamed.data.splitting.assignment import Keys, whole_patients
 from fdamed.data.splitting.cohort import build, one_place, truth_of, truths
 from fdamed.data.splitting.leakage import Leakage, check_manifests
+from fdamed.data.splitting.stratification import fill, sizes
 
 CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}
 
@@ -131,16 +132,84 @@ def test_a_known_cohort_stays_the_same_on_every_machine() -> None:
 
 
 KNOWN = {
-    "Lesion": ("patient00003/10.jpg", "train", 50),
-    "Edema": ("patient00000/1.jpg", "adapt", 40),
-    "Collapse": ("patient00008/17.jpg", "val", 38),
+    "Lesion": ("patient00003/10.jpg", "adapt", 50),
+    "Edema": ("patient00000/1.jpg", "test", 40),
+    "Collapse": ("patient00008/17.jpg", "train", 38),
 }
 
 
-@pytest.mark.parametrize("per_class", [40, 80])
-def test_per_class_gives_that_many_images_of_each_class(per_class: int) -> None:
-    for frame in build(index_of(), cut_of(per_class=per_class, labeled=4, val=0)).manifests.values():
-        assert frame["y"].value_counts().to_dict() == {0: per_class, 1: per_class}
+@pytest.mark.parametrize("per_class", [25, 50])
+def test_per_class_gives_that_many_images_of_each_class_to_train_on(per_class: int) -> None:
+    cohort = build(index_of(), cut_of(per_class=per_class, labeled=4, val=0.1, test=0.3))
+    for frame in cohort.manifests.values():
+        trained = frame[frame["split"].isin(("train", "adapt"))]
+        assert trained["y"].value_counts().to_dict() == pytest.approx({0: per_class, 1: per_class}, abs=2)
+        assert (frame["split"] == "test").mean() == pytest.approx(0.3, abs=0.01)
+        assert (frame["split"] == "val").mean() == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("keys", "train", "test", "val"),
+    [
+        ({}, (140, 70), (40, 20), (20, 10)),
+        ({"balanced": True}, (70, 70), (20, 20), (10, 10)),
+        ({"per_class": 35, "balanced": True}, (35, 35), (10, 10), (5, 5)),
+        ({"per_class": 80}, (80, 70), (23, 20), (12, 10)),
+        ({"val": 30, "test": 60}, (140, 70), (40, 20), (20, 10)),
+        ({"per_class": 20, "val": 31, "test": 0.5, "balanced": True}, (20, 20), (35, 36), (15, 16)),
+        ({"per_class": 20, "val": 30, "test": "rest"}, (20, 20), (160, 70), (20, 10)),
+        ({"per_class": 95, "val": 30, "test": "rest", "balanced": True}, (85, 85), (0, 0), (15, 15)),
+        ({"per_class": 95, "test": 200, "balanced": True}, (0, 0), (90, 90), (10, 10)),
+    ],
+)
+def test_sizes_are_shares_numbers_or_the_rest(keys: dict[str, Any], train: Any, test: Any, val: Any) -> None:
+    """A client has 200 negative and 100 positive images."""
+    asked = sizes(cut_of(**{"balanced": False, **keys}), np.array([200, 100]), True)
+    assert [tuple(row) for row in asked.tolist()] == [train, test, val]
+
+
+def test_a_source_keeps_nothing_back_when_only_targets_are_tested() -> None:
+    cut = cut_of(held_out="targets", per_class=60, test="rest", val=20)
+    manifests = build(index_of(), cut).manifests
+    for client in ("Lesion", "Collapse"):
+        assert set(manifests[client]["split"]) == {"train", "adapt"}
+        assert manifests[client]["y"].value_counts().to_dict() == {0: 60, 1: 60}
+    parts = manifests["Edema"]["split"].value_counts().to_dict()
+    assert (parts["val"], parts["train"] + parts["adapt"]) == pytest.approx((20, 120), abs=2)
+    assert len(manifests["Edema"]) == len(build(index_of(), cut_of()).manifests["Edema"])
+
+
+def test_every_stratum_of_patients_is_divided_as_the_parts_ask() -> None:
+    """20 patients of three positives, 10 of one, 60 of one negative; train, test and val ask for 70, 20 and 10 %."""
+    images = np.array([[0, 3]] * 20 + [[0, 1]] * 10 + [[1, 0]] * 60)
+    asked = np.array([[42, 49], [12, 14], [6, 7]])
+    parts = fill(images, np.linspace(0, 0.9, 90), asked)
+    counted = [[int((parts[rows] == p).sum()) for p in range(3)] for rows in (range(20), range(20, 30), range(30, 90))]
+    assert counted == [[14, 4, 2], [7, 2, 1], [42, 12, 6]]
+
+
+def test_no_part_lacks_a_class_that_has_a_patient_for_each() -> None:
+    """Three patients have the only positives, six each: the largest takes more than test and val ask for."""
+    images = np.array([[0, 6]] * 3 + [[2, 0]] * 20)
+    parts = fill(images, np.linspace(0, 0.9, 23), np.array([[28, 13], [8, 4], [4, 1]]))
+    assert sorted(parts[:3]) == [0, 1, 2]
+    assert set(parts[3:]) == {0, 1, 2}
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), patients=st.integers(20, 200), val=st.floats(0, 0.3), test=st.floats(0, 0.5))
+def test_sizes_and_positives_are_met_within_one_patient(seed: int, patients: int, val: float, test: float) -> None:
+    rng = np.random.default_rng(seed)
+    total = np.minimum(rng.geometric(0.4, patients), 8)
+    positive = np.where(
+        rng.random(patients) < 0.5, rng.binomial(total, 0.4), np.where(rng.random(patients) < 0.4, total, 0)
+    )
+    images = np.stack([total - positive, positive], axis=1)
+    asked = sizes(cut_of(balanced=False, val=val, test=test), images.sum(axis=0), True)
+    parts = fill(images, rng.random(patients), asked)
+    got = np.stack([images[parts == p].sum(axis=0) for p in range(3)])
+    assert np.abs(got - asked).max() <= total.max()
+    assert ((got > 0) | (asked == 0)).all()
 
 
 def test_a_shortage_is_said_and_stays_balanced() -> None:
@@ -189,6 +258,20 @@ def test_shares_are_the_chances_of_patients_who_fit_everywhere() -> None:
     assert share["Lesion"] == pytest.approx(0.6, abs=0.03)
     assert share["Edema"] == pytest.approx(0.2, abs=0.03)
     assert sum(share.values()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"test": 1.0}, r"test"),
+        ({"val": 1}, r"val"),
+        ({"val": 0.5, "test": 0.4}, "leave nothing to train on"),
+        ({"test": "rest"}, "`test: rest` and `per_class: all`"),
+    ],
+)
+def test_sizes_that_mean_nothing_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        cut_of(**keys)
 
 
 def test_a_share_of_zero_or_less_is_refused() -> None:
@@ -303,8 +386,8 @@ def test_the_reference_rule_takes_the_first_blank_rows_and_splits_by_image() -> 
 
 def test_the_reference_rule_can_be_capped_as_in_its_runs() -> None:
     frame = build(index_of(), cut_of(rule="reference", labeled=10, per_class=50, val=0)).manifests["Edema"]
-    assert (frame["split"] == "test").sum() == 20
-    assert (frame["split"] != "test").sum() == 80
+    assert (frame["split"] == "test").sum() == 25
+    assert (frame["split"] != "test").sum() == 100
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

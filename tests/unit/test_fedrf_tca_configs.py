@@ -97,6 +97,14 @@ def test_figures_4_and_6_go_over_the_interval_under_the_first_setting_of_table_i
     assert {r.options["setting"] for r in runs} == {"msg-I"}
 
 
+def test_table_iii_has_a_study_for_each_pair_and_the_paper_s_average() -> None:
+    pairs = [study("office_31", v) for v in ("", "A_W", "D_A", "D_W", "W_A", "W_D")]
+    assert len({p.study for p in pairs}) == 6
+    assert all(f"office_31_{p.split.sets[0]}_{p.split.target}" == p.study for p in pairs)
+    assert statistics.mean(p.published.values["I"] for p in pairs) == pytest.approx(77.46, abs=0.01)
+    assert all(p.expanded_runs()["I"].options == PAPER | {"setting": "I"} for p in pairs)
+
+
 def test_table_xv_orders_the_messages_of_a_vote() -> None:
     config = study("digit_five", "order")
     settings = {row: config.expanded_runs()[row].options["setting"] for row in ("order_B", "order_C", "order_D")}

@@ -312,6 +312,7 @@ def test_a_row_of_the_paper_is_the_run_with_most_heads_and_other_cohorts_have_no
     runs = {
         "aux": {"method": "finetune", "auxiliary": {"heads": ["sex"]}},
         "all": {"method": "finetune", "auxiliary": {"heads": ["sex", "age"]}},
+        "half_step": {"method": "target_only", "server_step": 0.5},
     }
     cut = {"by": "condition", "clients": {"A": "x", "B": "y"}, "target": "B", "label": "z"}
     raw = {
@@ -326,6 +327,9 @@ def test_a_row_of_the_paper_is_the_run_with_most_heads_and_other_cohorts_have_no
     rows = {row["name"]: row for row in found["rows"]}
     assert rows["FedAvg_Finetune_AuxInfo"]["run"] == "all" and rows["FedAvg_Finetune_AuxInfo"]["ran"]
     assert rows["FedAvg"]["run"] is None and not rows["FedAvg"]["ran"]
+    names = list(rows)
+    control = names[names.index("FedAvg_Finetune_AuxInfo_GP") + 1]
+    assert rows[control]["run"] == "half_step" and rows[control]["paper"] is None
     other = parse(raw | {"data": {"layout": "nih", "root": "/x"}}, "test")
     assert beside.table2(other, other.expanded_runs(), {}, "B") is None
 

@@ -20,6 +20,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from fdamed.cli.commands.split import asked, constant_heads
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
@@ -48,6 +49,8 @@ OPTIONS = {
 }
 SAMPLE = 200
 """Files to open."""
+PRETRAINED = ("chexpert", "mimic", "midrc")
+"""Layouts of the healthcare paper's cohorts."""
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -60,6 +63,8 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
+    """The sizes of the parts that the configuration asks for."""
 
     def add(self, status: str, check: str, detail: str) -> None:
         self.checks.append({"status": status, "check": check, "detail": detail})
@@ -85,6 +90,7 @@ def examine(config: Config, cluster: bool) -> Report:
     report = Report(machine=machine(config))
     check_environment(config, report.add, report.machine["gpu"], cluster)
     _check_space(config, report)
+    _check_weights(config, report)
     if isinstance(config.data, Benchmark):
         report.add("ok", "tables", "a public set: `fdamed partition` reads and checks it")
         return report
@@ -112,6 +118,25 @@ def _check_space(config: Config, report: Report) -> None:
     needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
     report.add("ok" if left > needed else "fail", "checkpoints", detail)
+
+
+def _check_weights(config: Config, report: Report) -> None:
+    """Whether the pretrained weights fit, and whether a paper's cohort has any."""
+    if config.model.weights:
+        net = backbone.build(config.model)
+        try:
+            backbone.load_pretrained(net, Path(config.model.weights))  # type: ignore[arg-type]  # only ResNets have them
+        except FdamedError as error:
+            report.add("fail", "weights", f"{error.what} ({error.where}). {error.fix}")
+        else:
+            report.add("ok", "weights", f"pretrained weights of the whole {config.model.backbone}")
+    elif config.data.layout in PRETRAINED and config.phantom is None:
+        detail = (
+            "NO PRETRAINED WEIGHTS: the healthcare paper starts from ImageNet's. From random weights its rounds are "
+            "too few, gradient projection is hardly more than the target alone, and its figures cannot come out. "
+            "Name the file in model.weights (docs/how_to/faq.md)"
+        )
+        report.add("warn", "weights", detail)
 
 
 def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
@@ -162,6 +187,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     except FdamedError as error:
         report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
+    report.asked = asked(split)
     for client, frame in cohort.manifests.items():
         report.clients[client] = {
             "images": len(frame),
@@ -171,6 +197,8 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
         }
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
+    for note in constant_heads(config, cohort.manifests):
+        report.add("warn", "heads", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     sizes = {p: {s: int((f["split"] == s).sum()) for s in PARTS} for p, f in cohort.manifests.items()}
     _check_minimum(config, sizes, report)
@@ -203,7 +231,9 @@ def show(report: Report) -> None:
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in report.machine.items()))
     out.print(table)
     if report.clients:
-        sizes = Table("hospital", "images", "patients", "positive", *PARTS)
+        wanted = {"train": f"per_class {report.asked['per_class']}", "adapt": f"labeled {report.asked['labeled']}"}
+        wanted |= {part: str(report.asked[part]) for part in ("val", "test")}
+        sizes = Table("hospital", "images", "patients", "positive", *(f"{p}\nasked: {wanted[p]}" for p in PARTS))
         for client, entry in report.clients.items():
             counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
             sizes.add_row(*counts, *entry["parts"].values())

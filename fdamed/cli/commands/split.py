@@ -9,12 +9,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from fdamed.cli.options import read_config
+from fdamed.config.split import Split
+from fdamed.config.study import Config
 from fdamed.core.files import digest, write_json
+from fdamed.data.loader import MISSING, classes_of
 from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.cohort import build
 from fdamed.data.splitting.leakage import check_manifests
@@ -37,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         "by": split.by,
         "rule": split.rule,
         "seed": split.seed,
+        "asked": asked(split),
         "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
@@ -49,8 +54,36 @@ def run(arguments: argparse.Namespace) -> None:
     write_json(places.root / "cohort.json", summary)
     for note in cohort.notes:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
+    for note in constant_heads(config, cohort.manifests):
+        log.warning(note)
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive")
+
+
+def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> list[str]:
+    """A warning for each auxiliary head that runs train at a source where all images have the same label."""
+    trained = dict.fromkeys(h for run in config.expanded_runs().values() if run.auxiliary for h in run.auxiliary.heads)
+    sources = [c for c in manifests if config.split.targets != (c,)]
+    out = []
+    for head in trained:
+        void = []
+        for client in sources:
+            rows = manifests[client]
+            rows = rows[rows["split"].isin(("train", "adapt"))]
+            classes = classes_of({head: rows[head].to_numpy()}, head, config.model.races)
+            if len(set(classes[classes != MISSING].tolist())) < 2:
+                void.append(client)
+        if void:
+            out.append(
+                f"the auxiliary head `{head}` can learn nothing at {', '.join(void)}: all images there have the same "
+                f"{head}, or none is known. Remove it from runs.*.auxiliary, or keep other images, too (split.where)"
+            )
+    return out
+
+
+def asked(split: Split) -> dict[str, Any]:
+    """The sizes as the configuration has them; what was obtained stands beside each client."""
+    return {key: getattr(split, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fdamed.config.split import Split
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
+from fdamed.data.splitting.stratification import FILLED, fill, sizes
 
 
 @dataclass(frozen=True)
@@ -62,31 +63,26 @@ def uniform_of(texts: NDArray[Any], *names: str, seed: int = 0) -> NDArray[np.fl
 def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
     """(`y` and `split` of the client's images by row of the index, notes for the user).
 
-    Patients in the order of their hash until each class has its images; then val, test and adapt by patient.
+    Patients in the order of their hash until each class has its images; then test, val and adapt by patient.
     """
     rows = np.flatnonzero(~np.isnan(truth))
     frame = pd.DataFrame({"y": truth[rows].astype("int8"), "patient": keys.codes[rows]}, index=rows)
-    frame, notes = _classes(frame, keys, split, client)
-    position = keys.uniform("split")[frame["patient"]]
-    frame["split"] = np.select([position < split.test, position < split.val + split.test], ["test", "val"], "train")
-    frame, more = _adapt(frame, keys, split, client)
-    return frame, notes + more
-
-
-def _classes(frame: pd.DataFrame, keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
-    """At most `per_class` images of each class, and equally many of both if `balanced`."""
-    there = {side: int((frame["y"] == side).sum()) for side in (0, 1)}
-    wanted = there if split.per_class == "all" else {side: min(split.per_class, n) for side, n in there.items()}
-    if split.balanced:
-        wanted = dict.fromkeys((0, 1), min(wanted.values()))
-    notes = []
-    if split.per_class != "all" and min(wanted.values()) < split.per_class:
-        notes.append(
-            f"per_class asks for {split.per_class} images a class; {wanted[1]} positive and {wanted[0]} negative taken"
-            f" ({there[1]} and {there[0]} were there)"
-        )
+    there = np.bincount(frame["y"], minlength=2)
+    asked = sizes(split, there, split.held_out == "all" or client in split.targets)
     ordered = _by_patient(frame, keys, "draw", client)
-    return pd.concat([ordered[ordered["y"] == side].head(n) for side, n in wanted.items()]).sort_index(), notes
+    frame = pd.concat([ordered[ordered["y"] == side].head(n) for side, n in enumerate(asked.sum(axis=0))]).sort_index()
+    patients, owner = np.unique(frame["patient"], return_inverse=True)
+    images = np.stack([np.bincount(owner[frame["y"] == side], minlength=len(patients)) for side in (0, 1)], axis=1)
+    frame["split"] = np.array(FILLED)[fill(images, keys.uniform("split")[patients], asked)[owner]]
+    frame, notes = _adapt(frame, keys, split, client)
+    if split.per_class != "all" and asked[0].min() < split.per_class:
+        got = frame.loc[frame["split"].isin(("train", "adapt")), "y"]
+        notes.insert(
+            0,
+            f"per_class asks for {split.per_class} images a class to train on; {int((got == 1).sum())} positive and "
+            f"{int((got == 0).sum())} negative taken ({there[1]} and {there[0]} were there for all parts)",
+        )
+    return frame, notes
 
 
 def _by_patient(frame: pd.DataFrame, keys: Keys, *names: str) -> pd.DataFrame:
@@ -148,12 +144,14 @@ def draw_reference(yes: NDArray[Any], no: NDArray[Any], keys: Keys, split: Split
     position = uniform_of(keys.images[frame.index], "cohort", "reference", client, seed=keys.seed)
     frame = frame.iloc[np.argsort(position, kind="stable")]
     train, test = frame[: len(frame) * 4 // 5], frame[len(frame) * 4 // 5 :]
+    most = len(train) if split.per_class == "all" else min(len(train), 2 * split.per_class)
+    val = split.val if isinstance(split.val, int) else int(split.val * most * 5 / 4)
     if split.per_class != "all":
-        train, test = train[: 2 * split.per_class * 4 // 5], test[: 2 * split.per_class // 5]
+        train, test = train[: most + val], test[: most // 4]
     labeled = min(split.labeled, len(train) // 2)
     if client in split.targets and labeled < split.labeled:
         what = f"{client} has {len(train)} training images, too few for {split.labeled} labeled ones"
         raise FdamedError(what, "split.labeled", "Ask for fewer labeled images.")
-    val = min(int(split.val * (len(train) + len(test))), len(train) - labeled)
+    val = min(val, len(train) - labeled)
     parts = {"adapt": labeled, "val": val, "train": len(train) - labeled - val, "test": len(test)}
     return pd.concat([train, test]).assign(split=np.repeat(list(parts), list(parts.values())))

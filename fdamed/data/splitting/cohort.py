@@ -27,7 +27,8 @@ Mask = NDArray[np.bool_]
 ASSIGNMENT = (
     "A patient who fits several hospitals is assigned to one by a hash of seed and patient with the probabilities "
     "`shares`, in balanced cohorts ten times higher where the patient has images of the hospital's smaller class; "
-    "the patient's images are used there only. The split is drawn by another hash of seed and patient."
+    "the patient's images are used there only. Parts get whole patients, stratified by their numbers of positive and "
+    "negative images, in the order of another hash of seed and patient."
 )
 SCARCE = 10.0
 """Factor on the probability of a client that needs the patient's images for its smaller class."""
@@ -205,5 +206,8 @@ def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
     for word, parts in needed.items():
         for side, name in ((0, "negative"), (1, "positive")):
             if not ((frame["y"] == side) & frame["split"].isin(parts)).any():
-                fix = "Give the hospital more patients (split.per_class, split.shares, split.where) or leave it out."
+                fix = (
+                    "Give the hospital more patients (split.shares, split.where), ask for smaller parts "
+                    "(split.per_class, split.val, split.test) or leave it out."
+                )
                 raise FdamedError(f"{client} has no {name} image in its {word} part", where, fix)
