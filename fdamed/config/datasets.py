@@ -82,7 +82,7 @@ class Phantom(Strict):
     seed: int = 0
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
     """0: findings are obvious; 1: findings are barely visible."""
-    concept: Share = 1.0
+    concept: Annotated[float, Field(ge=0, le=1)] = 1.0
     """How different the finding behind the label looks between clients; 0: the same finding everywhere."""
     scanner: Annotated[float, Field(ge=0, le=3)] = 1.0
     """Factor of the differences between the clients' scanners; 0: the same scanner everywhere."""

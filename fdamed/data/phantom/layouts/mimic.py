@@ -19,12 +19,12 @@ from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
 DOMAINS = {
-    "White": Shift(weight=4.0),
-    "Black": Shift(gamma=0.05, noise=0.1, weight=2.0),
-    "Hispanic/Latino": Shift(exposure=0.08, blur=0.1, weight=1.5),
-    "Asian": Shift(gamma=-0.08, exposure=-0.05, position=0.1, weight=1.2),
+    "White": Shift(),
+    "Black": Shift(gamma=0.05, noise=0.1),
+    "Hispanic/Latino": Shift(exposure=0.08, blur=0.1),
+    "Asian": Shift(gamma=-0.08, exposure=-0.05, position=0.1),
 }
-"""A domain is a race; the shift is small."""
+"""A domain is a race; the shift is small. The cohort has equally many of each, so the phantom has, too."""
 OWN = {"White": f.CONSOLIDATION, "Black": f.ATELECTASIS, "Hispanic/Latino": f.PNEUMONIA, "Asian": f.EDEMA}
 LOOKS = {domain: {kind: (kind, own) for kind in f.PULMONARY} for domain, own in OWN.items()}
 """At concept distance 1 all lung findings of a client look like its own."""
