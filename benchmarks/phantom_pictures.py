@@ -1,4 +1,4 @@
-"""`python -m benchmarks.phantom_pictures`: what demographics and each knob do to a phantom, as docs/assets/phantom_*.png."""
+"""`python -m benchmarks.phantom_pictures`: what demographics and each knob do to a phantom, for docs/assets."""
 
 from __future__ import annotations
 
