@@ -128,7 +128,7 @@ def draw_cohort(phantom: Phantom, layout: Layout) -> Cohort:
     image, view = repeated(1 + (rng.random(len(owner)) < np.where(supine, 0.10, 0.50)))
     lateral = (view == 1) & ~(supine[image] & (rng.random(len(image)) < 0.6))
     who = owner[image]
-    strength = np.exp(rng.normal(0, 0.22, len(image))) * (1.35 - 0.9 * phantom.subtlety)
+    strength = np.exp(rng.normal(0, 0.22, len(image))) * 1.35 * (1 - 0.9 * phantom.subtlety)
     position = np.array([s.position for s in shifts])[domain[who]]
     images = {
         "domain": names[domain[who]],
