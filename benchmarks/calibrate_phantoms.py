@@ -27,7 +27,7 @@ PUBLISHED = {"chexpert": (54, 82), "mimic": (76, 76), "midrc": (52, 88)}
 """Layout -> AUC (%) of FedAvg and Oracle in the healthcare paper's Table 2."""
 CLOSE = 4.0
 """Points of AUC between a calibrated end and the published one."""
-ENDS = {"fedavg": {}, "oracle": {}}
+ENDS: dict[str, dict[str, Any]] = {"fedavg": {}, "oracle": {}}
 KEPT = ("data", "phantom", "split", "image", "privacy", "model", "train")
 """Sections that decide a point's numbers."""
 

@@ -24,8 +24,8 @@ Picture = NDArray[np.uint8]
 Row = list[tuple[str, Picture]]
 
 
-def cohort_of(layout: str = "chexpert", patients: int = 200, size: int = SIDE, **knobs: Any) -> Cohort:
-    return draw_cohort(Phantom(patients=patients, size=size, seed=7, **knobs), LAYOUTS[layout])
+def cohort_of(**knobs: Any) -> Cohort:
+    return draw_cohort(Phantom.model_validate({"patients": 200, "size": SIDE, "seed": 7} | knobs), LAYOUTS["chexpert"])
 
 
 def shot(cohort: Cohort, row: int) -> Picture:
@@ -89,7 +89,7 @@ def knob(name: str, values: tuple[float, ...], domains: tuple[str, ...]) -> None
 
 
 def label_noise() -> None:
-    """Patients labeled positive at half the labels wrong."""
+    """Patients labeled positive, with three of ten labels wrong."""
     cohort = cohort_of(label_noise=0.3, subtlety=0.0, concept=0.0, scanner=0.0)
     own = findings.KINDS.index(findings.EDEMA)
     rows = square(cohort, domain=findings.EDEMA, positive=True)[:6]
