@@ -36,7 +36,7 @@ def shot(cohort: Cohort, row: int) -> Picture:
 def square(cohort: Cohort, **wanted: Any) -> NDArray[np.int64]:
     """Uncropped frontal first images with these values."""
     images = cohort.images
-    fits = ~images["lateral"] & (images["crop"] == 0) & (images["study"] == 1)
+    fits = ~images["lateral"] & (images["crop"] == 0) & (images["study"] == 1) & (images["view"] == 1)
     for name, value in wanted.items():
         fits &= images[name] == value
     return np.flatnonzero(fits)
