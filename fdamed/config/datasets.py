@@ -61,6 +61,19 @@ class DataSet(Strict):
         raise NotImplementedError
 
 
+Correlated = Annotated[float, Field(ge=-0.5, le=0.5)]
+
+
+class Correlation(Strict):
+    """Correlation (Pearson's, over patients) of illness with demographics at one client."""
+
+    sex: Correlated = 0.0
+    """With male sex."""
+    age: Correlated = 0.0
+    race: Correlated = 0.0
+    """With the layout's most frequent race."""
+
+
 class Phantom(Strict):
     """Synthetic chest radiographs, written in the layout of `data` before ingest."""
 
@@ -69,6 +82,16 @@ class Phantom(Strict):
     seed: int = 0
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
     """0: findings are obvious; 1: findings are barely visible."""
+    concept: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """How different the finding behind the label looks between clients; 0: the same finding everywhere."""
+    scanner: Annotated[float, Field(ge=0, le=3)] = 1.0
+    """Factor of the differences between the clients' scanners; 0: the same scanner everywhere."""
+    noise: Annotated[float, Field(ge=0, le=3)] = 0.0
+    """Detector noise in every image, besides the scanner's own."""
+    label_noise: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Share of the patients whose label is not what their images show."""
+    correlation: dict[str, Correlation] = Field(default_factory=dict)
+    """Client, as the data set names it -> correlation of illness with sex, age and race; 0 where not given."""
 
 
 class Moved(Strict):

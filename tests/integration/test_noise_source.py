@@ -51,7 +51,7 @@ def one_finding(rng, domain, positive) -> NDArray[np.bool_]:
 
 def phantoms(seed: int) -> dict[str, Labeled]:
     """Frontal images of each hospital, half of them positive."""
-    asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0)
+    asked = Phantom(patients=4 * IMAGES, size=64, seed=seed, subtlety=0.0, concept=0.0)
     cohort = draw_cohort(asked, replace(LAYOUTS["mimic"], shows=one_finding, domains=SHIFTS))
     out = {}
     positive = cohort.images["positive"].to_numpy()

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.primitives import TREES, Flags, Numbers, Reals
+from fdamed.data.phantom.primitives import TREES, Flags, Numbers, Reals, Words
+from fdamed.data.vocabulary import RACES, parse_race
 
 Chest = SimpleNamespace
 """The numbers of one image, float32, by the names in `draw_chests`; lengths in half image widths."""
@@ -20,11 +21,12 @@ def draw_chests(
     who: Numbers,
     male: Flags,
     age: Numbers,
+    race: Words,
     supine: Flags,
-    shows: Flags,
+    drawn: NDArray[np.float32],
     position: Reals,
 ) -> dict[str, NDArray[np.float32]]:
-    """Draw the bodies of the patients (`male`, `age`), positioned anew in each image (`who` ... `position`)."""
+    """Draw the bodies of the patients (`male`, `age`, `race`), positioned anew in each image (`who` ... `position`)."""
 
     def person(mean: float | Reals, spread: float) -> Reals:
         return np.asarray(mean + spread * rng.standard_normal(len(male)))[who]
@@ -34,10 +36,11 @@ def draw_chests(
 
     old = (age - 50) / 40
     loose = 0.018 + 0.05 * position
-    fat = np.minimum(np.abs(person(0.06, 0.05)), 0.25)
-    heart = person(np.where(male, 1.0, 0.97) + 0.06 * old, 0.06) + 0.10 * supine
-    heart += 0.24 * shows[:, f.KINDS.index(f.CARDIOMEGALY)]
-    lift = _lift(seed, who, shows[:, f.KINDS.index(f.ATELECTASIS)])
+    bone, habitus = _marker(race)
+    fat = np.clip(person(0.10 + 0.08 * habitus, 0.03), 0.01, 0.25)
+    heart = person(np.where(male, 1.0, 0.97) + 0.2 * old, 0.06) + 0.10 * supine
+    heart += 0.24 * drawn[:, f.KINDS.index(f.CARDIOMEGALY)]
+    lift = _lift(seed, who, drawn[:, f.KINDS.index(f.ATELECTASIS)])
     breast = np.clip(person(0.6, 0.25), 0.12, 1.1) * ~male[who]
     values = {
         "male": male[who],
@@ -54,6 +57,8 @@ def draw_chests(
         "lift_right": lift[0],
         "lift_left": lift[1],
         "heart": np.clip(heart, 0.75, 1.6),
+        "knob": np.clip(person(1 + 0.6 * old, 0.12), 0.4, 1.8),  # size of the aortic knob
+        "bone": np.clip(person(1 - 0.35 * old + 0.35 * bone, 0.1), 0.3, 2),  # density of the skeleton
         "fat": fat,
         "breast": breast,
         "kyphosis": np.clip(person(0.25 + 0.5 * old, 0.2), 0, 1),
@@ -69,10 +74,21 @@ def draw_chests(
     return {name: v.astype(np.float32) for name, v in values.items()}
 
 
-def _lift(seed: int, who: Numbers, collapsed: Flags) -> Reals:
+def _marker(race: Words) -> tuple[Reals, Reals]:
+    """A synthetic marker of race, so that the label can be learned: shifts of bone density and habitus.
+
+    The groups stand on a circle, in an arbitrary order; the marker is made up and says nothing about people.
+    """
+    angle = {name: 2 * np.pi * 3 * k / len(RACES) for k, name in enumerate(RACES)}
+    known = [parse_race(name) for name in race]
+    bone, habitus = ([turn(angle[r]) if r else 0.0 for r in known] for turn in (np.cos, np.sin))
+    return np.array(bone), np.array(habitus)
+
+
+def _lift(seed: int, who: Numbers, collapsed: NDArray[np.float32]) -> Reals:
     """How far collapse draws the dome of its own side upwards: (2, n), right and left."""
     lift = np.zeros((2, len(who)))
     for i in np.flatnonzero(collapsed):
         left = f.side_of(f.place(seed, int(who[i]), f.ATELECTASIS)) > 0
-        lift[int(left), i] = 0.06 + 0.07 * (int(who[i]) * 7919 % 101) / 101
+        lift[int(left), i] = collapsed[i] * (0.06 + 0.07 * (int(who[i]) * 7919 % 101) / 101)
     return lift

@@ -14,7 +14,7 @@ from fdamed.core.locks import locked
 from fdamed.data.phantom.population import Layout, draw_cohort
 
 NOTE = ".phantom.json"
-VERSION = 1
+VERSION = 2
 """Raise it when the images or tables of a given configuration change."""
 
 README = """SYNTHETIC DATA - NOT REAL PATIENTS

@@ -72,7 +72,7 @@ def frontal(c: Chest, size: int) -> Scene:
     heart = tilted(x, y, center, (0.37 * c.heart, 0.255 * c.heart), 0.72 - 0.25 * c.supine)
     atrium = ellipsoid(x, y, (-0.05, c.base - 0.21), (0.17 * c.heart, 0.25 * c.heart))
     knob_y = c.apex + 0.44
-    knob = ellipsoid(x, y, (0.09, knob_y), (0.095 + 0.03 * c.kyphosis, 0.12))
+    knob = ellipsoid(x, y, (0.09, knob_y), (0.105 * c.knob, 0.12 * c.knob))
     pulmonary_trunk = tilted(x, y, (0.10, knob_y + 0.25), (0.26, 0.115), 1.25)
     lung *= 1 - 0.93 * np.maximum(np.maximum(heart, atrium), np.maximum(knob, pulmonary_trunk))
     density -= (0.66 - 0.06 * c.supine) * lung * (0.80 + 0.20 * step(0.5 - np.abs(v - 0.55), 0.9))
@@ -102,21 +102,21 @@ def _bones(scene: Scene, c: Chest, u: Field, v: Field) -> None:
     cage = step(edge + 0.035 - u, 0.03)
     cage *= step(v + 0.04, 0.08) * (1 - 0.8 * step(v - 1.3, 0.5))
     cage *= 1 - 0.65 * step(y - scene.diaphragm, 0.1)
-    young = 1.12 - 0.004 * c.age
     reach = u / edge.clip(0.2)
     # Posterior ribs fall slowly to the side; anterior ones come back steeply towards the middle.
     fall = (0.26 * reach - 0.42) * reach
     posterior = _band((y + fall * (0.55 + 0.35 * v)) / c.rib_space + c.rib_phase, 0.21, 0.05)
-    density += 0.070 * young * posterior * cage
+    density += 0.070 * c.bone * posterior * cage
     rise = 0.34 * reach * (0.4 + 0.6 * v.clip(0, 1.2))
     anterior = _band((y + rise) / (c.rib_space * 1.16) + c.rib_phase * 1.7, 0.24, 0.07)
     sternal = 0.42 - 0.14 * c.calcium
-    density += 0.042 * young * anterior * cage * step(reach - sternal, 0.25) * step(v - 0.2, 0.3)
-    density += 0.05 * step(0.035 - np.abs(u - edge - 0.01), 0.05) * step(v - 0.1, 0.2)
+    density += 0.042 * c.bone * anterior * cage * step(reach - sternal, 0.25) * step(v - 0.2, 0.3)
+    density += 0.05 * c.bone * step(0.035 - np.abs(u - edge - 0.01), 0.05) * step(v - 0.1, 0.2)
 
     spine = step(0.085 - u, 0.05)
     discs = np.abs(y / 0.105 - np.rint(y / 0.105))
-    density += spine * (0.10 + 0.05 * step(discs - 0.13, 0.1) - 0.06 * step(0.05 - y, 0.8) * c.kyphosis)
+    column = 0.10 + 0.05 * step(discs - 0.13, 0.1) - 0.06 * step(0.05 - y, 0.8) * c.kyphosis
+    density += c.bone * spine * column
     density -= 0.13 * (step(0.038 - np.abs(x + 0.012), 0.03) * step(-0.36 - y, 0.2))  # trachea
 
     # Clavicles and shoulders lie in the upper part only.
@@ -125,7 +125,7 @@ def _bones(scene: Scene, c: Chest, u: Field, v: Field) -> None:
     line = c.apex + 0.20 - 0.08 * c.supine + c.clavicle - 0.30 * (ut - 0.1) + 0.22 * (ut - 0.45) ** 2
     off = np.abs(yt - line)
     bone = step(0.034 - off, 0.02) + 0.5 * step(0.012 - np.abs(off - 0.028), 0.014)
-    upper += 0.115 * young * bone * step(ut - 0.10, 0.05) * step(0.82 - ut, 0.1)
+    upper += 0.115 * c.bone * bone * step(ut - 0.10, 0.05) * step(0.82 - ut, 0.1)
     blade_x = 0.86 - 0.12 * c.supine + 0.35 * (yt + 0.45)
     upper += 0.06 * (step(0.10 - np.abs(ut - blade_x), 0.16) * step(0.2 - np.abs(yt + 0.45), 0.12))
     upper += 0.09 * ellipsoid(ut, yt, (1.08, -0.58 + c.clavicle), (0.2, 0.16))
@@ -174,7 +174,7 @@ def lateral(c: Chest, size: int) -> Scene:
     lung *= 0.62 * step(diaphragm - y, 0.03) + 0.38 * step(second - y, 0.03)
 
     heart = tilted(x, y, (-0.33, c.base - 0.17), (0.36 * c.heart, 0.29 * c.heart), -0.6)
-    arch = tilted(x, y, (0.02, c.apex + 0.42), (0.26, 0.11), 0.9)
+    arch = tilted(x, y, (0.02, c.apex + 0.42), (0.26, 0.11 * c.knob), 0.9)
     lung *= 1 - 0.72 * np.maximum(heart, 0.35 * arch)
     density -= 0.70 * lung * (0.72 + 0.28 * step(0.45 - np.abs(v - 0.5), 0.9))
     density += 0.05 * heart
@@ -186,13 +186,14 @@ def lateral(c: Chest, size: int) -> Scene:
     # Ribs of both sides, spine, sternum, trachea, breasts.
     cage = step(np.minimum(x - sternum + 0.03, posterior + 0.06 - x), 0.04) * step(v - 0.02, 0.1) * step(1.25 - v, 0.3)
     phase = (y + 0.42 * x + 0.25 * x * x) / c.rib_space + c.rib_phase
-    density += 0.055 * cage * step(0.17 - np.abs(phase - np.rint(phase)), 0.06)
+    density += 0.055 * c.bone * cage * step(0.17 - np.abs(phase - np.rint(phase)), 0.06)
     other = phase * 0.94 + 0.37
-    density += 0.035 * cage * step(0.15 - np.abs(other - np.rint(other)), 0.08)
+    density += 0.035 * c.bone * cage * step(0.15 - np.abs(other - np.rint(other)), 0.08)
     discs = np.abs(y / 0.115 - np.rint(y / 0.115))
     spine = step(0.085 - np.abs(x - spine_x), 0.04)
-    density += spine * (0.10 + 0.06 * step(discs - 0.12, 0.08)) * (1.1 - 0.3 * step(v - 0.3, 1.0))
-    density += 0.14 * step(0.022 - np.abs(x - sternum + 0.045), 0.02) * step(v - 0.1, 0.1) * step(0.75 - v, 0.2)
+    density += c.bone * spine * (0.10 + 0.06 * step(discs - 0.12, 0.08)) * (1.1 - 0.3 * step(v - 0.3, 1.0))
+    breastbone = step(0.022 - np.abs(x - sternum + 0.045), 0.02) * step(v - 0.1, 0.1) * step(0.75 - v, 0.2)
+    density += 0.14 * c.bone * breastbone
     density -= 0.12 * step(0.036 - np.abs(x + 0.06 - 0.25 * (y + 0.6)), 0.03) * step(-0.3 - y, 0.2)
     radii = (0.1 + 0.16 * c.breast, 0.2 + 0.1 * c.breast)
     density += 0.24 * c.breast * ellipsoid(x, y, (front + 0.06, 0.12 + 0.1 * c.breast), radii)

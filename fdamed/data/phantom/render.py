@@ -35,9 +35,9 @@ def render(cohort: Cohort, rows: NDArray[np.int64]) -> Iterator[tuple[int, Pixel
         row = image.Index
         project = lateral if image.lateral else frontal
         scene = project(cohort.chest_of(row), work)
-        for k in np.flatnonzero(cohort.shows[row]):
+        for k in np.flatnonzero(cohort.drawn[row]):
             place = findings.place(cohort.seed, image.patient, findings.KINDS[k])
-            findings.draw(scene, findings.KINDS[k], place, image.strength)
+            findings.draw(scene, findings.KINDS[k], place, image.strength * float(cohort.drawn[row, k]))
         rng = stream(cohort.seed, "pixels", row).numpy
         gain = float(rng.normal(0, 0.035))
         pixels = expose(scene.density, cohort.size, cohort.shifts[image.domain], gain, rng, image.marker)

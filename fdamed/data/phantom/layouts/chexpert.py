@@ -14,18 +14,20 @@ from fdamed.core.rng import stream
 from fdamed.data.datasets.chexpert import COLUMNS
 from fdamed.data.datasets.chexpert import CONDITIONS as LABELS
 from fdamed.data.phantom import findings as f
-from fdamed.data.phantom.population import Cohort, Layout, Shift, words
+from fdamed.data.phantom.population import Cohort, Layout, Shift
 from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
 DOMAINS = {
-    f.LESION: Shift(gamma=0.25, exposure=-0.2, noise=0.3, blur=0.0, position=0.2, prevalence=0.5, sex=0.10, age=0.15),
-    f.PNEUMONIA: Shift(gamma=-0.35, exposure=0.3, noise=0.2, blur=0.6, position=0.4, sex=-0.1, age=-0.1),
-    f.ATELECTASIS: Shift(gamma=0.5, exposure=0.1, noise=0.8, blur=0.3, position=0.5, prevalence=0.55, sex=0.1, age=0.1),
-    f.CONSOLIDATION: Shift(gamma=-0.1, exposure=-0.4, noise=0.5, blur=0.2, position=0.3, prevalence=0.45, age=0.1),
-    f.EDEMA: Shift(gamma=0.1, exposure=0.5, noise=0.6, blur=0.9, position=0.6, prevalence=0.5, sex=-0.15, age=0.25),
+    f.LESION: Shift(gamma=0.25, exposure=-0.2, noise=0.3, blur=0.0, position=0.2),
+    f.PNEUMONIA: Shift(gamma=-0.35, exposure=0.3, noise=0.2, blur=0.6, position=0.4),
+    f.ATELECTASIS: Shift(gamma=0.5, exposure=0.1, noise=0.8, blur=0.3, position=0.5, prevalence=0.55),
+    f.CONSOLIDATION: Shift(gamma=-0.1, exposure=-0.4, noise=0.5, blur=0.2, position=0.3, prevalence=0.45),
+    f.EDEMA: Shift(gamma=0.1, exposure=0.5, noise=0.6, blur=0.9, position=0.6),
 }
 """A domain is a condition; the shift is large."""
+LOOKS = {own: {own: (f.EDEMA, own), f.EDEMA: (own, f.EDEMA)} for own in DOMAINS if own != f.EDEMA}
+"""At concept distance 0 every client's condition looks like edema, and edema there like the client's condition."""
 OTHER_CONDITION = {True: 0.15, False: 0.28}
 """Share of the positives and of the negatives that show another condition: a reader of one is no reader of another."""
 RELEASE = "CheXpert-v1.0-small"
@@ -140,7 +142,7 @@ def _labels(cohort: Cohort, valid: Flags) -> Words:
 def _races(cohort: Cohort, paths: Words) -> pd.DataFrame:
     """The demographics table that the release's owner publishes beside it; here as CSV."""
     first = cohort.images.drop_duplicates("patient")
-    race = words(stream(cohort.seed, "races").numpy, RACES, len(first))
+    race = first["race"].to_numpy()
     hispanic = ["Hispanic" in r and "non-" not in r for r in race]
     return pd.DataFrame(
         {
@@ -153,4 +155,4 @@ def _races(cohort: Cohort, paths: Words) -> pd.DataFrame:
     )
 
 
-LAYOUT = Layout("chexpert", RELEASE, DOMAINS, shows, write)
+LAYOUT = Layout("chexpert", RELEASE, DOMAINS, shows, write, RACES, LOOKS)

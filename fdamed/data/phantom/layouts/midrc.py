@@ -15,22 +15,23 @@ from fdamed.data.datasets.midrc import STATES
 from fdamed.data.phantom import findings as f
 from fdamed.data.phantom.layouts import columns, dicom_file
 from fdamed.data.phantom.layouts.dicom_file import uids
-from fdamed.data.phantom.population import Cohort, Layout, Shift, words
+from fdamed.data.phantom.population import Cohort, Layout, Shift
 from fdamed.data.phantom.primitives import Flags, Words
 from fdamed.data.phantom.render import Pixels, save_all
 
 DOMAINS = {
-    "IL": Shift(gamma=-0.8, exposure=0.9, noise=0.8, blur=0.5, position=0.8, prevalence=0.62, weight=16203.0, age=-0.1),
-    "NC": Shift(gamma=0.9, exposure=-0.6, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717.0, sex=0.3),
-    "CA": Shift(gamma=-0.3, exposure=0.3, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560.0, age=0.3),
-    "IN": Shift(gamma=0.5, exposure=0.2, noise=0.3, blur=1.0, position=0.3, prevalence=0.62, weight=557.0, sex=0.2),
-    "TX": Shift(gamma=0.2, exposure=-0.6, noise=0.6, blur=0.6, position=0.3, prevalence=0.16, weight=501.0, age=0.2),
+    "IL": Shift(gamma=-0.8, exposure=0.9, noise=0.8, blur=0.5, position=0.8, prevalence=0.62, weight=16203.0),
+    "NC": Shift(gamma=0.9, exposure=-0.6, noise=0.1, blur=0.0, position=0.2, prevalence=0.54, weight=3717.0),
+    "CA": Shift(gamma=-0.3, exposure=0.3, noise=1.0, blur=0.2, position=0.6, prevalence=0.28, weight=560.0),
+    "IN": Shift(gamma=0.5, exposure=0.2, noise=0.3, blur=1.0, position=0.3, prevalence=0.62, weight=557.0),
+    "TX": Shift(gamma=0.2, exposure=-0.6, noise=0.6, blur=0.6, position=0.3, prevalence=0.16, weight=501.0),
 }
 """A domain is a state; the shift is large, weights and positive rates are those of the published cohort."""
-SHORTCUT = {"NC": 0.6, "CA": 0.5, "IN": 0.6, "TX": 0.5}
-"""How much more often a state's positives carry tubes and lines than its negatives: a cue that IL does not have."""
-OTHER_DISEASE = {"IL": 0.6}
-"""Share of a state's negatives with another lung disease, elsewhere 0.12: haze is a poor sign in IL."""
+OWN = {"NC": f.CONSOLIDATION, "CA": f.ATELECTASIS, "IN": f.EDEMA, "TX": f.PNEUMONIA}
+LOOKS = {state: {f.COVID: (f.COVID, own), own: (own, f.COVID)} for state, own in OWN.items()}
+"""At concept distance 1 a state's COVID-19 looks like another disease, and that disease there like COVID-19 in IL."""
+OTHER_DISEASE = {True: 0.1, False: 0.4}
+"""Share of the positives and of the negatives with another lung disease: haze alone is a poor sign."""
 PROJECTS = {"IL": "Open-A1", "NC": "Open-R1", "CA": "Open-R1", "IN": "Open-A1", "TX": "Open-R1"}
 SCANNERS = {
     "IL": ("GE Healthcare", "Optima XR240amx"),
@@ -55,11 +56,9 @@ def shows(rng: np.random.Generator, domain: Words, positive: Flags) -> Flags:
     """A positive shows ground glass on both sides; a negative may have any other lung disease."""
     out = f.incidental(rng, len(domain))
     other = rng.integers(1, len(f.PULMONARY), len(domain))
-    share = np.where(positive, 0.1, [OTHER_DISEASE.get(state, 0.12) for state in domain])
+    share = np.where(positive, OTHER_DISEASE[True], OTHER_DISEASE[False])
     also = np.flatnonzero(rng.random(len(domain)) < share)
     out[also, other[also]] = True
-    cue = rng.random(len(domain)) < np.array([SHORTCUT.get(state, 0.0) for state in domain])
-    out[:, f.KINDS.index(f.DEVICES)] |= positive & cue
     out[:, f.KINDS.index(f.COVID)] = positive
     return out
 
@@ -113,7 +112,6 @@ def _cases(cohort: Cohort) -> pd.DataFrame:
     rng = stream(cohort.seed, "cases").numpy
     ids = [_case(cohort, row) for row in rows.index]
     states = rows["domain"].to_numpy()
-    race = words(rng, RACES, len(rows))
     ranges = [[int(end) for end in STATES[state][0].split("-")] for state in states]
     zips = [
         f"{low + int(where * (high - low + 1)):03d}"
@@ -131,7 +129,7 @@ def _cases(cohort: Cohort) -> pd.DataFrame:
             "case_ids": [str([i]) for i in ids],
             "covid19_positive": np.where(rows["positive"], "Yes", "No"),
             "ethnicity": np.where(rng.random(len(rows)) < 0.15, "Hispanic or Latino", "Not Hispanic or Latino"),
-            "race": race,
+            "race": rows["race"],
             "sex": np.where(rows["male"], "Male", "Female"),
             "site_id": [f"{s}-1" for s in states],
             "zip": np.where(suppressed, "000", zips),
@@ -191,5 +189,5 @@ def _series(cohort: Cohort, row: int, modality: str, root: Path) -> dict[str, ob
     }
 
 
-LAYOUT = Layout("midrc", "a MIDRC export (Gen3)", DOMAINS, shows, write, change=0.0)
+LAYOUT = Layout("midrc", "a MIDRC export (Gen3)", DOMAINS, shows, write, RACES, LOOKS, change=0.0)
 """The test result belongs to the case, so studies of one case agree."""
