@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 WORTH = 0.02
 """Seconds of computing from which an answer is kept, and for each megabyte of it:"""
-PER_MEGABYTE = 0.01
+PER_MEGABYTE = 0.02
 RESERVE = 10**9
 """Bytes of the disk that are left to checkpoints and other files."""
 NOT_IN_KEY = ("data", "model", "heads", "memory", "noise", "account", "answers", "remembered")
@@ -99,13 +99,14 @@ class Answers:
             head, body = unpack(content[64:])
             if head["key"] != key:
                 raise WireError("the entry of another question")
-            reply = decode(step.answer, body[: head["answer"]], size)
+            reply: Any = decode(step.answer, body[: head["answer"]], size)
             changed = unpack_state(bytes(body[head["answer"] :]), str(path))
             state = {name: changed[name] if name in changed else memory[name] for name in head["state"]}
             took = Took(*map(float, head["took"]))
         except (FdamedError, ValueError, KeyError, TypeError) as error:
             log.warning("a remembered answer is damaged (%s) and computed again: %s", error, path)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
         with suppress(OSError):  # another job may just have removed it
             os.utime(path)
@@ -122,12 +123,15 @@ class Answers:
                 return
             body = encode(reply)
             head = {"key": key, "took": took, "answer": len(body), "state": list(after)}
-            content = pack(head, body + pack_state(changed))
-            with atomic(self.folder / key, len(content), sync=False) as draft, open(draft, "wb") as out:
-                out.write(hashlib.blake2b(content).digest())
-                out.write(content)
+            parts, checksum = (pack(head, b""), body, pack_state(changed)), hashlib.blake2b()
+            for part in parts:
+                checksum.update(part)
+            with atomic(self.folder / key, size, sync=False) as draft, open(draft, "wb") as out:
+                out.writelines((checksum.digest(), *parts))
         except FdamedError:
             _log_once("answers are not remembered: the disk is full")
+        except FileNotFoundError:
+            pass  # another job has just removed it to make room
         except OSError as error:
             _log_once(f"answers are not remembered: {error.strerror}")
 
@@ -167,10 +171,10 @@ def digest_of(value: Any) -> str:
         return repr(value)
     if value.is_inference():  # has no version
         return _digest(value.cpu().numpy())
-    known = _DIGESTS.get(value)
+    known: tuple[int, str] | None = _DIGESTS.get(value)  # type: ignore[no-untyped-call]
     if known is None or known[0] != value._version:
         known = _DIGESTS[value] = (value._version, _digest(value.detach().cpu().numpy()))
-    return str(known[1])
+    return known[1]
 
 
 def _digest(array: np.ndarray[Any, Any]) -> str:

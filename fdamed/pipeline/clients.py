@@ -153,7 +153,7 @@ def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> 
     """How the clients of a run remember answers, each below its own folder; under noise none does."""
     if not config.answers_mb or config.differential_of(spec):
         return None
-    gpu = [torch.cuda.get_device_name(), torch.backends.cudnn.version()] if device(config) == "cuda" else []
+    gpu = [torch.cuda.get_device_name(), torch.version.cuda] if device(config) == "cuda" else []
     decides = [without_defaults(config.model), machine(config, threads), np.__version__, *gpu]
     limit = config.answers_mb * 10**6 // len(config.split.clients)
     return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in method.steps})

@@ -69,7 +69,7 @@ class ByteTransport(Transport):
         request = pack({"step": step.name, "round": self.round, "nth": nth}, encode(msg))
         try:
             reply = self.exchange(client, request)
-            answer = decode(step.answer, reply_body(client, reply), self.layout.size)
+            answer: Any = decode(step.answer, reply_body(client, reply), self.layout.size)
             self.remembered += remembered_in(reply)
             return answer
         except WireError as error:
