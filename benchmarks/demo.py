@@ -9,13 +9,16 @@ seed; `--rounds` and `--runs` make it smaller.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from fdamed.core.files import read_lines
 from fdamed.pipeline.selection import batches
 
 RUNS = ("fedavg", "finetune", "gp", "fedgp", "fedda", "target_only", "oracle")
+BECOME_PARENT_OF_ORPHANS = 36
+"""Linux: PR_SET_CHILD_SUBREAPER."""
 Seconds = dict[str, tuple[float, float]]
 """Stage -> CPU and wall-clock seconds."""
 
@@ -36,6 +41,9 @@ def timed(study: Path, seconds: Seconds, *words: str) -> None:
     used, begin = _children(), time.perf_counter()
     command = [sys.executable, "-m", "fdamed.cli.main", *words, "--config", str(study)]
     subprocess.run(command, check=True, capture_output=True)
+    with suppress(ChildProcessError):
+        while True:  # decoding processes end after the command that started them
+            os.wait()
     cpu, wall = seconds.get(words[0], (0.0, 0.0))
     seconds[words[0]] = cpu + _children() - used, wall + time.perf_counter() - begin
 
@@ -85,6 +93,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", default=RUNS, help="of the configuration")
     parser.add_argument("--train-only", action="store_true", help="without the stages after training")
     given = parser.parse_args()
+    ctypes.CDLL(None).prctl(BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         raw = yaml.safe_load(given.config.read_text()) | {"seeds": given.seeds, "advise": False}
@@ -112,10 +121,8 @@ def main() -> None:
             federate(study, config, spent[answers])
         if not given.train_only:
             analyze(studies[True], config, after)
-        timing = [line for p in (folder / "True").rglob("runs/*/*/*/timing.jsonl") for line in read_lines(p)]
-        done = [
-            sorted((p.parts[-4:], p.read_text()) for p in (folder / str(a)).rglob("runs/*/*/*/done")) for a in studies
-        ]
+        timing = [t for p in (folder / "True").rglob("runs/*/*/*/timing.jsonl") for t in read_lines(p)]
+        done = [{p.parts[-4:]: p.read_text() for p in (folder / str(a)).rglob("runs/*/*/*/done")} for a in studies]
         figures = [
             line(answers, spent[answers] | after, sum(t.get("remembered", 0) for t in timing) if answers else 0)
             for answers in studies

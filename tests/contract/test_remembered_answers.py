@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fdamed.methods  # noqa: F401
+from fdamed.config.train import Faults
 from fdamed.federation import answers as remembering
 from fdamed.federation.answers import Answers
 from fdamed.federation.checkpoint import Checkpoints, Record
@@ -106,3 +107,18 @@ def test_a_run_that_resumes_with_half_of_the_answers_ends_with_the_same_bits(nam
     with pytest.raises(Stop):
         trained(name, federation(name, tmp_path / "answers"), keep, judge)
     assert_same(trained(name, federation(name, tmp_path / "answers"), keep), expected)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "gp", "scaffold"])
+def test_simulated_faults_are_the_same_with_remembered_answers(name, tmp_path: Path) -> None:
+    faults = Faults(absent=0.2, lost={"every": {"down": 0.1, "up": 0.2}})
+
+    def outcome(folder: Path | None):
+        return trained(name, hospitals.unreliable_server(federation(name, folder), faults, 3))
+
+    expected = outcome(None)
+    assert expected[1].absences
+    assert_same(outcome(tmp_path), expected)
+    again = outcome(tmp_path)
+    assert_same(again, expected)
+    assert count(again[1]) > 0
