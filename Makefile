@@ -50,6 +50,7 @@ bench: setup  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.dag
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.demo
 
 mlflow: setup  ## serve the MLflow runs on http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \

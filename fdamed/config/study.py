@@ -70,6 +70,8 @@ class Config(Strict):
     """Predict before training which method does best; the report compares the prediction with the results."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
     """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates."""
+    answers_mb: Annotated[int, Field(ge=0)] = 2000
+    """Megabytes of disk for answers that clients remember, because other runs ask them the same; 0: none."""
     audit: Audit = Audit()
     tracking: Tracking = Tracking()
     published: Published | None = None

@@ -31,10 +31,10 @@ def private(folder: Path | str) -> Path:
 
 
 @contextmanager
-def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
+def atomic(path: Path | str, needed: int | None = None, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; sync and rename it to `path` only if the block succeeds.
 
-    `needed`: the size of the file, for the message if the disk is full.
+    `needed`: the size of the file, for the message if the disk is full. `sync`: False for a file that may get lost.
     """
     path = Path(path)
     with room_for(path, needed):
@@ -42,9 +42,11 @@ def atomic(path: Path | str, needed: int | None = None) -> Iterator[Path]:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             yield draft
-            _sync(draft, os.O_RDWR)
+            if sync:
+                _sync(draft, os.O_RDWR)
             draft.replace(path)
-            _sync(path.parent, os.O_RDONLY)
+            if sync:
+                _sync(path.parent, os.O_RDONLY)
         finally:
             draft.unlink(missing_ok=True)
 

@@ -23,6 +23,7 @@ NO_RESULT = (
     "fdamed.config.policy_checks",
     "fdamed.config.messages",
     "fdamed.methods",
+    "fdamed.pipeline.fingerprint",
     "fdamed.pipeline.paths",
     "fdamed.pipeline.selection",
 )

@@ -121,6 +121,11 @@ def layers(folder: Path) -> list[Row]:
     return list(_json(folder / "layers.jsonl")) if (folder / "layers.jsonl").is_file() else []
 
 
+def computed(row: Row, clock: str) -> float:
+    """Seconds or CPU seconds (`cpu`) of a line of timing.jsonl, as if no answer had been remembered."""
+    return float(row[clock]) + float(row.get(f"remembered_{clock}", 0.0))
+
+
 def millis(row: Row, end: bool = False) -> int:
     """Begin or end of a line of timing.jsonl in milliseconds since 1970."""
     began = datetime.fromisoformat(str(row["started"])).timestamp()

@@ -1,4 +1,7 @@
-"""Costs of a run: communication, time, and the compute cost of a round (Table 3 of the healthcare paper)."""
+"""Costs of a run: communication, time, and the compute cost of a round (Table 3 of the healthcare paper).
+
+A remembered answer costs what computing it had taken, so that methods stay comparable.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.model import HEAD_CLASSES
 from fdamed.config.runs import Run
 from fdamed.config.study import Model
-from fdamed.core.run_record import SERVER, Record
+from fdamed.core.run_record import SERVER, Record, computed
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import with_all_targets
 
@@ -71,7 +74,7 @@ def by_round(records: Sequence[Record]) -> pd.DataFrame:
     column = "cpu" if all(on_cpu(r) for r in records) else "seconds"
     rows = []
     for r in records:
-        seconds = {int(line["round"]): float(line[column]) for line in r.timing}
+        seconds = {int(line["round"]): computed(line, column) for line in r.timing}
         numbers = [int(line["round"]) for line in r.rounds]
         rows += [(r.target, r.run, r.seed, n, sum(r.traffic.get(n, (0,))), seconds.get(n)) for n in numbers]
     spent, keys = ["mb_sent", "seconds"], ["target", "run", "round"]
@@ -120,7 +123,7 @@ def seconds(record: Record) -> float | None:
     main = next(row for row in record.phases if row["phase"] == "main")
     before = record.rounds_before("main")
     rows = record.timing[before : before + int(main["rounds"])]
-    spent = [float(row["cpu" if on_cpu(record) else "seconds"]) for row in rows]
+    spent = [computed(row, "cpu" if on_cpu(record) else "seconds") for row in rows]
     kept = spent[0 if before else 1 :] or spent
     return sum(kept) / len(kept) if kept else None
 

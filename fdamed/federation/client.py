@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
+from fdamed.federation.answers import Answers, Took
 from fdamed.federation.messages import WireError, check_exchange, decode, encode, kinds, pack, unpack
 from fdamed.models.flat import FlatModel
 
@@ -58,6 +60,10 @@ class Client:
     """The state: all that is kept from one question to the next."""
     rng: Stream = field(default_factory=lambda: Stream(0))
     """Set anew for each question."""
+    answers: Answers | None = None
+    """Answers that this client remembers; None: it computes each."""
+    remembered: Took | None = None
+    """The time that the last answer took, where it was remembered; None: it was computed."""
 
     def local_steps(self, epochs: int | None = None) -> int:
         """Steps of local training for so many epochs; None: the recipe's."""
@@ -189,8 +195,7 @@ def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     if recipe.decay:
         client.recipe = recipe.at(round)
     try:
-        reply = step.run(client, ask)
-        _check_finite(client, before)
+        reply = _remembered_or_computed(client, step, ask, before)
     except Exception as error:
         client.memory = before  # a failed step must leave nothing that could be saved
         if exhausted := memory_error(error, step.name, f"hospital {client.name}", f"batch {recipe.batch}"):
@@ -198,6 +203,22 @@ def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
         raise
     finally:
         client.recipe = recipe
+    return reply
+
+
+def _remembered_or_computed(client: Client, step: Step, ask: Any, before: dict[str, Tensor]) -> Any:
+    """The answer, and the state after it in the client's memory."""
+    store, client.remembered = client.answers, None
+    key = store.key(client, step, ask) if store else None
+    if store and key and (found := store.find(key, step, before, client.model.layout.size)):
+        reply, client.memory, client.remembered = found
+        return reply
+    begin, used = time.perf_counter(), time.process_time()
+    reply = step.run(client, ask)
+    _check_finite(client, before)
+    if store and key:
+        took = Took(time.perf_counter() - begin, time.process_time() - used)
+        store.keep(key, reply, before, client.memory, took)
     return reply
 
 
@@ -222,7 +243,8 @@ def handle_request(client: Client, method: str, request: bytes) -> bytes:
             raise WireError("this client knows no such question")
         check_release(step, client.release, client.name, method)
         ask: Any = decode(step.question, body, client.model.layout.size)
-        return pack({"ok": True}, encode(answer(client, step, round, nth, ask)))
+        reply = encode(answer(client, step, round, nth, ask))
+        return pack({"ok": True} | ({"remembered": client.remembered} if client.remembered else {}), reply)
     except FdamedError as error:
         return error_reply(error)
     except WireError as error:

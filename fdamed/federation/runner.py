@@ -17,6 +17,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.progress import track
 from fdamed.core.signals import Stopped, stop
 from fdamed.federation.absences import DroppedOut, Reason
+from fdamed.federation.answers import Took
 from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import Method
@@ -92,7 +93,8 @@ def run(
         server.validator.recall(server.absences)
         server.absences.clear()
         record.validation += server.validator.news()
-        record.timing.append({"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)})
+        spent_now = {"round": round, "started": started, "seconds": round_to(seconds), "cpu": round_to(cpu)}
+        record.timing.append(spent_now | remembered_times(server.transport.remembered))
         record.ledger += server.ledger.settle()
         if checkpoints and (round % checkpoints.every == 0 or last or stop.asked):
             checkpoints.save(round, state, server, record)
@@ -156,6 +158,14 @@ def spent(metrics: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
     return min(losses[-patience:]) >= min(losses[:-patience]) < float("inf")
 
 
+def remembered_times(took: Sequence[Took]) -> dict[str, Any]:
+    """What timing.jsonl says of the remembered answers of a round: how many, and the time that they had taken."""
+    if not took:
+        return {}
+    seconds, cpu = (round_to(sum(column)) for column in zip(*took, strict=True))
+    return {"remembered": len(took), "remembered_seconds": seconds, "remembered_cpu": cpu}
+
+
 def round_to(seconds: float) -> float:
     return float(f"{seconds:.4f}")
 
@@ -165,4 +175,6 @@ def _log_round(round: int, rounds: int, record: Record) -> None:
     line = record.metrics[-1]
     shown = "  ".join(f"{k} {line[k]:.3f}" for k in SHOWN if line.get(k) is not None)
     left = sum(seconds) / len(seconds) * (rounds - round)
-    log.info("round %d/%d  %s  %.1f s  about %.0f s left", round, rounds, shown, seconds[-1], left)
+    count = record.timing[-1].get("remembered")
+    known = f"  {count} answers remembered" if count else ""
+    log.info("round %d/%d  %s%s  %.1f s  about %.0f s left", round, rounds, shown, known, seconds[-1], left)

@@ -7,17 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import fdamed.methods  # noqa: F401  (a client in its own process must know the steps)
+from fdamed.config.base import without_defaults
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import read_json
+from fdamed.core.files import digest, read_json
 from fdamed.core.rng import stream
 from fdamed.data.loader import known_labels, load, patients
 from fdamed.evaluation.metrics import scores as scores_of
+from fdamed.federation.answers import Answers
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
 from fdamed.federation.privacy_budget import FILE
@@ -30,6 +33,7 @@ from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models import heads
 from fdamed.models.backbone import build
 from fdamed.models.flat import AUXILIARY, FlatModel
+from fdamed.pipeline.fingerprint import machine, step_code
 from fdamed.pipeline.paths import Places, needed
 from fdamed.training.dp_sgd import Mechanism, accountants
 from fdamed.training.local import predict
@@ -65,11 +69,13 @@ def hospital(
     model: FlatModel | None = None,
     stream_seed: int | None = None,
     account: Path | None = None,
+    answers: Answers | None = None,
 ) -> Client:
     """Build one client from its own folder: a source with all its labels, or the target with few, none or all.
 
     `seed` decides which images are labeled, `stream_seed` the random numbers of a phase that has its own.
-    `account`: the file in which a source records the cost of secure noise.
+    `account`: the file in which a source records the cost of secure noise. `answers`: what is the same for all clients
+    that remember answers.
     """
     folder = Places.of(config).client(client)
     needed(folder / "order.parquet", "cache")
@@ -103,6 +109,7 @@ def hospital(
         minimum=config.minimum,
         noise=noise,
         account=account if noise and noise.secure else None,
+        answers=answers.at(folder / "answers") if answers else None,
     )
 
 
@@ -149,6 +156,7 @@ def network(
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(hospital, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
+    client = partial(client, answers=remembered(config, spec, method, threads))
     wire = transport(config, kind.name, model, threads, client, aside)
     if train.faults:
         wire = Faulty(wire, train.faults, target, own)
@@ -156,6 +164,16 @@ def network(
     declare(config, server)
     server.invite(train.participation, own)
     return server
+
+
+def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> Answers | None:
+    """How the clients of a run remember answers, each below its own folder; under noise none does."""
+    if not config.answers_mb or config.differential_of(spec):
+        return None
+    gpu = [torch.cuda.get_device_name(), torch.version.cuda] if device(config) == "cuda" else []
+    decides = [without_defaults(config.model), machine(config, threads), np.__version__, *gpu]
+    limit = config.answers_mb * 10**6 // len(config.split.clients)
+    return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in method.steps})
 
 
 def declare(config: Config, server: Server) -> None:

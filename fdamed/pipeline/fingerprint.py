@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from fdamed import __version__
 from fdamed.config.base import digest_sections, without_defaults
@@ -14,6 +15,9 @@ from fdamed.core.files import digest, digest_file
 from fdamed.core.provenance import PACKAGE, digest_code
 from fdamed.pipeline.paths import needed
 from fdamed.pipeline.selection import StudyRun
+
+if TYPE_CHECKING:
+    from fdamed.federation.client import Step
 
 CORE = "fdamed.pipeline.phases"
 DECIDES_DATA = ("fdamed.config.split", "fdamed.config.datasets")
@@ -36,10 +40,6 @@ def _room(module: str) -> str:
 
 def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
     """What must be the same when a run resumes from a checkpoint."""
-    import torch
-
-    from fdamed.pipeline.clients import device
-
     config, spec, places = run.config, run.spec, run.places
     wanted = config.differential_of(spec)
     private = {"differential": without_defaults(wanted)} if wanted else {}
@@ -50,14 +50,31 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
         "noise": config.noise_of(spec),
         "data": digest(data),
         "init": digest_file(places.init(run.seed) / "theta.safetensors"),
+        "source": training_code(spec, known_methods()),
+        **machine(config, threads),
+        **private,
+    }
+
+
+def machine(config: Config, threads: int) -> dict[str, Any]:
+    """What decides the bits of every training on this machine: versions, processor, threads."""
+    import torch
+
+    from fdamed.pipeline.clients import device
+
+    return {
         "threads": threads,
         "torch": torch.__version__,
         "fdamed": __version__,
-        "source": training_code(spec, known_methods()),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "device": device(config),
-        **private,
     }
+
+
+@cache
+def step_code(step: Step) -> str:
+    """Twelve hex digits of the code that can change the answers to a step: its own, and what it imports."""
+    return digest_code(step.run.__module__, "fdamed.models", without=DECIDES_DATA)
 
 
 def digest_images(config: Config) -> str:

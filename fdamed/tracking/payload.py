@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fdamed.core.disclosure import hides, shareable
-from fdamed.core.run_record import Record, millis
+from fdamed.core.run_record import Record, computed, millis
 
 OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
 """No login name, no folder."""
@@ -126,12 +126,12 @@ def points(record: Record, smallest: int) -> list[Point]:
         values |= {(key, int(row["round"])): value for key, value in shown.items() if key != "round"}
     for step, (sent, received) in record.traffic.items():
         values |= {("comm/mb_out_round", step): sent / 1e6, ("comm/mb_in_round", step): received / 1e6}
-    values |= {("runtime/seconds_round", int(row["round"])): row["seconds"] for row in record.timing}
+    values |= {("runtime/seconds_round", int(row["round"])): computed(row, "seconds") for row in record.timing}
     out = [(key, float(value), ended.get(step, end), step) for (key, step), value in values.items()]
     # The final score replaces that of the last round: one value a round.
     final = dict(final_scores(record, smallest)) | {"comm/mb_out": record.bytes_out / 1e6}
     if record.timing:
-        final["runtime/seconds"] = sum(float(row["seconds"]) for row in record.timing)
+        final["runtime/seconds"] = sum(computed(row, "seconds") for row in record.timing)
     out = [point for point in out if (point[0], point[3]) not in {(key, last) for key in final}]
     return out + [(key, value, end, last) for key, value in final.items()]
 

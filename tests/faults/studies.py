@@ -45,6 +45,7 @@ def configuration(**changes: Any) -> dict[str, Any]:
         },
         "runs": RUNS,
         "seeds": [0],
+        "answers_mb": 0,  # a run that is repeated is computed again
     } | changes
 
 

@@ -27,7 +27,7 @@ RUNS = {
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that is ready to be trained."""
     folder = tmp_path_factory.mktemp("batch")
-    raw = yaml.safe_load(TINY.read_text()) | {"runs": RUNS, "advise": False}
+    raw = yaml.safe_load(TINY.read_text()) | {"runs": RUNS, "advise": False, "answers_mb": 0}
     raw["data"]["root"] = str(folder / "raw")
     raw["results"] = str(folder / "results")
     path = folder / "study.yaml"

@@ -8,12 +8,14 @@ returns a receipt for it instead of the state.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
+from fdamed.federation.answers import Took
 from fdamed.federation.client import UNEXPECTED, Step
 from fdamed.federation.messages import WireError, decode, encode, pack, unpack
 from fdamed.models.flat import Layout
@@ -27,10 +29,13 @@ class Transport(ABC):
 
     def __init__(self, names: Iterable[str], layout: Layout) -> None:
         self.names, self.layout, self.round = tuple(sorted(names)), layout, 0
+        self.remembered: list[Took] = []
+        """The times that those answers of this round had taken which were remembered, not computed."""
 
     def begin(self, round: int) -> None:
         """Start a round; its number is part of the clients' random streams."""
         self.round = round
+        self.remembered.clear()
 
     @abstractmethod
     def release(self, client: str) -> frozenset[str]:
@@ -63,7 +68,10 @@ class ByteTransport(Transport):
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
         request = pack({"step": step.name, "round": self.round, "nth": nth}, encode(msg))
         try:
-            return decode(step.answer, reply_body(client, self.exchange(client, request)), self.layout.size)
+            reply = self.exchange(client, request)
+            answer: Any = decode(step.answer, reply_body(client, reply), self.layout.size)
+            self.remembered += remembered_in(reply)
+            return answer
         except WireError as error:
             raise DroppedOut(client, str(error), Reason.MALFORMED) from None
 
@@ -81,12 +89,22 @@ def reply_body(client: str, reply: bytes) -> memoryview:
     raise FdamedError(*(str(text)[:LONGEST_ERROR] for text in error))
 
 
+def remembered_in(reply: bytes) -> list[Took]:
+    """The time that the answer of a reply had taken, if the client has remembered it."""
+    took = unpack(reply)[0].get("remembered")
+    if took is None:
+        return []
+    if not isinstance(took, list) or not all(type(t) is float and 0 <= t < math.inf for t in took) or len(took) != 2:
+        raise WireError("a reply without a header")
+    return [Took(*took)]
+
+
 class Wrapper(Transport):
     """Another transport, for subclasses that change a part of it."""
 
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner.names, inner.layout)
-        self.inner = inner
+        self.inner, self.remembered = inner, inner.remembered
 
     def begin(self, round: int) -> None:
         super().begin(round)

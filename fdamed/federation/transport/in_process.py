@@ -27,7 +27,10 @@ class InProcess(Transport):
         return self.clients[client].release
 
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        return answer(self.clients[client], step, self.round, nth, msg)
+        reply = answer(self.clients[client], step, self.round, nth, msg)
+        if took := self.clients[client].remembered:
+            self.remembered.append(took)
+        return reply
 
     def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
         return pack_state(self.clients[client].memory, names)
