@@ -100,6 +100,8 @@ class Progress:
 
     stages: dict[str, Stage] = field(default_factory=lambda: {name: Stage(name) for name in STAGES})
     failed: int = 0
+    stopped: bool = False
+    """By a signal: jobs that end now have not failed."""
     _counting: bool = False
     _failing: str = ""
 
@@ -116,7 +118,7 @@ class Progress:
             stage.begin = stage.begin or now
         elif (found := FINISHED.match(line)) and (stage := self._of(found[1])):
             stage.done, stage.end = stage.done + 1, now
-        elif found := FAILED.match(line):
+        elif (found := FAILED.match(line)) and not self.stopped:
             self.failed, self._failing = self.failed + 1, found[1]
         elif self._failing and ((found := LOG.match(line)) or not line):
             rule, self._failing = self._failing, ""
@@ -164,10 +166,10 @@ def follow(command: list[str], full: IO[str]) -> int:
             last.append(line.rstrip("\n"))
             yield last[-1]
 
-    with _forwarding(child) as came:
+    with _forwarding(child, progress):
         (_bars if sys.stdout.isatty() else _messages)(lines(), progress)
         code = child.wait()
-    if came:
+    if progress.stopped:
         print("stopped; finished work is kept, the same command resumes")
     elif code and not progress.failed:
         print(*last, sep="\n")
@@ -175,17 +177,16 @@ def follow(command: list[str], full: IO[str]) -> int:
 
 
 @contextmanager
-def _forwarding(child: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Pass signals on and yield those that came. SIGINT goes to the jobs, too, as from a terminal; SIGTERM does not."""
-    came: list[int] = []
+def _forwarding(child: subprocess.Popen[str], progress: Progress) -> Iterator[None]:
+    """Pass on SIGINT to Snakemake and its jobs, as a terminal does, and SIGTERM to Snakemake, which awaits them."""
 
     def forward(number: int, _: object) -> None:
-        came.append(number)
+        progress.stopped = True
         (os.killpg if number == signal.SIGINT else os.kill)(child.pid, number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield came
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
