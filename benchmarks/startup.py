@@ -1,7 +1,8 @@
 """What a training job costs before its first step: from the start of the process to the first optimizer step.
 
 `python -m benchmarks.startup` prints one JSON line: wall and CPU seconds, the best of a few starts (the others waited
-for a busy machine), beside a bare `import torch`, and which heavy libraries were imported on the way.
+for a busy machine), beside a bare `import torch`, and which heavy libraries were imported on the way; then, for every
+command of the workflow, the CPU seconds of its imports and the heavy libraries among them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ train: {rounds: 1, device: cpu}
 seeds: [0]
 runs: {gp: {}}
 """
-HEAVY = ("pandas", "sklearn", "scipy", "monai", "mlflow", "matplotlib", "pydicom", "PIL")
+HEAVY = ("torch", "pandas", "sklearn", "scipy", "monai", "mlflow", "matplotlib", "pydicom", "PIL")
 REPEATS = 5
 TOLD = f"""
 import json, os, sys, time
@@ -49,13 +50,15 @@ from fdamed.cli.main import main
 fdamed.training.optimizer.Optimizer.step = tell
 main("federate --config start.yaml --run gp --target edema --seed 0".split())
 """
+COMMANDS = ("phantom", "ingest", "split", "cache", "leakage", "init", "federate", "evaluate", "features",
+            "fit_classical", "advise", "audit", "attributes", "membership", "report", "track")  # fmt: skip
 BARE = f"{TOLD}\nimport torch\ntell()\n"
 
 
-def timed(code: str, folder: Path) -> tuple[float, float, list[str]]:
+def timed(code: str, folder: Path, repeats: int = REPEATS) -> tuple[float, float, list[str]]:
     """(wall, CPU, heavy modules) of the start with the least CPU."""
     starts = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
         starts.append(json.loads(run.stdout.splitlines()[-1]))
     wall, cpu, heavy = min(starts, key=lambda s: s[1])
@@ -72,6 +75,8 @@ def main() -> None:
             subprocess.run(command, cwd=folder, capture_output=True, check=True)
         bare_wall, bare_cpu, _ = timed(BARE, folder)
         wall, cpu, heavy = timed(JOB, folder)
+        imported = {name: f"{TOLD}\nimport fdamed.cli.main, fdamed.cli.commands.{name}\ntell()\n" for name in COMMANDS}
+        imports = {name: timed(code, folder, 2)[1:] for name, code in imported.items()}
     figures = {
         "benchmark": "startup",
         "wall_s": round(wall, 2),
@@ -79,6 +84,7 @@ def main() -> None:
         "import_torch_wall_s": round(bare_wall, 2),
         "import_torch_cpu_s": round(bare_cpu, 2),
         "heavy": heavy,
+        "imports": {name: [round(seconds, 2), *found] for name, (seconds, found) in imports.items()},
         "load": round(os.getloadavg()[0], 1),
     }
     print(json.dumps(figures))

@@ -6,7 +6,6 @@ Then the target sends the features of the images it asks about, and receives the
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated
 
 import torch
@@ -16,6 +15,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import ROWS, Check, Count, Features, Weights, message
 from fdamed.models.adversarial import shape_of
+from fdamed.models.flat import digest_weights
 
 TEST_FEATURES, PREDICTIONS, BACKBONE = "questions", "answers", "backbone"
 """In a hospital's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
@@ -59,12 +59,6 @@ class Received:
     n: Count
 
 
-def fingerprint(theta: Tensor) -> Tensor:
-    """Sixteen bytes that distinguish one vector of weights from another."""
-    content = theta.detach().cpu().contiguous().numpy().tobytes()
-    return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
-
-
 @step("classical.send_labeled_features")
 def send_rows(client: Client, ask: Backbone) -> Rows:
     """A source's features with their labels."""
@@ -94,7 +88,7 @@ def receive_predictions(client: Client, ask: Probabilities) -> Received:
 
 
 def _same_backbone(client: Client, theta: Tensor) -> None:
-    if not torch.equal(fingerprint(theta), client.memory[BACKBONE]):
+    if not torch.equal(digest_weights(theta), client.memory[BACKBONE]):
         fix = "Run `fdamed features` again for this hospital."
         raise FdamedError("its features were made with other weights", f"hospital {client.name}", fix)
 

@@ -1,6 +1,6 @@
 """Work on files in processes that may die: a crash, a hang or a bomb costs one file, never the run.
 
-Workers are forked from a server process that has imported the heavy libraries once (MONAI alone takes seconds), so that
+Workers are forked from a server process that has imported the heavy libraries once (torch takes a second), so that
 a dead worker is replaced in milliseconds and this process stays small and free of decoders.
 """
 

@@ -6,6 +6,7 @@ buffers (`num_batches_tracked`) change nothing and are not included (decision 00
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -200,3 +201,9 @@ class FlatModel:
     def read(self) -> Tensor:
         """A copy of theta on the CPU."""
         return self.theta.detach().to("cpu", copy=True)
+
+
+def digest_weights(theta: Tensor) -> Tensor:
+    """Sixteen bytes that distinguish one vector of weights from another."""
+    content = theta.detach().cpu().contiguous().numpy().tobytes()
+    return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)

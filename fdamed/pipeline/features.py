@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fdamed import __version__
-from fdamed.classical.messages import fingerprint
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, digest_file
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
 from fdamed.data.manifest import PARTS
+from fdamed.models.flat import digest_weights
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import FROZEN, Places, needed, rows_in, weights_in
 from fdamed.training.local import embed
@@ -30,7 +30,7 @@ class Embedded(NamedTuple):
     """(n, d) float32, in the order of the cache."""
     rows: pd.DataFrame
     backbone: Tensor
-    """The fingerprint of the weights that made them."""
+    """The digest of the weights that made them."""
 
 
 def write(config: Config, client: str, backbone: str, target: str, seed: int, threads: int) -> None:
@@ -46,7 +46,7 @@ def write(config: Config, client: str, backbone: str, target: str, seed: int, th
     z = embed(model, data, rng=stream(seed, client, "features", "noise"))
     about = {"theta": digest_file(path), "order": digest_file(order), "backbone": backbone, "fdamed": __version__}
     with atomic(places.features(client, backbone, target, seed)) as draft:
-        save_file({"z": z.contiguous(), "backbone": fingerprint(model.read())}, draft, metadata=about)
+        save_file({"z": z.contiguous(), "backbone": digest_weights(model.read())}, draft, metadata=about)
 
 
 def read(config: Config, client: str, backbone: str, target: str, seed: int) -> Embedded:

@@ -28,6 +28,6 @@ def test_a_study_on_the_cluster_has_the_bits_of_one_without(cluster: Cluster, tm
     assert seen.most >= 2, "no two jobs ran at the same time"
     assert (tmp_path / "there" / "results" / "cluster" / "report" / "index.html").stat().st_size > 0
     tracked = json.loads((tmp_path / "there" / "results" / "cluster" / "tracked.json").read_text())
-    # divide; init; federate twice; evaluate twice in one submission; audit; probe
+    # divide; init; federate twice; evaluate; audit; probe
     assert len(seen.jobs) == 7, seen.jobs
-    print(f"\nSLURM: 8 jobs in {len(seen.jobs)} submissions, {seen.most} at a time, {seconds:.0f} s; {tracked}")
+    print(f"\nSLURM: 7 jobs in {len(seen.jobs)} submissions, {seen.most} at a time, {seconds:.0f} s; {tracked}")

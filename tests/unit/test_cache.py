@@ -115,6 +115,34 @@ def test_what_is_flat_after_shrinking_or_too_narrow_is_refused() -> None:
         transform(Gray(np.random.default_rng(0).random((4, 900), dtype=np.float32)), 16, False)
 
 
+def test_equalizing_pixels_that_differ_by_rounding_only_is_refused() -> None:
+    from fdamed.data.transforms import transform
+
+    flat = np.full((64, 64), 0.3, np.float32)
+    flat[0, 0] = np.nextafter(np.float32(0.3), np.float32(1))
+    with pytest.raises(Unreadable, match="CONSTANT"):
+        transform(Gray(flat), 64, True)
+
+
+@pytest.mark.parametrize("equalize", [False, True])
+@pytest.mark.parametrize("shape", [(64, 32), (37, 51), (20, 9), (48, 48), (97, 130)])
+def test_the_bytes_are_those_of_monais_transforms(shape: tuple[int, int], equalize: bool) -> None:
+    import torch
+    from monai.data.meta_obj import set_track_meta
+    from monai.transforms import HistogramNormalize, Resize, SpatialPad
+
+    from fdamed.data.transforms import transform
+
+    set_track_meta(False)
+    pixels = np.random.default_rng(shape[0]).random(shape, dtype=np.float32) ** 2
+    how = {"mode": "bilinear", "align_corners": False} if max(shape) < 48 else {"mode": "area"}
+    shown = (Resize(48, size_mode="longest", **how)(torch.from_numpy(pixels)[None]) * -0.5 + 0.75).clamp(0, 1)
+    if equalize:
+        shown = HistogramNormalize(num_bins=256, min=0.0, max=1.0)(shown)
+    expected = SpatialPad((48, 48))(shown)[0].mul(255).round().to(torch.uint8).numpy()
+    assert np.array_equal(transform(Gray(pixels, -0.5, 0.75), 48, equalize), expected)
+
+
 # --- many images
 
 

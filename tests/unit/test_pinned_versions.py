@@ -25,7 +25,7 @@ def requirements(*lines: str) -> dict[str, Requirement]:
 
 FLOORS = requirements(*(ROOT / "envs" / "floors.txt").read_text().splitlines())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCK = requirements(*(ROOT / "envs" / "requirements.lock").read_text().splitlines())
+LOCK, DEV = (requirements(*(ROOT / "envs" / f"{n}.lock").read_text().splitlines()) for n in ("requirements", "dev"))
 
 
 def lowest(requirement: Requirement) -> Version:
@@ -65,10 +65,17 @@ def test_a_version_below_its_floor_would_be_seen() -> None:
 
 
 def test_the_lock_pins_every_dependency_to_what_the_project_allows() -> None:
-    for group in (PROJECT["dependencies"], PROJECT["optional-dependencies"]["dev"]):
+    extra = PROJECT["optional-dependencies"]
+    runs = PROJECT["dependencies"] + extra["privacy"] + extra["export"]
+    for group, lock in ((runs, LOCK), (extra["dev"], LOCK | DEV)):
         for name, requirement in requirements(*group).items():
-            pins = [s for s in LOCK[name].specifier if s.operator == "=="]
+            pins = [s for s in lock[name].specifier if s.operator == "=="]
             assert pins and requirement.specifier.contains(pins[0].version, prereleases=True), name
+
+
+def test_what_only_tests_and_linters_need_is_installed_by_them() -> None:
+    assert not LOCK.keys() & DEV.keys()
+    assert DEV.keys() >= {"pytest", "mypy", "ruff", "hypothesis"} and not LOCK.keys() & {"pytest", "mypy", "ruff"}
 
 
 @pytest.mark.parametrize(

@@ -281,3 +281,11 @@ def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_ml
     changed.write_text(config.read_text().replace("rounds: 2 }", "rounds: 1 }"))
     counts = jobs(snakemake(tmp_path, "-n", config=changed).stdout)
     assert counts["federate"] == "1" and "partition" not in counts, "another second phase trains its own run again"
+
+
+def test_a_new_seed_writes_all_initial_weights_again_and_trains_only_itself(study: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
+    counts = jobs(snakemake(study, "-n", config=other).stdout)
+    assert counts["init"] == "1" and counts["evaluate"] == "1"
+    assert counts["federate"] == "2" and counts["fit_classical"] == "2"

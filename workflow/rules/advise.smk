@@ -5,7 +5,8 @@ rule advise:
     input:
         cohort=f"{ROOT}/cohort.json",
         leakage=f"{ROOT}/leakage.json",
-        theta=f"{ROOT}/init/{study.seeds[0]}/theta.safetensors",
+        pretrained=pretrained,
+        theta=ancient(f"{ROOT}/init/{study.seeds[0]}/theta.safetensors"),
     output:
         advice=f"{ROOT}/advice/{{target}}.json",
         ledger=f"{ROOT}/advice/{{target}}.ledger.jsonl",

@@ -5,6 +5,7 @@ rule features:
     input:
         f"{ROOT}/clients/{{client}}/order.parquet",
         backbone_weights,
+        pretrained,
     output:
         f"{ROOT}/clients/{{client}}/features/{{backbone}}/{{target}}/{{seed}}.safetensors",
     log:

@@ -49,12 +49,13 @@ DATA = [
     f"{COMMANDS}.{c}"
     for c in ("phantom", "ingest", "split", "cache", "leakage", "partition")
 ]
+MODEL = [f"{COMMANDS}.init"]
 # Snakemake does not see a changed package: each rule has the digest of the code that makes its files.
 SOURCE = {
     "data": digest_code(*DATA),
-    "model": digest_code(f"{COMMANDS}.init"),
-    "features": digest_code(*DATA, f"{COMMANDS}.features"),
-    "theory": digest_code(*DATA, f"{COMMANDS}.advise"),
+    "model": digest_code(*MODEL),
+    "features": digest_code(*DATA, *MODEL, f"{COMMANDS}.features"),
+    "theory": digest_code(*DATA, *MODEL, f"{COMMANDS}.advise"),
     "scores": digest_code(f"{COMMANDS}.evaluate"),
     "package": digest_package(),
 }
@@ -107,7 +108,7 @@ def settings(*sections, source="data"):
 
 def settings_of(run):
     sections = ("phantom", "data", "split", "image", "model", "train", "privacy")
-    code = training_code(RUNS[run], catalog())
+    code = [SOURCE["model"], training_code(RUNS[run], catalog())]
     return digest([settings(*sections), code, without_defaults(RUNS[run])])
 
 
@@ -121,10 +122,18 @@ def backbone_of(wildcards):
     return RUNS[wildcards.run].options.get("features", "init")
 
 
+def initial_weights(wildcards):
+    """Of one seed, whatever their age: a new seed writes those of all again, with the same bits.
+
+    What could change the bits (the model's settings and code, pretrained weights) is named by each rule that reads them.
+    """
+    return ancient(f"{ROOT}/init/{wildcards.seed}/theta.safetensors")
+
+
 def backbone_weights(wildcards):
     """The weights that make the features; of a trained backbone only when its run is done."""
     if wildcards.backbone == "init":
-        return [f"{ROOT}/init/{wildcards.seed}/theta.safetensors"]
+        return [initial_weights(wildcards)]
     folder = f"{ROOT}/runs/{wildcards.backbone}/{wildcards.target}/{wildcards.seed}"
     return [f"{folder}/theta.safetensors", f"{folder}/done"]
 

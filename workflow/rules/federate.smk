@@ -5,11 +5,11 @@ rule init:
     input:
         pretrained,
     output:
-        theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
+        expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
     log:
-        f"{ROOT}/logs/init.{{seed}}.log",
+        f"{ROOT}/logs/init.log",
     benchmark:
-        f"{ROOT}/benchmarks/init.{{seed}}.tsv"
+        f"{ROOT}/benchmarks/init.tsv"
     conda:
         "../../envs/fdamed.yaml"
     resources:
@@ -18,7 +18,7 @@ rule init:
     params:
         settings=settings("model", source="model"),
     shell:
-        "fdamed init --seed {wildcards.seed} 2> {log:q}"
+        "fdamed init 2> {log:q}"
 
 
 if study.batch_runs == 1:
@@ -26,7 +26,8 @@ if study.batch_runs == 1:
     rule federate:
         input:
             leakage=f"{ROOT}/leakage.json",  # made when every cache is there
-            theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
+            pretrained=pretrained,
+            theta=initial_weights,
         output:
             multiext(f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/", *RUN_FILES),
         log:
@@ -58,7 +59,8 @@ else:
                 f"federate_{number}"
             input:
                 leakage=f"{ROOT}/leakage.json",  # made when every cache is there
-                theta=f"{ROOT}/init/{{seed}}/theta.safetensors",
+                pretrained=pretrained,
+                theta=initial_weights,
             output:
                 expand(
                     f"{ROOT}/runs/{{run}}/{{{{target}}}}/{{{{seed}}}}/{{file}}",
@@ -83,32 +85,34 @@ else:
                 "exec fdamed federate --runs {params.runs:q} --threads {threads} 2> {log:q}"
 
 
-rule evaluate:
-    input:
-        expand(
-            f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/done", seed=study.seeds
-        ),
-    output:
-        expand(
-            f"{ROOT}/runs/{{{{run}}}}/{{{{target}}}}/{{seed}}/scores/{{{{target}}}}.json",
-            seed=study.seeds,
-        ),
-    log:
-        f"{ROOT}/logs/evaluate.{{run}}.{{target}}.log",
-    benchmark:
-        f"{ROOT}/benchmarks/evaluate.{{run}}.{{target}}.tsv"
-    wildcard_constraints:
-        run=one_of(FEDERATED),
-    conda:
-        "../../envs/fdamed.yaml"
-    threads: 1
-    resources:
-        mem_mb=growing(2000),
-        gpu=1 if study.train.device == "cuda" else 0,
-        runtime=60,
-    params:
-        seeds=list(study.seeds),
-        source=SOURCE["scores"],
-    shell:
-        "fdamed evaluate --run {wildcards.run:q} --target {wildcards.target} "
-        "--client {wildcards.target} --seeds {params.seeds} --threads {threads} 2> {log:q}"
+if FEDERATED:
+
+    rule evaluate:
+        input:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{{{target}}}}/{{seed}}/done",
+                run=FEDERATED,
+                seed=study.seeds,
+            ),
+        output:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{{{target}}}}/{{seed}}/scores/{{{{target}}}}.json",
+                run=FEDERATED,
+                seed=study.seeds,
+            ),
+        log:
+            f"{ROOT}/logs/evaluate.{{target}}.log",
+        benchmark:
+            f"{ROOT}/benchmarks/evaluate.{{target}}.tsv"
+        conda:
+            "../../envs/fdamed.yaml"
+        threads: 1
+        resources:
+            mem_mb=growing(2000),
+            gpu=1 if study.train.device == "cuda" else 0,
+            runtime=60 + 5 * len(FEDERATED) * len(study.seeds),
+        params:
+            source=SOURCE["scores"],
+        shell:
+            "fdamed evaluate --target {wildcards.target} --client {wildcards.target} "
+            "--threads {threads} 2> {log:q}"

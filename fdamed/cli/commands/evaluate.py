@@ -1,8 +1,9 @@
-"""Score the finished seeds of one run on the test part of one client.
+"""Score finished runs of one target on the test part of one client: all runs and seeds of the study, or some.
 
 The predictions stay in the client's folder.
 
 Examples:
+    fdamed evaluate --config config/config.yaml --target edema --client edema
     fdamed evaluate --config config/config.yaml --run gp --target edema --client edema --seeds 0 1 2
 """
 
@@ -19,15 +20,15 @@ from fdamed.data.loader import Labeled, load
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.scoring import trained_model, write_scores
-from fdamed.pipeline.selection import StudyRun, check_known
+from fdamed.pipeline.selection import StudyRun, check_known, federated_runs
 from fdamed.training.local import predict
 
 GROUP = "run", 5
 OPTIONS = {
     "--config": "",
-    "--run": "",
+    "--run": {"required": False},
     "--target": "",
-    "--seeds": {"type": "int", "nargs": "+", "required": True, "metavar": "SEED"},
+    "--seeds": {"type": "int", "nargs": "+", "metavar": "SEED", "help": "seeds; without it all"},
     "--client": "the client whose test part is used",
     "--threads": "",
 }
@@ -36,7 +37,9 @@ OPTIONS = {
 def run(arguments: argparse.Namespace) -> None:
     config, client = read_config(arguments), arguments.client
     check_known("client", client, config.split.clients)
-    runs = [StudyRun.federated(config, arguments.run_name, arguments.target, seed) for seed in arguments.seeds]
+    names = [arguments.run_name] if arguments.run_name else federated_runs(config)
+    seeds = arguments.seeds or config.seeds
+    runs = [StudyRun.federated(config, name, arguments.target, seed) for name in names for seed in seeds]
     torch.set_num_threads(arguments.threads)
     model = resident(config)
     for one in runs:

@@ -1,6 +1,7 @@
-"""Write the initial weights of one seed, random or pretrained.
+"""Write the initial weights of every seed of a study, or of one, random or pretrained.
 
 Examples:
+    fdamed init --config config/config.yaml
     fdamed init --config config/config.yaml --seed 0
 """
 
@@ -22,12 +23,13 @@ from fdamed.pipeline.paths import Places
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 10
-OPTIONS = {"--config": "", "--seed": ""}
+OPTIONS = {"--config": "", "--seed": {"required": False}}
 
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    write(config, arguments.seed, Places.of(config).init(arguments.seed))
+    for seed in config.seeds if arguments.seed is None else (arguments.seed,):
+        write(config, seed, Places.of(config).init(seed))
 
 
 def write(config: Config, seed: int, folder: Path) -> None:

@@ -20,8 +20,6 @@ from fdamed.core.files import digest, digest_file, write_json
 from fdamed.core.locks import locked
 from fdamed.core.progress import track as progress
 from fdamed.core.run_record import Record, study
-from fdamed.export.writer import save_for_mlflow
-from fdamed.pipeline.finished_runs import of_study
 from fdamed.pipeline.selection import all_runs
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry
@@ -46,6 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
 
     def save(record: Record, folder: Path, identity: str) -> None:
+        from fdamed.export.writer import save_for_mlflow  # torch and onnx, which only a new model needs
+        from fdamed.pipeline.finished_runs import of_study
+
         save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
     store = Store.of(config)

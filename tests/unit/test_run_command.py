@@ -1,0 +1,99 @@
+"""`fdamed run`: progress as a person reads it, from what Snakemake prints; its signals and its exit code."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fdamed.cli.commands.run import STAGES, Progress, duration, follow
+
+RULES = Path(__file__).parents[2] / "workflow" / "rules"
+TABLE = [
+    "Job stats:",
+    "job         count",
+    "--------  -------",
+    "cache           3",
+    "federate_1      4",
+    "all             1",
+    "",
+]
+
+
+def test_the_jobs_of_a_stage_are_counted_and_the_time_left_is_that_of_the_jobs_so_far() -> None:
+    progress = Progress()
+    for line in TABLE:
+        assert progress.read(line, 0.0) == ""
+    images, training = progress.active()
+    assert (images.total, training.total) == (3, 4)
+    assert training.text(0.0) == "0 of 4"
+    progress.read("rule federate_1:", 10.0)
+    assert training.text(20.0) == "0 of 4, running"
+    progress.read("Finished jobid: 7 (Rule: federate_1)", 70.0)
+    assert training.text(70.0) == "1 of 4, about 3 min left"  # 60 s for one, three more
+    assert training.text(160.0) == "1 of 4, about 90 s left"
+    for now in (130.0, 190.0, 250.0):
+        progress.read("Finished jobid: 8 (Rule: federate_1)", now)
+    assert training.text(999.0) == "4 of 4, 4 min"
+    assert images.text(999.0) == "0 of 3"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(59.6, "60 s"), (99, "99 s"), (150, "2 min"), (7200, "2 h")])
+def test_a_duration_has_one_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_every_rule_of_the_workflow_belongs_to_one_stage() -> None:
+    import re
+
+    found = {
+        name for file in RULES.glob("*.smk") for name in re.findall(r"^ *rule (\w+):", file.read_text(), re.MULTILINE)
+    }
+    listed = [rule for rules in STAGES.values() for rule in rules]
+    assert found == set(listed) and len(listed) == len(set(listed))
+
+
+def test_a_failed_job_is_shown_with_the_end_of_its_log_and_the_exit_code_is_snakemakes(tmp_path: Path, capsys) -> None:
+    log = tmp_path / "federate.log"
+    log.write_text("".join(f"line {n}\n" for n in range(40)) + "error: no room\n")
+    said = [*TABLE, "rule cache:", "Finished jobid: 1 (Rule: cache)", "Error in rule federate_1:", "    jobid: 2"]
+    said += [f"    log: {log} (check log file(s) for error details)", "    shell:", "        exec fdamed federate", ""]
+    full = io.StringIO()
+    code = follow([sys.executable, "-c", f"import sys; print({chr(10).join(said)!r}); sys.exit(3)"], full)
+    out = capsys.readouterr().out
+    assert code == 3
+    assert out.startswith(f"failed: federate_1\n    log: {log}\n    line 29\n") and out.endswith("    error: no room\n")
+    assert full.getvalue().splitlines() == said
+
+
+def test_an_error_before_the_first_job_is_shown_as_it_is(capsys) -> None:
+    assert follow([sys.executable, "-c", "import sys; sys.exit('WorkflowError: no such key')"], io.StringIO()) == 1
+    assert capsys.readouterr().out == "WorkflowError: no such key\n"
+
+
+def test_in_a_pipe_a_finished_stage_is_a_plain_line(capsys) -> None:
+    said = [*TABLE, "rule cache:", *["Finished jobid: 1 (Rule: cache)"] * 3, "Nothing to be done (all is there)."]
+    assert follow([sys.executable, "-c", f"print({chr(10).join(said)!r})"], io.StringIO()) == 0
+    assert capsys.readouterr().out == "images: 3 of 3, 0 s\neverything is up to date\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_snakemake_which_ends_in_its_own_time(number: signal.Signals) -> None:
+    inner = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: (print('Nothing to be done: stopped'), sys.exit(5)))\n"
+        "print('Nothing to be done: ready', flush=True)\ntime.sleep(60)"
+    )
+    outer = "import sys, io; from fdamed.cli.commands.run import follow\n"
+    outer += f"sys.exit(follow([sys.executable, '-c', {inner!r}], io.StringIO()))"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None and job.stdout.readline() == "everything is up to date\n"
+        job.send_signal(number)
+        assert job.wait(30) == 5
+        assert (
+            job.stdout.read() == "everything is up to date\nstopped; finished work is kept, the same command resumes\n"
+        )
