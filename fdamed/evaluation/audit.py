@@ -42,6 +42,7 @@ def audit(
     out |= empty | {
         "scores": comparisons.means(scored, runs),
         "pairs": comparisons.pairs(scored, runs, reference, frame, p),
+        "patients": None if small(patients := frame["patient"].nunique(), smallest) else int(patients),
         "replicates": bootstrap.affordable(*p.shape[:2]),
     }
     if several:  # the predicted class, and its probability

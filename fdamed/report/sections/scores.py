@@ -11,12 +11,12 @@ from markupsafe import Markup
 from fdamed.core.disclosure import vague
 from fdamed.evaluation import protocol, run_tables
 from fdamed.evaluation.intervals import Interval
+from fdamed.report.headline import facts_of, sentences
 from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
 from fdamed.report.section import Section
 from fdamed.report.study import NONE, Study
-from fdamed.report.summary import sentences
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def context(study: Study) -> dict[str, Any]:
         here = budgets[budgets["target"] == view.name]
         all_targets = view.name == run_tables.ALL_TARGETS
         shown[view.name] = {
-            "sentences": sentences(study, view)[:2],
+            "sentences": sentences(facts_of(study, view)),
             "rounds": sorted((budgets if all_targets else here)["rounds"].unique()),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": list(here.itertuples()),
