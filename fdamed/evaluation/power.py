@@ -115,3 +115,14 @@ def can_choose(images: int, patients: int, positives: int | None) -> bool:
         return Errors(share, 0.0, patients, 1).smallest_difference() <= CHOICE
     ill = positives * patients / images  # several images of a patient are not independent
     return expected(ill, patients - ill).smallest_difference() <= CHOICE
+
+
+def part_can_choose(client: Mapping[str, Any], part: str = "val") -> bool:
+    """The same for a part of a client in the cohort's file; a count that is not known or hidden is none."""
+    images, patients = (_known((client.get(key) or {}).get(part)) for key in ("images", "patients"))
+    positives = client.get("positives")
+    return can_choose(images, patients, None if positives is None else _known(positives.get(part)))
+
+
+def _known(count: object) -> int:
+    return count if isinstance(count, int) else 0

@@ -33,11 +33,15 @@ def write(study: Study, folder: Path) -> None:
         for file, table in section.tables(study).items():
             if not table.empty or section.needs is always:
                 write_text(folder / "tables" / f"{file}.csv", to_csv(table))
+        reason = section.too_small(study)
+        if reason:
+            shown.append({"name": name, "title": section.title, "body": "", "reason": reason})
+            continue
         plots = {file: plot for file, plot in section.plots(study).items() if plot}
         for file, plot in plots.items():
             write_text(folder / "figures" / f"{file}.svg", standalone(plot))
         html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
-        shown.append({"name": name, "title": section.title, "body": Markup(html)})  # noqa: S704 - rendered with autoescape
+        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": ""})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
     first = headline.facts_of(study, study.views[0])

@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.core.disclosure import vague
-from fdamed.evaluation import protocol, run_tables
+from fdamed.evaluation import power, protocol, run_tables
 from fdamed.evaluation.intervals import Interval
 from fdamed.report.headline import facts_of, sentences
 from fdamed.report.plots import intervals
@@ -28,11 +28,17 @@ def context(study: Study) -> dict[str, Any]:
         shown[view.name] = {
             "sentences": sentences(facts_of(study, view)),
             "rounds": sorted((budgets if all_targets else here)["rounds"].unique()),
+            "chooses": all(_chooses(study, t) for t in (everywhere if all_targets else [view.name])),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": list(here.itertuples()),
             "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
+
+
+def _chooses(study: Study, target: str) -> bool:
+    """Whether the target's validation part can choose a round."""
+    return power.part_can_choose(study.cohort["clients"][target])
 
 
 def validation_images(study: Study, targets: Sequence[str]) -> str:
