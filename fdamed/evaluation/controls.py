@@ -29,7 +29,9 @@ def controls(runs: Mapping[str, Run]) -> dict[str, str]:
 
 def _control(run: Run, known: Mapping[str, Run]) -> str:
     entries = [catalog()[phase.method] for phase in (run, run.then) if phase]
-    if not any(e["asks_target"] for e in entries) or any(e["every_target_label"] or e.get("classical") for e in entries):
+    if not any(e["asks_target"] for e in entries) or any(
+        e["every_target_label"] or e.get("classical") for e in entries
+    ):
         return ""
     labels = any(e["target_labels"] for e in entries)
     alike = {

@@ -194,7 +194,9 @@ _WORDS: dict[str, Callable[[Facts], str]] = {
     "pairs": lambda f: counted(len(f.pairs), "pair"),
     "patients": lambda f: _rough(f.needed.patients or 0, "patient"),
     "seeds": lambda f: _rough(f.needed.seeds or 0, "seed"),
-    "both": lambda f: f"{_rough((f.needed.both or (0, 0))[0], 'patient')} and {_rough((f.needed.both or (0, 0))[1], 'seed')}",
+    "both": lambda f: (
+        f"{_rough((f.needed.both or (0, 0))[0], 'patient')} and {_rough((f.needed.both or (0, 0))[1], 'seed')}"
+    ),
     "helper": lambda f: f.helper.run if f.helper else "",
     "alone": lambda f: f.alone.run if f.alone else "",
     "gain": lambda f: _difference(f.pair(f.helper, f.alone)),
@@ -223,7 +225,12 @@ def _short(facts: Facts) -> bool:
 
 RULES = (
     # The heading.
-    Rule("heading", "no_score", lambda f: not f.rivals, "No method can be compared: no run has an {metric} {place} ({why})."),
+    Rule(
+        "heading",
+        "no_score",
+        lambda f: not f.rivals,
+        "No method can be compared: no run has an {metric} {place} ({why}).",
+    ),
     Rule(
         "heading",
         "only_run",
@@ -236,7 +243,9 @@ RULES = (
         lambda f: f.elsewhere and f.winners == {f.best.run},
         "{best} is better than every other method at each of {targets}.",
     ),
-    Rule("heading", "not_everywhere", lambda f: f.elsewhere, "No method is better than all others at each of {targets}."),
+    Rule(
+        "heading", "not_everywhere", lambda f: f.elsewhere, "No method is better than all others at each of {targets}."
+    ),
     Rule(
         "heading",
         "untested",
@@ -258,7 +267,9 @@ RULES = (
     ),
     Rule("heading", "no_leader", lambda f: True, "No method is better than all others {place} on {sample}."),
     # What supports it.
-    Rule("evidence", "of_the_winner", lambda f: f.won, "Its {metric} is {score}; over the runner-up, {second}: {lead}."),
+    Rule(
+        "evidence", "of_the_winner", lambda f: f.won, "Its {metric} is {score}; over the runner-up, {second}: {lead}."
+    ),
     Rule(
         "evidence",
         "of_the_leaders",
@@ -285,6 +296,12 @@ RULES = (
         _short,
         "The smallest difference that this study could have seen between {best} and {second} is {smallest} points "
         "(80% power, corrected for {pairs}{correlation}); the observed one is {points}.",
+    ),
+    Rule(
+        "needed",
+        "same_size",
+        lambda f: _short(f) and f.lead and abs(f.lead["points"]) >= f.smallest,
+        "A study of this size would find a true difference of that size in 80% of cases: a second one may decide.",
     ),
     Rule(
         "needed",
@@ -399,8 +416,12 @@ def cards(facts: Facts) -> list[Card]:
     if facts.ceiling is not None:
         gap = facts.ceiling.height(facts.main) - best.height(facts.main)
         note = f"in {name} from {best.run} to {facts.ceiling.run}, which trains on all of the target’s labels"
-        out.append(Card("Gap to the upper bound", f"{gap:.3f}" if gap > 0 else "none", note, "" if gap > 0 else "doubt"))
-    sent = sorted({megabytes(row.mb): row.mb for row in facts.leaders if row.mb is not None}.items(), key=lambda e: e[1])
+        out.append(
+            Card("Gap to the upper bound", f"{gap:.3f}" if gap > 0 else "none", note, "" if gap > 0 else "doubt")
+        )
+    sent = sorted(
+        {megabytes(row.mb): row.mb for row in facts.leaders if row.mb is not None}.items(), key=lambda e: e[1]
+    )
     if sent:
         of = f"{best.run}" if facts.won else "the runs that may be best"
         ends_of = [sent[0][0], sent[-1][0]] if len(sent) > 1 else [sent[0][0]]

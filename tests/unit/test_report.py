@@ -119,7 +119,7 @@ def test_secrets_and_places_are_not_in_the_report(tmp_path: Path) -> None:
 def test_missing_runs_are_said_and_counted(tmp_path: Path) -> None:
     config = write_study(tmp_path, missing=(("gp", "NC", 1),), **STUDY)
     text = visible(report(config))
-    assert "1 of 6 runs are missing" in text
+    assert "1 of 6 runs is missing" in text
     assert "gp / NC / seed 1" in text
 
 
@@ -441,69 +441,6 @@ def test_gains_by_auxiliary_task_are_drawn_against_the_run_without(tmp_path: Pat
     assert part.count('class="mark') == 2 and 'class="reference"' in part
     assert re.search(r'<th scope="row">sex</th><td>sex</td><td>finetune</td><td class="num">[+−]0\.\d{3} ± ', part)
     assert {"auxiliary_gain", "sweep_beta_auc", "sweep_beta_acc", "weight_finetune_NC"} <= figures(config)
-
-
-# --- the answer ------------------------------------------------------------------------------------------------------
-
-
-def view_of(**scores: Interval) -> View:
-    rows = [
-        Row(i, run, run, {"auc": s, "acc": NONE}, {}, NONE, None, 12.0, "") for i, (run, s) in enumerate(scores.items())
-    ]
-    return View("NC", sorted(rows, key=lambda row: -row.height("auc")), ())
-
-
-def said(audit: dict[str, Any] | None = None, **scores: Interval) -> str:
-    return " ".join(answer(view_of(**scores), "auc", audit))
-
-
-def pair(first: str, second: str, value: float, p: float) -> dict[str, Any]:
-    ends = {"low": value - 0.05, "high": value + 0.05}
-    return {"metric": "auc", "first": first, "second": second, "value": value, "p_holm": p} | ends
-
-
-def test_the_answer_says_when_the_lead_may_be_chance() -> None:
-    text = said(gp=Interval(0.8, 0.05, 3), fedda=Interval(0.77, 0.02, 3), fedavg=Interval(0.6, 0.02, 3))
-    assert text.startswith("gp reaches the highest AUC at NC: 0.800 ± 0.050 over 3 seeds.")
-    assert "overlaps that of fedda: their order is uncertain" in text
-
-
-def test_the_answer_says_when_the_lead_is_clear() -> None:
-    text = said(gp=Interval(0.8, 0.01, 3), fedavg=Interval(0.6, 0.02, 3))
-    assert "does not overlap the interval of any other run" in text
-
-
-def test_the_answer_goes_by_the_same_patients_where_these_were_compared_as_the_cards_do() -> None:
-    apart = {"gp": Interval(0.8, 0.01, 3), "target_only": Interval(0.6, 0.01, 3)}
-    text = said({"pairs": [pair("target_only", "gp", -0.2, 0.3)]}, **apart)
-    assert "its lead over target_only is not significant" in text and "a non-significant difference" in text
-    close = {"gp": Interval(0.8, 0.3, 3), "fedda": Interval(0.7, 0.3, 3), "target_only": Interval(0.6, 0.3, 3)}
-    both = [pair("gp", "fedda", 0.1, 0.001), pair("gp", "target_only", 0.2, 0.001)]
-    text = said({"pairs": both}, **close)
-    assert "its lead over every compared run is significant" in text
-    assert "a significant difference on the same patients" in text
-    text = said({"pairs": both[:1]}, **close)
-    assert "over every compared run is significant" in text and "Not compared: target_only." in text
-    for told in (text, said({"pairs": [pair("gp", "fedda", -0.1, 0.001), both[1]]}, **close)):
-        assert "95% confidence interval" not in told
-    assert "its lead over fedda is not significant" in told, "surely worse on the seeds that both have is no lead"
-
-
-def test_the_oracle_is_no_competitor_and_the_target_alone_is_the_yardstick() -> None:
-    text = said(oracle=Interval(0.9, 0.01, 3), gp=Interval(0.8, 0.01, 3), target_only=Interval(0.7, 0.2, 3))
-    assert text.startswith("gp reaches")
-    assert "gp is 0.100 above training on the target’s own labels alone (target_only)" in text
-    assert "the intervals over seeds overlap" in text
-    assert "(oracle, an upper bound) the AUC is 0.900" in text
-
-
-def test_when_the_target_alone_is_best_the_others_did_not_help() -> None:
-    assert "did not help here" in said(target_only=Interval(0.8, 0.01, 3), gp=Interval(0.7, 0.01, 3))
-
-
-def test_without_intervals_nothing_is_said_about_chance() -> None:
-    assert "run at least 3 seeds" in said(gp=Interval(0.8, None, 1), fedavg=Interval(0.6, None, 1))
-    assert said(gp=Interval(None, None, 0)).startswith("No run has a defined AUC")
 
 
 # --- drawings --------------------------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
             record = read(folder)
             assert record is not None
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, ["NC"])
     assert (model.name, model.record.key) == ("demo-NC", "demo/gp/NC/1")
     assert "0.900 in this one, chosen on the validation part" in model.why
 
@@ -229,7 +229,7 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
         then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
         rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
         records.append(replace(record, rounds=rounds, facts=record.facts | {"phases": then}))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, ["NC"])
     assert model.record.key == "demo/fedavg/NC/0"
 
 

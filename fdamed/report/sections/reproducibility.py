@@ -42,7 +42,11 @@ def context(study: Study) -> dict[str, Any]:
         *manifests(study.cohort["clients"]),
         ("all final weights", digest(sorted((r.key, r.weights) for r in study.records))),
     ]
-    return {"provenance": provenance, "versions": versions(study), "configuration": json.dumps(config, indent=2, ensure_ascii=False)}
+    return {
+        "provenance": provenance,
+        "versions": versions(study),
+        "configuration": json.dumps(config, indent=2, ensure_ascii=False),
+    }
 
 
 SECTION = Section(99, "Reproducibility", context=context)
