@@ -36,6 +36,11 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
     }
 
 
+def visible(points: float) -> str:
+    """The smallest difference that could be seen, in points; no study is about larger ones than 50."""
+    return f"{points:.1f}" if points <= 50 else "more than 50"
+
+
 def group_name(group: Audit) -> str:
     """`sex: Female`, or for two attributes `Female, under 40`."""
     return f"{group['by'][0]}: {group['are'][0]}" if len(group["by"]) == 1 else ", ".join(group["are"])

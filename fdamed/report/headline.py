@@ -14,7 +14,7 @@ from typing import Any
 from fdamed.evaluation import power
 from fdamed.evaluation.intervals import counted, ends, interval, listed, megabytes, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
-from fdamed.report.audit import Audit, oriented, pairwise
+from fdamed.report.audit import Audit, oriented, pairwise, visible
 from fdamed.report.study import METRICS, Row, Study, View
 
 
@@ -166,6 +166,14 @@ def _correlation(facts: Facts) -> str:
     return "" if found is None else f", with their correlation of {found:.2f} on the same patients"
 
 
+def _beaten(facts: Facts) -> str:
+    """Which methods the upper bound is significantly above."""
+    top = facts.ceiling
+    if top is None or not any(facts.pair(top, row) for row in facts.rivals):
+        return ""
+    return f", significantly above {_names(row for row in facts.rivals if facts.above(top, row)) or 'no method'}"
+
+
 def _rough(number: int, word: str) -> str:
     """Two significant digits of a number that is an extrapolation."""
     return counted(int(float(f"{number:.2g}")), word)
@@ -189,7 +197,7 @@ _WORDS: dict[str, Callable[[Facts], str]] = {
     "untested": lambda f: _names(row for row in f.rivals[1:] if not f.pair(f.best, row)),
     "lead": lambda f: _difference(f.lead),
     "points": lambda f: f"{abs(f.lead['points']) if f.lead else 0.0:.1f}",
-    "smallest": lambda f: f"{f.smallest:.1f}",
+    "smallest": lambda f: visible(f.smallest),
     "correlation": _correlation,
     "pairs": lambda f: counted(len(f.pairs), "pair"),
     "patients": lambda f: _rough(f.needed.patients or 0, "patient"),
@@ -203,6 +211,7 @@ _WORDS: dict[str, Callable[[Facts], str]] = {
     "no_better": lambda f: listed(f.no_better, 8),
     "ceiling": lambda f: f.ceiling.run if f.ceiling else "",
     "bound": lambda f: f"{f.ceiling.height(f.main) if f.ceiling else 0.0:.3f}",
+    "beaten": _beaten,
     "over": lambda f: listed(f.over_ceiling),
 }
 """What stands in the braces of a rule's sentence."""
@@ -361,7 +370,7 @@ RULES = (
         "ceiling",
         "ceiling_above",
         lambda f: f.rivals and f.ceiling,
-        "With all of the target’s labels ({ceiling}, an upper bound) the {metric} is {bound}.",
+        "With all of the target’s labels ({ceiling}, an upper bound) the {metric} is {bound}{beaten}.",
     ),
 )
 """Every sentence of the headline. No card, color or other sentence of the page may say more."""
@@ -410,7 +419,9 @@ def cards(facts: Facts) -> list[Card]:
     if facts.lead:
         out.append(_lead("Highest over second", facts, best, facts.second))
     if _short(facts):
-        out.append(Card("Smallest visible difference", f"{facts.smallest:.1f} points", f"in {name}, with 80% power"))
+        out.append(
+            Card("Smallest visible difference", f"{visible(facts.smallest)} points", f"in {name}, with 80% power")
+        )
     if facts.pair(facts.helper, facts.alone) and facts.helper and facts.alone:
         out.append(_lead("With other hospitals", facts, facts.helper, facts.alone))
     if facts.ceiling is not None:

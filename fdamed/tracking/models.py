@@ -36,8 +36,9 @@ class Candidate:
 def offered(config: Config, records: list[Record], targets: Sequence[str]) -> list[Candidate]:
     """One model for each of these targets: the best seed of the run with the best mean score on the validation part.
 
-    Never selected by a test score; `targets`: those whose validation part is large enough to choose by. Runs that no real target could have (the oracle), that have no model (classical
-    methods) or whose model stays with its client are not considered.
+    Never selected by a test score; `targets`: those whose validation part is large enough to choose by. Runs that no
+    real target could have (the oracle), that have no model (classical methods) or whose model stays with its client are
+    not considered.
     """
     out = []
     for target in targets:

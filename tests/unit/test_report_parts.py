@@ -19,11 +19,10 @@ from fdamed.config.loader import parse
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import study
 from fdamed.evaluation import costs
-from fdamed.evaluation.intervals import Interval
 from fdamed.report import section, sections
 from fdamed.report.plots.figure import COLORS, DASHES, MARKS, color, dash, key, shape
 from fdamed.report.plots.lines import Line, by_round
-from fdamed.report.study import NONE, Row, View, is_ceiling
+from fdamed.report.study import is_ceiling
 from tests.support.run_folders import edit, write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}

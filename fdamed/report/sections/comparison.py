@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fdamed.evaluation import power
 from fdamed.evaluation.comparisons import Ranking, ranking
 from fdamed.evaluation.metrics import NAMES
-from fdamed.report.audit import ENDS, Audit, audited, oriented
+from fdamed.report.audit import ENDS, Audit, audited, oriented, visible
 from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.section import Section
 from fdamed.report.study import Study
@@ -25,7 +25,7 @@ def context(study: Study) -> dict[str, Any]:
             "metric": "AUC" if "auc" in metrics else "accuracy",
             "metrics": [NAMES[m] for m in metrics],
             "scores": [(run, [audit["scores"][m].get(run) for m in metrics]) for run in runs],
-            "visible": visible(audit, runs, "auc" if "auc" in metrics else "acc"),
+            "visible": visibility(audit, runs, "auc" if "auc" in metrics else "acc"),
             "matrix": matrix(audit, runs, "auc" if "auc" in metrics else "acc"),
         }
     return {"shown": shown, "ranks": ranked(study.audits, list(study.plain))}
@@ -44,7 +44,7 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
     return rows
 
 
-def visible(audit: Audit, runs: Sequence[str], metric: str) -> dict[str, Any] | None:
+def visibility(audit: Audit, runs: Sequence[str], metric: str) -> dict[str, Any] | None:
     """The smallest differences that could have been seen, in points, and the observed correlations; each a range."""
     found = [p for p in audit["pairs"] if p["metric"] == metric and {p["first"], p["second"]} <= set(runs)]
     if not found or not audit.get("patients") or any("seeds_error" not in p for p in found):
@@ -54,7 +54,7 @@ def visible(audit: Audit, runs: Sequence[str], metric: str) -> dict[str, Any] | 
     both = [power.correlation(own[p["first"]]["patients"], own[p["second"]]["patients"], p["patients"]) for p in found]
     known = [r for r in both if r is not None]
     return {
-        "points": (min(points), max(points)),
+        "points": " to ".join(visible(p) for p in (min(points), max(points))),
         "correlation": (min(known), max(known)) if known else None,
         "patients": audit["patients"],
     }

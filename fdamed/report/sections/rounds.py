@@ -48,5 +48,6 @@ SECTION = Section(
     "Learning curves",
     plots=plots,
     tables=lambda study: {"rounds": study.rounds},
+    context=lambda study: {"reference": next((n for n, m in study.methods.items() if m == "fedavg"), None)},
     too_small=too_small,
 )
