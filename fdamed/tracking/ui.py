@@ -28,8 +28,8 @@ def experiment_tags(config: Config, headline: Sequence[str] = ()) -> dict[str, s
     result = "".join(f"**{html.escape(sentence)}**\n\n" for sentence in headline)
     note = (
         f"{result}{synthetic}Hospitals split by {html.escape(config.split.by)}: {listed(config.split.clients)}; "
-        f"adapted to: {targets}; seeds: {len(config.seeds)}. `test/` is the target's test part, `comm/mb_out` what left "
-        "the hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
+        f"adapted to: {targets}; seeds: {len(config.seeds)}. `test/` is the target's test part, `comm/mb_out` what "
+        "left the hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
     )
     groups = ["run", "target"] if len(config.split.targets) > 1 else ["run"]
     columns = ["metrics.`test/auc`", "metrics.`test/acc`"]  # the page sorts them by name and shows few
