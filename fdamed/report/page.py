@@ -16,6 +16,8 @@ from fdamed.core.files import write_json, write_text
 from fdamed.evaluation.intervals import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv
 from fdamed.report import headline, sections
+from fdamed.report.headline_cards import cards
+from fdamed.report.headline_facts import facts_of
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet
 from fdamed.report.section import always, found
 from fdamed.report.study import METRICS, Study
@@ -44,12 +46,12 @@ def write(study: Study, folder: Path) -> None:
         shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": ""})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
-    first = headline.facts_of(study, study.views[0])
+    first = facts_of(study, study.views[0])
     page = environment.get_template("page.html").render(
         study=study,
         sections=shown,
         sentences=headline.sentences(first),
-        cards=headline.cards(first),
+        cards=cards(first),
         version=__version__,
         script=Markup(script),  # noqa: S704 - our own file
         style=Markup(style),  # noqa: S704 - our own file

@@ -571,11 +571,14 @@ def test_the_table_of_scores_by_bytes_counts_both_ways_until_each_round(tmp_path
 def test_a_run_that_sends_nothing_stands_left_of_all_and_one_amount_is_no_axis() -> None:
     score = Interval(0.7, 0.05, 3)
     silent = Trail(0, "alone", score, [(0.0, 0.6), (0.0, 0.7)])
-    few, many = Trail(1, "few", score, [(0.5, 0.6), (1.0, 0.7)]), Trail(2, "many", score, [(50.0, 0.6), (1000.0, 0.7)])
+    few, many = (
+        Trail(1, "few", score, [(0.5, 0.6), (0.7, 0.6), (1.0, 0.7)]),
+        Trail(2, "many", score, [(50.0, 0.6), (1000.0, 0.7)]),
+    )
     drawing = str(against_cost([silent, few, many], "title", ("MB", "AUC")))
     x = [float(v) for v in re.findall(r'class="mark[^>]*translate\(([\d.]+)', drawing)]
     assert x == sorted(x) and len(set(x)) == 3
-    assert drawing.count('class="line thin') == 2 and ">0</text>" in drawing
+    assert drawing.count('class="line thin') == 1 and ">0</text>" in drawing, "two points are no curve"
     assert ">1,000</text>" in drawing and "nan" not in drawing
     for only in ([silent], [Trail(1, "one", score, [(2.0, 0.7)])]):
         assert "nan" not in str(against_cost(only, "title", ("MB", "AUC")))

@@ -150,7 +150,7 @@ def against_cost(paths: Sequence[Path], title: str, names: tuple[str, str], unit
         amount = f"{number(float(f'{cost:.3g}'))} {unit}"
         words.append(f"{path.name} {mean:.3f} at {amount}")
         parts = []
-        if path.trail[0][0] < cost:
+        if len(path.trail) > 2 and path.trail[0][0] < cost:
             trail = [(x(c), y(score)) for c, score in path.trail]
             parts.append(polyline(f"line thin {color(path.index)}", trail, dash(path.index)))
         if path.score.low is not None and path.score.high is not None:

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from fdamed.core.disclosure import vague
 from fdamed.evaluation import power, protocol, run_tables
 from fdamed.evaluation.intervals import Interval
-from fdamed.report.headline import facts_of, sentences
+from fdamed.report.headline import sentences
+from fdamed.report.headline_facts import facts_of
 from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
