@@ -26,7 +26,7 @@ def test_the_control_of_a_projection_takes_the_same_share_of_the_targets_step() 
     assert controls(runs(gp={}, half_step=HALF, target_only={}))["gp"] == "half_step", "beta is 0.5 by default"
 
 
-def test_methods_that_see_unlabeled_images_are_held_beside_adabn_and_those_that_see_none_have_no_control() -> None:
+def test_methods_that_see_unlabeled_images_have_adabn_as_control_and_those_that_see_none_have_no_control() -> None:
     known = controls(runs(kd3a={}, fedavg={}, scaffold={}, oracle={}, adabn={}, target_only={}))
     assert known == {"kd3a": "adabn"}
 
