@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fdamed.core.disclosure import hides, rounded, small
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap, comparisons
-from fdamed.evaluation.calibration import by_chance, calibration_error, joined, reliability
+from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
 from fdamed.evaluation.comparisons import Runs
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
@@ -42,6 +42,7 @@ def audit(
     out |= empty | {
         "scores": comparisons.means(scored, runs),
         "pairs": comparisons.pairs(scored, runs, reference, frame, p),
+        "patients": None if small(patients := frame["patient"].nunique(), smallest) else int(patients),
         "replicates": bootstrap.affordable(*p.shape[:2]),
     }
     if several:  # the predicted class, and its probability
@@ -116,6 +117,7 @@ def _decimals(hidden: bool, smallest: int) -> int:
 def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: int) -> dict[str, Any]:
     """Run -> mean calibration error over its seeds, and the bins of the first; `y` (R, n): whether each was true."""
     out = {}
+    bins = max(1, min(BINS, y.shape[1] // PER_BIN))
     for name, rows in runs.items():
         used = list(rows.values())
         errors = np.array([calibration_error(reliability(y[r], p[r])) for r in used])
@@ -124,8 +126,8 @@ def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: 
             "error": float(errors.mean()),
             "limit": float(limits.mean()),
             "bins": [
-                {"n": b.n, "chance": b.chance, "rate": b.rate}
-                for b in joined(reliability(y[used[0]], p[used[0]]), smallest)
+                {"n": b.n, "chance": b.chance, "rate": b.rate, "low": b.interval[0], "high": b.interval[1]}
+                for b in joined(reliability(y[used[0]], p[used[0]], bins), smallest, PER_BIN)
             ],
         }
     return out

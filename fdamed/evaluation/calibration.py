@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +14,8 @@ from fdamed.core.rng import stream
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.metrics import checked
 
-BINS = 10
+BINS, PER_BIN = 10, 20
+"""Bins at most, and images that a drawn bin has at least."""
 TRIALS = 2000
 """Samples drawn for the error of true probabilities."""
 
@@ -35,6 +37,16 @@ class Bin:
     def identifies(self, smallest: int) -> bool:
         """Whether a class has so few images here that the count could identify persons."""
         return small(self.positives, smallest) or small(self.n - self.positives, smallest)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the rate; images are taken as independent."""
+        from scipy.special import ndtri
+
+        z2 = float(ndtri(0.5 + LEVEL / 2)) ** 2
+        middle = (self.positives + z2 / 2) / (self.n + z2)
+        half = math.sqrt(z2 * (self.n * self.rate * (1 - self.rate) + z2 / 4)) / (self.n + z2)
+        return middle - half, middle + half
 
     def __add__(self, other: Bin) -> Bin:
         n = self.n + other.n
@@ -86,13 +98,17 @@ def _scatter(bins: int) -> NDArray[np.float64]:
     return np.abs(stream(0, "calibration").numpy.standard_normal((TRIALS, bins)))
 
 
-def joined(bins: list[Bin], smallest: int) -> list[Bin]:
-    """Neighboring bins merged until none could identify persons; none at all if that is impossible."""
+def joined(bins: list[Bin], smallest: int, least: int = 1) -> list[Bin]:
+    """Neighboring bins merged until all have `least` images and none could identify persons; none if impossible."""
+
+    def few(one: Bin) -> bool:
+        return one.n < least or one.identifies(smallest)
+
     out: list[Bin] = []
     for b in bins:
         out.append(b)
-        while len(out) > 1 and out[-2].identifies(smallest):
+        while len(out) > 1 and few(out[-2]):
             out[-2:] = [out[-2] + out[-1]]
-    while len(out) > 1 and out[-1].identifies(smallest):
+    while len(out) > 1 and few(out[-1]):
         out[-2:] = [out[-2] + out[-1]]
-    return [] if out and out[0].identifies(smallest) else out
+    return [] if out and few(out[0]) else out

@@ -5,7 +5,7 @@ Intervals over patients are in bootstrap.py and paired_tests.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,17 @@ def count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def counted(n: int, word: str) -> str:
+    """A count with its noun: `1 seed`, `3 seeds`."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """`a, b and c`; of many, the first ones and how many more."""
+    shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
 def minus(text: str) -> str:
     """With a true minus sign."""
     return text.replace("-", "−")
@@ -131,6 +142,8 @@ FILTERS = {
     "plus_minus": plus_minus,
     "megabytes": megabytes,
     "count": count,
+    "counted": counted,
+    "listed": listed,
     "fixed": fixed,
     "signed": signed,
     "ends": ends,

@@ -166,13 +166,17 @@ def _estimate(by_seed: Floats, variance: float) -> Estimate:
 
     k, by_patients = len(by_seed), max(0.0, variance)
     by_seeds = float(by_seed.var(ddof=1)) / k if k > 1 else 0.0
-    total = by_patients + by_seeds
-    df = LARGE if by_seeds == 0 else min(LARGE, total**2 / by_seeds**2 * (k - 1))
-    value, error = float(by_seed.mean()), math.sqrt(total)
+    df = degrees_of_freedom(by_patients, by_seeds, k)
+    value, error = float(by_seed.mean()), math.sqrt(by_patients + by_seeds)
     half = float(stdtrit(df, 0.5 + LEVEL / 2)) * error
     p = float(2 * stdtr(df, -abs(value) / error)) if error > 0 else float(value == 0)
     spread = math.sqrt(by_seeds) if k > 1 else None
     return Estimate(value, value - half, value + half, p, math.sqrt(by_patients), spread)
+
+
+def degrees_of_freedom(by_patients: float, by_seeds: float, k: int) -> float:
+    """Satterthwaite's, of the sum of a variance over many patients and one over `k` seeds."""
+    return LARGE if by_seeds == 0 else min(LARGE, (by_patients + by_seeds) ** 2 / by_seeds**2 * (k - 1))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

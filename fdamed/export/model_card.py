@@ -75,6 +75,7 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "rejected": protocol.rejects(_optional(root / "ingest.json").get("rejected", {}), smallest),
         "sent": _sent(sent([record]), record.target),
         "seeds": [r.seed for r in records],
+        "headline": _optional(root / "report" / "headline.json").get(record.target, {}).get("sentences", [])[:1],
         **_scores(tidy(records, smallest), record, audit),
         "audit": audit,
         "groups": groups,

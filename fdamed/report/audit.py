@@ -24,7 +24,8 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
     """A compared pair as seen from one of its runs."""
     sign = 1 if pair["first"] == run else -1
     low, high = sorted((100 * sign * pair["low"], 100 * sign * pair["high"]))
-    return {
+    errors = {key: pair[key] for key in ("patients", "seeds_error", "seeds") if key in pair}
+    return errors | {
         "other": pair["second"] if sign == 1 else pair["first"],
         "points": 100 * sign * pair["value"],
         "low": low,
@@ -33,6 +34,11 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
         "significant": pair["p_holm"] < SURE,
         "ahead": sign * pair["value"] > 0 and pair["p_holm"] < SURE,
     }
+
+
+def visible(points: float) -> str:
+    """The smallest difference that could be seen, in points; no study is about larger ones than 50."""
+    return f"{points:.1f}" if points <= 50 else "more than 50"
 
 
 def group_name(group: Audit) -> str:

@@ -12,10 +12,12 @@ from markupsafe import Markup
 
 from fdamed import __version__
 from fdamed.core.disclosure import vague
-from fdamed.core.files import write_text
+from fdamed.core.files import write_json, write_text
 from fdamed.evaluation.intervals import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv
-from fdamed.report import sections, summary
+from fdamed.report import headline, sections
+from fdamed.report.headline_cards import cards
+from fdamed.report.headline_facts import facts_of
 from fdamed.report.plots.figure import key, spot, standalone, stylesheet
 from fdamed.report.section import always, found
 from fdamed.report.study import METRICS, Study
@@ -24,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def write(study: Study, folder: Path) -> None:
-    """Write index.html, tables/ and figures/ below `folder`."""
+    """Write index.html, headline.json, tables/ and figures/ below `folder`."""
     environment = _environment()
     shown: list[dict[str, Any]] = []
     for name, section in found().items():
@@ -33,23 +35,29 @@ def write(study: Study, folder: Path) -> None:
         for file, table in section.tables(study).items():
             if not table.empty or section.needs is always:
                 write_text(folder / "tables" / f"{file}.csv", to_csv(table))
+        reason = section.too_small(study)
+        if reason:
+            shown.append({"name": name, "title": section.title, "body": "", "reason": reason})
+            continue
         plots = {file: plot for file, plot in section.plots(study).items() if plot}
         for file, plot in plots.items():
             write_text(folder / "figures" / f"{file}.svg", standalone(plot))
         html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
-        shown.append({"name": name, "title": section.title, "body": Markup(html)})  # noqa: S704 - rendered with autoescape
+        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": ""})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
+    first = facts_of(study, study.views[0])
     page = environment.get_template("page.html").render(
         study=study,
         sections=shown,
-        sentences=summary.sentences(study, study.views[0]),
-        cards=summary.cards(study),
+        sentences=headline.sentences(first),
+        cards=cards(first),
         version=__version__,
         script=Markup(script),  # noqa: S704 - our own file
         style=Markup(style),  # noqa: S704 - our own file
         policy=Markup(policy(script, style)),  # noqa: S704 - hashes and our own words
     )
+    write_json(folder / "headline.json", headline.as_file(study))
     write_text(folder / "index.html", page)
 
 

@@ -63,6 +63,10 @@ def charts_section(
             out.append(Chart(*named(*group), sorted(lines, key=lambda one: one.index)))
         return out
 
+    def too_small(study: Study) -> str:
+        longest = max(len(one.x) for chart in charts(study) for one in chart.lines)
+        return "" if longest > 2 else f"a curve needs 3 rounds, and no run logged more than {longest}"
+
     return Section(
         order,
         title,
@@ -70,4 +74,5 @@ def charts_section(
         lambda study: {c.file: by_round(c.lines, c.description, c.axis, share=False) for c in charts(study)},
         lambda study: {table: frame(study)},
         lambda study: {"charts": charts(study)[:SHOWN], "more": max(0, len(charts(study)) - SHOWN)},
+        too_small,
     )

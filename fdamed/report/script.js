@@ -57,6 +57,40 @@
   });
   all(".scroll").forEach((element) => sight.observe(element));
 
+  // A table that is too wide shows its first columns; a button shows the others, and then it scrolls.
+  const narrow = (table, shown) => {
+    for (const row of table.rows) {
+      let at = 0;
+      for (const cell of row.cells) {
+        const spans = Number(cell.dataset.spans ??= cell.colSpan);
+        cell.hidden = at >= shown;
+        if (spans > 1) cell.colSpan = Math.max(1, Math.min(spans, shown - at));
+        at += spans;
+      }
+    }
+  };
+  const fit = (box) => {
+    const table = box.querySelector(":scope > table");
+    if (!table?.tHead || !box.clientWidth || box.dataset.room === String(box.clientWidth)) return;
+    box.dataset.room = box.clientWidth;
+    narrow(table, Infinity);
+    const bar = box.previousElementSibling?.matches(".columns") ? box.previousElementSibling : null;
+    bar?.remove();
+    const heads = [...table.tHead.rows[0].cells];
+    const seen = heads.map((head) => head.offsetWidth > 0);
+    let shown = heads.length;
+    while (shown > 2 && table.offsetWidth > box.clientWidth + 1) narrow(table, --shown);
+    if (shown === heads.length) return;
+    const names = heads.slice(shown).filter((_, i) => seen[shown + i]).map((head) => head.textContent.trim());
+    const all_of = make("button", { type: "button" }, `${names.length} more column${names.length > 1 ? "s" : ""}: ${names.slice(0, 3).join(", ")}${names.length > 3 ? " …" : ""}`);
+    const line = make("p", { class: "columns" });
+    line.append(all_of);
+    box.before(line);
+    all_of.addEventListener("click", () => { narrow(table, Infinity); line.remove(); box.tabIndex = 0; });
+  };
+  const room = new ResizeObserver((entries) => entries.forEach(({ target }) => fit(target)));
+  all("div.scroll").forEach((box) => room.observe(box));
+
   // Runs on and off, in every drawing at once.
   const drawn = new Map();
   for (const g of all(".view g[data-run]")) drawn.set(g.dataset.run, [...(drawn.get(g.dataset.run) ?? []), g]);
@@ -207,6 +241,6 @@
 
   // On paper nothing is folded and no row is left out.
   let closed = [];
-  addEventListener("beforeprint", () => { closed = all("main details:not([open])"); closed.forEach((d) => { d.open = true; }); });
-  addEventListener("afterprint", () => { closed.forEach((d) => { d.open = false; }); });
+  addEventListener("beforeprint", () => { closed = all("main details:not([open])"); closed.forEach((d) => { d.open = true; }); all("div.scroll > table").forEach((table) => narrow(table, Infinity)); });
+  addEventListener("afterprint", () => { closed.forEach((d) => { d.open = false; }); all("div.scroll").forEach((box) => { delete box.dataset.room; fit(box); }); });
 })();

@@ -27,6 +27,10 @@ def _nothing(_: Study) -> dict[str, Any]:
     return {}
 
 
+def _enough(_: Study) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Section:
     """What a section shows; every function is given the study."""
@@ -42,6 +46,8 @@ class Section:
     """File name -> table, with or without an entry on the page."""
     context: Callable[[Study], Mapping[str, Any]] = _nothing
     """Further variables of the template, beside `study` and `plots`."""
+    too_small: Callable[[Study], str] = _enough
+    """Why the study is too small for the section, which is then this one line; empty: it is large enough."""
 
 
 def found() -> dict[str, Section]:

@@ -18,6 +18,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Key, Record
 from fdamed.evaluation import costs, protocol, run_tables
+from fdamed.evaluation.controls import controls, is_control
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS, at_target
 from fdamed.report.absences import absences, remarks
@@ -51,6 +52,11 @@ class Row:
     """MB sent by all hospitals."""
     remark: str
     """Excluded updates and lost rounds."""
+    control: str = ""
+    """The run that is its control, if the study has one."""
+    is_control: bool = False
+    whole_step: bool = True
+    """Whether the target's update is taken as a whole."""
 
     @property
     def ceiling(self) -> bool:
@@ -195,6 +201,7 @@ class Study:
         undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
+        controlled = controls(self.runs)
         noted = remarks(self.absences, self.records)
         out: list[View] = []
         targets = self.config.split.targets
@@ -210,6 +217,9 @@ class Study:
                     chosen_round=self.chosen.get((target, run, "round"), NONE).mean,
                     mb=sent.get((target, run)),
                     remark=noted.get((target, run), ""),
+                    control=controlled.get(run, ""),
+                    is_control=is_control(self.runs[run]),
+                    whole_step=float(self.runs[run].options.get("server_step", 1.0)) == 1.0,
                 )
                 for run, method in self.methods.items()
             ]

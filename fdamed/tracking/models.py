@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -33,14 +33,15 @@ class Candidate:
     why: str
 
 
-def offered(config: Config, records: list[Record]) -> list[Candidate]:
-    """One model per target: the best seed of the run with the best mean score on the validation part.
+def offered(config: Config, records: list[Record], targets: Sequence[str]) -> list[Candidate]:
+    """One model for each of these targets: the best seed of the run with the best mean score on the validation part.
 
-    Never selected by a test score. Runs that no real target could have (the oracle), that have no model (classical
-    methods) or whose model stays with its client are not considered.
+    Never selected by a test score; `targets`: those whose validation part is large enough to choose by. Runs that no
+    real target could have (the oracle), that have no model (classical methods) or whose model stays with its client are
+    not considered.
     """
     out = []
-    for target in config.split.targets:
+    for target in targets:
         runs = defaultdict(list)
         for record in records:
             if record.target == target and _may_leave(record):

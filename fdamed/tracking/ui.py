@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 
 from fdamed.config.study import Config
 from fdamed.tracking.payload import RUN, listed
@@ -17,14 +18,18 @@ def link(experiment: str) -> str:
     return f"/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}&workflowType=machine_learning"
 
 
-def experiment_tags(config: Config) -> dict[str, str]:
-    """Note and view of the experiment. The view is an internal format of MLflow: check it at upgrades."""
+def experiment_tags(config: Config, headline: Sequence[str] = ()) -> dict[str, str]:
+    """Note and view of the experiment; `headline`: what the report's headings say.
+
+    The view is an internal format of MLflow: check it at upgrades.
+    """
     synthetic = "**Synthetic phantoms: nothing here is about real patients.**\n\n" if config.phantom else ""
     targets = ", ".join(config.split.targets)
+    result = "".join(f"**{html.escape(sentence)}**\n\n" for sentence in headline)
     note = (
-        f"{synthetic}Hospitals split by {html.escape(config.split.by)}: {listed(config.split.clients)}; adapted to: "
-        f"{targets}; {len(config.seeds)} seeds. `test/` is the target's test part, `comm/mb_out` what left the "
-        "hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
+        f"{result}{synthetic}Hospitals split by {html.escape(config.split.by)}: {listed(config.split.clients)}; "
+        f"adapted to: {targets}; seeds: {len(config.seeds)}. `test/` is the target's test part, `comm/mb_out` what "
+        "left the hospitals, in MB. Rows are grouped by run and target; open a group to see its seeds."
     )
     groups = ["run", "target"] if len(config.split.targets) > 1 else ["run"]
     columns = ["metrics.`test/auc`", "metrics.`test/acc`"]  # the page sorts them by name and shows few

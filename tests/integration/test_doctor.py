@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import save_file
 
 from fdamed.cli.main import main
@@ -48,6 +49,29 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     assert checks(report)["patients"] == ("ok", "90 patients (100%) fit several hospitals")
     assert report["machine"]["cores"] >= 1
     assert not (tmp_path / "results").exists()
+
+
+def test_what_the_study_can_show_is_told_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tree(tmp_path)
+
+    def with_cell(smallest: int) -> dict[str, Any]:
+        content = yaml.safe_load(path.read_text())
+        content["privacy"]["smallest_cell"] = smallest
+        path.write_text(yaml.safe_dump(content))
+        return told(path, capfd)[1]
+
+    report = with_cell(40)
+    status, detail = checks(report)["suppressed"]
+    assert status == "warn" and "fewer than 40 images of a class: no score will be shown" in detail
+    assert "power" not in checks(report) and "small counts" in checks(report)
+    assert set(report["clients"]["Edema"]["positives"].values()) == {"hidden"}
+    report = with_cell(1)
+    status, detail = checks(report)["power"]
+    assert status == "warn" and "positive and" in detail and "points of AUC between two of" in detail
+    assert "too small to choose by: no round will be chosen" in checks(report)["validation"][1]
+    assert "suppressed" not in checks(report) and "small counts" not in checks(report)
+    entry = report["clients"]["Edema"]
+    assert sum(map(int, entry["positives"].values())) == entry["images"] * entry["positive"]
 
 
 def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,8 @@ RUNS = {
 }
 TRAINED = ("fedavg", "parts", "kept")
 
+HEADING = "No method can be distinguished from the others at edema on 12 patients and 1 seed."
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -60,6 +62,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run in TRAINED:
         assert main(["evaluate", *given, "--run", run, "--target", "edema", "--client", "edema", "--seeds", "0"]) == 0
     assert main(["audit", *given, "--target", "edema"]) == 0
+    write_json(root(path) / "report" / "headline.json", {"edema": {"rule": "tied", "sentences": [HEADING, "More."]}})
     write_json(root(path) / "clients" / "config.kept.json", configfile.load(path).model_dump(mode="json"))
     return path
 
@@ -223,6 +226,7 @@ def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) 
         *("Scores on the target's test part", "Scores by subgroup", "Calibration", "Privacy", "Limits", "Provenance"),
     ):
         assert f"\n## {heading}\n" in card
+    assert f"All methods of the study: {HEADING}\n" in card and "More." not in card
     assert "synthetic phantoms" in card and "Not** for diagnosis" in card
     assert "Membership inference: in the study's report" in card
     assert "Reconstruction of images from this model: not measured." in card

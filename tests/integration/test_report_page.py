@@ -88,6 +88,37 @@ def test_no_part_is_wider_than_a_phone(which: str, tab: Page, request: pytest.Fi
     assert tab.complaints == []
 
 
+CUT_OFF = """[...document.querySelectorAll('main .scroll, header, .cards, main pre')]
+  .filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("dress", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 1000, 400])
+@pytest.mark.parametrize("which", ["page", "rich"])
+def test_nothing_is_cut_off_at_any_width(
+    which: str, width: int, dress: str, tab: Page, request: pytest.FixtureRequest
+) -> None:
+    tab.open(request.getfixturevalue(which), width=width, prefers_color_scheme=dress)
+    tab.see(SHOW_ALL)
+    tab.see("new Promise((done) => setTimeout(done, 200))")  # tables are fitted when they are laid out
+    assert tab.see(CUT_OFF) == []
+    assert tab.see("document.documentElement.scrollWidth") <= width
+
+
+def test_a_table_that_is_too_wide_folds_its_last_columns_and_shows_them_when_asked(page: Path, tab: Page) -> None:
+    tab.open(page, width=400, height=844)
+    heads = "[...document.querySelectorAll('#scores .view:not([hidden]) thead th')].filter((h) => h.offsetWidth)"
+    few = tab.see(f"{heads}.map((h) => h.textContent.trim())")
+    told = tab.see("document.querySelector('#scores .columns').textContent")
+    assert few[:2] == ["Run", "AUC"] and "more column" in told and "MB sent" in told
+    tab.click("#scores .columns button")
+    every = tab.see(f"{heads}.map((h) => h.textContent.trim())")
+    assert every[: len(few)] == few and every[-1] == "MB sent"
+    assert tab.see("document.querySelector('#scores .columns')") is None
+    tab.open(page, width=1280)
+    assert tab.see("document.querySelector('#scores .columns')") is None, "there is room for all"
+
+
 def test_the_policy_lets_drawings_have_their_paint_and_nothing_foreign_in(page: Path, tab: Page) -> None:
     tab.open(page)
     tab.see(SHOW_ALL)

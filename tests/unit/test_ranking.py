@@ -75,6 +75,19 @@ def test_bins_are_joined_until_no_class_in_them_is_small() -> None:
     assert joined([Bin(9, 4, 0.5)], 5) == []
 
 
+def test_bins_are_joined_until_they_have_enough_images() -> None:
+    given = [Bin(12, 0, 0.1), Bin(12, 6, 0.3), Bin(30, 15, 0.6), Bin(5, 5, 0.9)]
+    assert [(b.n, b.positives) for b in joined(given, 1, least=20)] == [(24, 6), (35, 20)]
+    assert joined(given[:1], 1, least=20) == []
+
+
+def test_the_band_of_a_bin_is_wilsons_interval() -> None:
+    # 10 of 20: middle (10 + 1.9207) / 23.8415 = 0.5, half sqrt(3.8415 * (5 + 0.9604)) / 23.8415 = 0.2007
+    assert Bin(20, 10, 0.4).interval == pytest.approx((0.2993, 0.7007), abs=1e-4)
+    low, high = Bin(20, 0, 0.4).interval
+    assert low == pytest.approx(0.0, abs=1e-12) and high == pytest.approx(0.1611, abs=1e-4)
+
+
 def test_true_chances_have_the_error_that_chance_makes() -> None:
     """Of 400 samples of true chances, 5 in 100 have a larger error than the limit; it falls with the root of images."""
     rng = np.random.default_rng(0)

@@ -32,6 +32,9 @@ def told(value: float) -> dict:
     return {"value": value, "low": value - 0.05, "high": value + 0.05}
 
 
+BINS = [{"n": 30, "chance": chance, "rate": 0.3} for chance in (0.2, 0.5, 0.8)]
+
+
 @pytest.fixture
 def audit() -> dict:
     return {
@@ -66,7 +69,7 @@ def audit() -> dict:
                 "high": 0.2,
             }
         ],
-        "calibration": {"gp": {"error": 0.05, "bins": [{"n": 30, "chance": 0.2, "rate": 0.3}]}},
+        "calibration": {"gp": {"error": 0.05, "bins": BINS}},
     }
 
 
@@ -102,6 +105,20 @@ def test_the_best_run_that_is_no_upper_bound_is_open(audit) -> None:
     assert [(one["run"], one["open"]) for one in shown["runs"]] == [("oracle", False), ("gp", True)]
     assert [one["run"] for one in calibration.diagrams(study(A=audit))["A"]] == ["gp"]
     assert shown["gaps"][0]["significant"]
+
+
+@pytest.mark.parametrize("bins", [BINS[:2], [*BINS[:2], BINS[2] | {"n": 19}]], ids=["two bins", "19 images"])
+def test_a_diagram_of_few_bins_or_few_images_is_not_drawn_and_one_line_says_so(audit, bins) -> None:
+    assert calibration.too_small(study(A=audit)) == ""
+    audit["calibration"]["gp"]["bins"] = bins
+    assert calibration.diagrams(study(A=audit)) == {}
+    assert "at least 20 test images" in calibration.too_small(study(A=audit))
+
+
+def test_a_diagram_has_a_band_where_the_audit_has_intervals(audit) -> None:
+    assert "<polygon" not in calibration.plots(study(A=audit))["calibration_gp_A"]
+    audit["calibration"]["gp"]["bins"] = [b | {"low": 0.2, "high": 0.4} for b in BINS]
+    assert calibration.plots(study(A=audit))["calibration_gp_A"].count("<polygon") == 1
 
 
 def test_names_of_groups_are_text_and_not_markup(audit) -> None:

@@ -1,4 +1,4 @@
-"""Parts of the report: summary, score against time, sections, privacy policy, marks."""
+"""Parts of the report: score against time, sections, privacy policy, marks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ from fdamed.config.loader import parse
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import study
 from fdamed.evaluation import costs
-from fdamed.evaluation.intervals import Interval
 from fdamed.report import section, sections
 from fdamed.report.plots.figure import COLORS, DASHES, MARKS, color, dash, key, shape
 from fdamed.report.plots.lines import Line, by_round
-from fdamed.report.study import NONE, Row, View, is_ceiling
-from fdamed.report.summary import Card
-from fdamed.report.summary import glance as cards
+from fdamed.report.study import is_ceiling
 from tests.support.run_folders import edit, write_study
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
@@ -35,53 +32,6 @@ RUNS = [("fedavg", "NC", s) for s in (0, 1, 2)] + [("gp", "NC", s) for s in (0, 
 def report(config: Path) -> str:
     assert main(["report", "--config", str(config)]) == 0
     return (config.parent / "report/index.html").read_text(encoding="utf-8")
-
-
-# --- the answer at a glance ------------------------------------------------------------------------------------------
-
-
-def row(run: str, score: Interval) -> Row:
-    return Row(0, run, run, {"auc": score, "acc": NONE}, {}, NONE, None, 12.0, "")
-
-
-def glance(*rows: Row, pairs: list[dict[str, object]] | None = None) -> dict[str, Card]:
-    audit = None if pairs is None else {"pairs": pairs}
-    return {card.label: card for card in cards(View("NC", rows, ()), "auc", audit)}
-
-
-def test_the_glance_tells_the_best_method_what_it_brings_and_what_it_costs() -> None:
-    told = glance(
-        row("oracle", Interval(0.9, 0.01, 3)),
-        row("gp", Interval(0.8, 0.01, 3)),
-        row("fedda", Interval(0.75, 0.01, 3)),
-        row("target_only", Interval(0.7, 0.2, 3)),
-    )
-    assert (told["Best method"].value, told["Best method"].note) == ("gp", "AUC 0.800 ± 0.010, 3 seeds")
-    assert told["Lead over the runner-up"] == Card(
-        "Lead over the runner-up", "+0.050", "AUC over fedda: the intervals over seeds do not overlap"
-    )
-    assert told["Gain over target only"].value == "+0.100" and told["Gain over target only"].doubt
-    assert told["Gap to the upper bound"].value == "0.100"
-    assert told["Sent by the hospitals"].value == "12 MB"
-
-
-def test_the_paired_test_on_the_same_patients_goes_before_intervals_over_seeds() -> None:
-    apart = (row("gp", Interval(0.8, 0.001, 3)), row("target_only", Interval(0.7, 0.001, 3)))
-    pair = {"metric": "auc", "first": "target_only", "second": "gp", "value": -0.1, "low": -0.3, "high": 0.1}
-    pair["p_holm"] = 0.4
-    told = glance(*apart, pairs=[pair])
-    lead, gain = told["Lead over the runner-up"], told["Gain over target only"]
-    assert lead.value == "not significant" and lead.doubt and gain.doubt and "p = 0.4" in gain.note
-    assert "AUC over target_only on the same patients: +10.0 points (−10.0 to +30.0)" in lead.note
-    sure = glance(*apart, pairs=[pair | {"high": -0.05, "value": -0.175, "p_holm": 1e-5}])["Lead over the runner-up"]
-    assert sure.value == "significant" and "p < 0.001" in sure.note and not sure.doubt
-
-
-def test_one_seed_cannot_be_sure_and_without_a_score_nothing_is_best() -> None:
-    told = glance(row("gp", Interval(0.8, None, 1)), row("fedavg", Interval(0.7, None, 1)))
-    lead = told["Lead over the runner-up"]
-    assert lead.doubt and "run at least 3 seeds" in lead.note and "one seed" in told["Best method"].note
-    assert glance(row("gp", Interval(None, None, 0))) == {}
 
 
 # --- score against time ----------------------------------------------------------------------------------------------

@@ -16,14 +16,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fdamed.cli.commands.track import models, run_entries
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.core.errors import FdamedError
-from fdamed.core.run_record import read
+from fdamed.core.run_record import read, study
 from fdamed.tracking.models import Candidate, offered, register
 from fdamed.tracking.payload import params, points, tags
 from fdamed.tracking.store import Store, connect, place
-from tests.support.run_folders import edit, write_run, write_study
+from tests.support.run_folders import edit, without_auc, write_run, write_study
 
 STUDY = {
     "runs": {"fedavg": {}, "gp": {}},
@@ -130,6 +131,54 @@ def test_scores_over_few_images_do_not_reach_mlflow(tmp_path: Path) -> None:
     assert "test/LO/auc" in keys
 
 
+def test_scores_on_a_small_validation_part_do_not_reach_mlflow(tmp_path: Path) -> None:
+    path = write_study(tmp_path, **STUDY)
+    config = load(path)
+    (record, *_), _ = study(path.parent / "runs", [("gp", "NC", 0)])
+    cohort = json.loads((path.parent / "cohort.json").read_text())["clients"]
+    (large,) = run_entries(config, [record], cohort)
+    cohort["NC"]["positives"]["val"] = 4
+    (small,) = run_entries(config, [record], cohort)
+    assert large.digest != small.digest
+    kept, rest = ({key for key, *_ in entry.content().points} for entry in (large, small))
+    assert {"val/auc", "val/acc"} <= kept and kept - rest == {key for key in kept if key.startswith("val/")}
+    cohort["NC"]["images"]["val"] = "<11"
+    assert run_entries(config, [record], cohort)[0].digest == small.digest, "a count that is hidden is small"
+
+
+def test_scores_of_several_classes_are_suppressed_by_their_images_alone(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
+    without_auc(folder)
+    for n, shown in ((40, True), (10, False)):
+        edit(folder / "scores/NC.json", n=n)
+        record = read(folder)
+        assert record is not None
+        assert ("test/acc" in {key for key, *_ in points(record, 11)}) is shown
+
+
+def test_no_model_is_registered_where_validation_cannot_carry_the_choice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_study(tmp_path, **STUDY | {"tracking": {}})
+    config = load(path)
+    records, _ = study(path.parent / "runs", [("gp", "NC", 0), ("gp", "NC", 1)])
+    cohort = json.loads((path.parent / "cohort.json").read_text())["clients"]
+    assert [model.name for model in models(config, records, cohort)] == ["demo-NC"]
+    cohort["NC"] |= {"images": {"val": 7}, "patients": {"val": 7}, "positives": {"val": 3}}
+    assert models(config, records, cohort) == []
+    assert "no model is registered for NC: its validation part is too small" in caplog.text
+
+
+def test_the_note_of_the_experiment_says_what_the_report_says(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    assert main(["report", "--config", str(config)]) == 0
+    assert main(["track", "--config", str(config)]) == 0
+    heading = json.loads((config.parent / "report/headline.json").read_text())["NC"]["sentences"][0]
+    client = connect(Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db"))
+    note = client.get_experiment_by_name("demo").tags["mlflow.note.content"]
+    assert heading.startswith("No method can be called best") and note.startswith(f"**{heading}**")
+
+
 def test_paths_in_a_runs_options_stay_local(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
     edit(folder / "run.json", options={"teacher": "/home/somebody/w.pth", "beta": 0.5})
@@ -214,7 +263,7 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
             record = read(folder)
             assert record is not None
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, ["NC"])
     assert (model.name, model.record.key) == ("demo-NC", "demo/gp/NC/1")
     assert "0.900 in this one, chosen on the validation part" in model.why
 
@@ -229,7 +278,7 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
         then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
         rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
         records.append(replace(record, rounds=rounds, facts=record.facts | {"phases": then}))
-    (model,) = offered(config, records)
+    (model,) = offered(config, records, ["NC"])
     assert model.record.key == "demo/fedavg/NC/0"
 
 

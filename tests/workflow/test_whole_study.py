@@ -143,6 +143,16 @@ def test_a_changed_beta_runs_again_what_it_affects_and_nothing_else(study: Path,
     assert "ingest" not in counts and "cache" not in counts
 
 
+def test_a_changed_threshold_of_the_report_makes_views_again_and_trains_nothing(study: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("smallest_cell: 1,", "smallest_cell: 7,"))
+    dry = snakemake(study, "-n", config=other)
+    assert dry.returncode == 0
+    counts = jobs(dry.stdout)
+    assert {"audit", "report_page", "track"} <= set(counts)
+    assert not {"split", "cache", "federate", "evaluate", "fit_classical"} & set(counts)
+
+
 def test_a_changed_phantom_reaches_the_training_even_if_its_own_job_failed_before(study: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(TINY.read_text().replace("patients: 150", "patients: 151"))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from snakemake.exceptions import WorkflowError
 
 from fdamed.config.base import without_defaults
+from fdamed.config.key_kinds import without_views
 from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
@@ -39,6 +40,8 @@ for place in (
 ROOT = f"{study.results}/{study.study}"
 # Without defaults: a new key changes no digest, and the jobs read the same configuration from it.
 SECTIONS = without_defaults(study)
+# What data and training depend on: a key that decides views only (config/key_kinds.py) never trains again.
+LASTING = without_views(SECTIONS)
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
@@ -101,9 +104,10 @@ def settings(*sections, source="data"):
     """A digest that changes when, and only when, these sections of the configuration or this part of the code do.
 
     A job names its own sections and those of all jobs before it: when one of them fails, Snakemake deletes its output,
-    and would take what was made from the old one for up to date.
+    and would take what was made from the old one for up to date. Views depend on the whole package and on all keys.
     """
-    return digest([SOURCE[source], [SECTIONS.get(s) for s in sections]])
+    known = SECTIONS if source == "package" else LASTING
+    return digest([SOURCE[source], [known.get(s) for s in sections]])
 
 
 def settings_of(run):

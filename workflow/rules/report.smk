@@ -131,7 +131,14 @@ rule report_page:
         "../../envs/fdamed.yaml"
     params:
         settings=settings(
-            "split", "privacy", "runs", "seeds", "published", source="package"
+            "split",
+            "privacy",
+            "runs",
+            "seeds",
+            "published",
+            "advise",
+            "audit",
+            source="package",
         ),
     shell:
         "fdamed report 2> {log:q}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.study import Config
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import hides, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.progress import console
@@ -36,6 +37,8 @@ from fdamed.data.manifest import PARTS
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
+from fdamed.evaluation import power
+from fdamed.evaluation.intervals import counted, listed
 from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
@@ -51,6 +54,8 @@ SAMPLE = 200
 """Files to open."""
 PRETRAINED = ("chexpert", "mimic", "midrc")
 """Layouts of the healthcare paper's cohorts."""
+LARGE = 0.1
+"""A study that can show only larger differences of AUC will hardly tell two methods apart."""
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -194,6 +199,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
             "patients": int(frame["patient"].nunique()),
             "positive": round(float(frame["y"].mean()), 3),
             "parts": {p: vague(int((frame["split"] == p).sum()), smallest) for p in PARTS},
+            "positives": _positives(frame, smallest),
         }
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
@@ -202,8 +208,54 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     sizes = {p: {s: int((f["split"] == s).sum()) for s in PARTS} for p, f in cohort.manifests.items()}
     _check_minimum(config, sizes, report)
+    _check_power(config, cohort.manifests, report)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
     report.add("ok" if left > 1.2 * cache else "fail", "disk", f"the cache needs {megabytes(cache)}")
+
+
+def _positives(frame: pd.DataFrame, smallest: int) -> dict[str, str]:
+    """The positive images of each part; none where one is small, because it would follow from the others."""
+    parts = {p: frame[frame["split"] == p]["y"] for p in PARTS}
+    hidden = any(hides(len(y), int(y.sum()), smallest) for y in parts.values())
+    return {p: "hidden" if hidden else f"{int(y.sum()):,}" for p, y in parts.items()}
+
+
+def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: Report) -> None:
+    """What each target's test part can show, what will be suppressed, and what its validation part can choose."""
+    smallest, seeds, runs = config.privacy.smallest_cell, len(config.seeds), len(config.expanded_runs())
+    pairs = max(1, runs * (runs - 1) // 2)
+    for target in config.split.targets:
+        test, val = (manifests[target][manifests[target]["split"] == part] for part in ("test", "val"))
+        if hides(len(test), int(test["y"].sum()), smallest):
+            detail = f"the test part of {target} has fewer than {smallest} images of a class: no score will be shown"
+            cure = "give it more test images (split.test), or lower privacy.smallest_cell if the images are public"
+            report.add("warn", "suppressed", f"{detail}; {cure}")
+            continue
+        ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
+        points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
+        detail = (
+            f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients of {target} and "
+            f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "
+            f"{counted(runs, 'run')} (80% power, {counted(pairs, 'pair')}; assumed: AUC {power.AUC}, correlation "
+            f"{power.CORRELATION}, standard deviation over seeds {power.SEEDS})"
+        )
+        report.add("ok" if points <= 100 * LARGE else "warn", "power", detail)
+        if seeds == 1:
+            report.add("warn", "seeds", "one seed: whether a difference is of the method or of chance stays unknown")
+        if not power.can_choose(len(val), int(val["patient"].nunique()), int(val["y"].sum())):
+            detail = f"the validation part of {target} ({vague(len(val), smallest)} images) is too small to choose by"
+            report.add("warn", "validation", f"{detail}: no round will be chosen and no model registered (split.val)")
+    hidden = [
+        f"{client} ({part})"
+        for client, frame in manifests.items()
+        for part, y in frame.groupby("split")["y"]
+        if hides(len(y), int(y.sum()), smallest)
+    ]
+    if hidden:
+        detail = (
+            f"fewer than {smallest} images of a class, so that counts and scores are not shown: {listed(hidden, 6)}"
+        )
+        report.add("warn", "small counts", detail)
 
 
 def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Report) -> None:
@@ -219,7 +271,8 @@ def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Rep
         report.add("fail", "minimum", faults[0] + more)
     else:
         images, steps = config.minimum.images, config.minimum.steps
-        report.add("ok", "minimum", f"every hospital has at least {images} images and {steps} steps a round")
+        least = f"{counted(images, 'image')} and {counted(steps, 'step')} a round"
+        report.add("ok", "minimum", f"every hospital has at least {least}")
 
 
 def show(report: Report) -> None:
@@ -233,8 +286,10 @@ def show(report: Report) -> None:
     if report.clients:
         wanted = {"train": f"per_class {report.asked['per_class']}", "adapt": f"labeled {report.asked['labeled']}"}
         wanted |= {part: str(report.asked[part]) for part in ("val", "test")}
-        sizes = Table("hospital", "images", "patients", "positive", *(f"{p}\nasked: {wanted[p]}" for p in PARTS))
+        heads = (f"{part} (positive)\nasked: {wanted[part]}" for part in PARTS)
+        sizes = Table("hospital", "images", "patients", "positive", *heads)
         for client, entry in report.clients.items():
+            cells = [f"{n} ({entry['positives'][p]})" for p, n in entry["parts"].items()]
             counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
-            sizes.add_row(*counts, *entry["parts"].values())
+            sizes.add_row(*counts, *cells)
         out.print(sizes)

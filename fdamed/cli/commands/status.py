@@ -22,6 +22,7 @@ from rich.text import Text
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.study import Config
+from fdamed.core.files import read_json
 from fdamed.core.locks import is_locked
 from fdamed.core.progress import console
 from fdamed.pipeline.paths import Places
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         "files": files,
         "runs": {state: counts[state] for state in STATES},
         "each": [asdict(r) for r in runs],
+        "headline": headline(config),
     }
     print_json(content)
 
@@ -81,6 +83,12 @@ def files_of(config: Config) -> dict[str, bool]:
     views = {"track": [root / "tracked.json"], "report": [root / "report" / "index.html"]}
     steps = data | init | analysis_files(config) | views
     return {step: all(path.exists() for path in paths) for step, paths in steps.items()}
+
+
+def headline(config: Config) -> dict[str, str]:
+    """Target -> what the heading of the report says; empty without a report."""
+    path = Places.of(config).root / "report" / "headline.json"
+    return {target: said["sentences"][0] for target, said in read_json(path).items()} if path.is_file() else {}
 
 
 def runs_of(config: Config) -> list[State]:
@@ -147,3 +155,5 @@ def show(config: Config, files: dict[str, bool], runs: list[State]) -> None:
         print(f"trained but not scored: {unscored} runs")
     for r in [r for r in runs if r.state == "failed"][:10]:
         print(f"failed: {r.run}/{r.target}/{r.seed}: {r.why}")
+    for heading in headline(config).values():
+        print(f"report: {heading}")

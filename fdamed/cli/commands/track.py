@@ -10,16 +10,19 @@ import argparse
 import importlib.util
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
-from fdamed.core.disclosure import shareable
+from fdamed.core.disclosure import hides, shareable
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, digest_file, write_json
+from fdamed.core.files import digest, digest_file, read_json, write_json
 from fdamed.core.locks import locked
 from fdamed.core.progress import track as progress
 from fdamed.core.run_record import Record, study
+from fdamed.evaluation.power import part_can_choose
 from fdamed.pipeline.selection import all_runs
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry
@@ -32,6 +35,8 @@ GROUP = "analyze", 5
 OPTIONS = {"--config": ""}
 OF_THE_STUDY = ("report/index.html", "report/what_left_each_hospital.csv", "report/tables/headline.csv", "cohort.json")
 """Files of the study as a whole, if they exist."""
+Cohort = Mapping[str, Mapping[str, Any]]
+"""Client -> its counts by part."""
 WAIT = 300.0
 """Seconds to wait for another study's import into the same database."""
 
@@ -49,10 +54,13 @@ def run(arguments: argparse.Namespace) -> None:
 
         save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
+    cohort = read_json(folder / "cohort.json")["clients"] if (folder / "cohort.json").is_file() else {}
     store = Store.of(config)
-    entries = progress([*run_entries(config, records), report_entry(config, folder, records)], "runs to MLflow")
+    entries = progress([*run_entries(config, records, cohort), report_entry(config, folder, records)], "runs to MLflow")
+    said = read_json(folder / "report/headline.json") if (folder / "report/headline.json").is_file() else {}
+    tags = experiment_tags(config, [content["sentences"][0] for content in said.values()])
     with locked(store.artifacts.parent if store.artifacts else Path(config.results) / "mlflow", WAIT):
-        done = track(entries, models(config, records), save, store, config.study, experiment_tags(config))
+        done = track(entries, models(config, records, cohort), save, store, config.study, tags)
     page = link(done.experiment_id)
     content = {
         "experiment": config.study,
@@ -68,20 +76,34 @@ def run(arguments: argparse.Namespace) -> None:
     log.info(f"{len(records)} runs and the report in MLflow: {counts}")
 
 
-def models(config: Config, records: list[Record]) -> list[Candidate]:
-    """The models to register; none if ONNX cannot be written or the configuration says so."""
+def models(config: Config, records: list[Record], cohort: Cohort) -> list[Candidate]:
+    """The models to register: of targets whose validation part can carry the choice, if ONNX can be written."""
     if not config.tracking.models:
         return []
     if not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
         log.warning("no model is registered: pip install 'fdamed[export]' to have them")
         return []
-    return offered(config, records)
+    carry = [target for target in config.split.targets if part_can_choose(cohort.get(target, {}))]
+    for target in config.split.targets:
+        if target not in carry:
+            log.warning(f"no model is registered for {target}: its validation part is too small to choose one by")
+    return offered(config, records, carry)
 
 
-def run_entries(config: Config, records: list[Record]) -> list[Entry]:
-    """Every finished run with its configuration."""
+def run_entries(config: Config, records: list[Record], cohort: Cohort) -> list[Entry]:
+    """Every finished run with its configuration; scores on small parts are suppressed."""
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
-    return [run_entry(record, config.privacy.smallest_cell, {"config.json": text}) for record in records]
+    smallest, files = config.privacy.smallest_cell, {"config.json": text}
+    few = {target: _is_small(cohort.get(target, {}), smallest) for target in config.split.targets}
+    return [run_entry(record, smallest, files, few[record.target]) for record in records]
+
+
+def _is_small(client: Mapping[str, Any], smallest: int) -> bool:
+    """Whether scores on a client's validation part are suppressed; also where its counts are."""
+    images, positives = ((client.get(key) or {}).get("val", 0) for key in ("images", "positives"))
+    if not isinstance(images, int) or not isinstance(positives, int):
+        return True
+    return hides(images, None if client.get("positives") is None else positives, smallest)
 
 
 def report_entry(config: Config, folder: Path, records: list[Record]) -> Entry:

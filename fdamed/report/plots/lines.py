@@ -30,6 +30,8 @@ from fdamed.report.plots.figure import (
 
 MARKED = 6
 """About so many marks along a line."""
+CLEAR = 3
+"""Of more lines, the bands hide each other: they are shown one at a time."""
 LONGEST = 20
 """Letters of a name beside a plot."""
 LEFT, TOP = 52.0, 28.0
@@ -86,8 +88,9 @@ def by_round(lines: Sequence[Line], title: str, name: str, share: bool = True) -
     rounds = [r for line in lines for r in line.x]
     axis = linear(min(rounds), max(rounds), "round", 8, whole=True)
     body, x, y = frame(axis, linear(low, high, name), 548, 300)
+    kind = "quiet" if len(lines) > CLEAR else ""
     for line in lines:
-        body.append(element("g", "", *stroke(line, x, y, low, high), title=line.name, data_run=str(line.index)))
+        body.append(element("g", kind, *stroke(line, x, y, low, high), title=line.name, data_run=str(line.index)))
     ends = sorted(((line.known[-1][1], line.name) for line in lines), reverse=True)
     words = "At the last round: " + "; ".join(f"{name} {end:.3g}" for end, name in ends) + "."
     return figure(560, 345, title, body, words=words)
@@ -147,7 +150,7 @@ def against_cost(paths: Sequence[Path], title: str, names: tuple[str, str], unit
         amount = f"{number(float(f'{cost:.3g}'))} {unit}"
         words.append(f"{path.name} {mean:.3f} at {amount}")
         parts = []
-        if path.trail[0][0] < cost:
+        if len(path.trail) > 2 and path.trail[0][0] < cost:
             trail = [(x(c), y(score)) for c, score in path.trail]
             parts.append(polyline(f"line thin {color(path.index)}", trail, dash(path.index)))
         if path.score.low is not None and path.score.high is not None:
@@ -190,7 +193,7 @@ def stroke(line: Line, x: Scale, y: Scale, low: float, high: float, every: bool 
 
 
 def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> Markup:
-    """A reliability diagram: share of positives against mean probability, marks sized by images."""
+    """A reliability diagram: share of positives with its band against mean probability, marks sized by images."""
     unit = linear(0, 1, about=2)
     left, right, top, bottom = 34.0, 204.0, 8.0, 178.0
     x, y = unit.between(left, right), unit.between(bottom, top)
@@ -198,6 +201,10 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> 
     for value, label in unit.ticks:
         body += [rule("grid", x(value), top, x(value), bottom), rule("grid", left, y(value), right, y(value))]
         body += [text(x(value), bottom + 16, label), text(left - 6, y(value) + 4, label, anchor="end")]
+    if all("low" in b for b in bins):
+        edge = [*((b["chance"], b["high"]) for b in bins), *((b["chance"], b["low"]) for b in reversed(bins))]
+        points = " ".join(f"{x(p):.1f},{y(rate):.1f}" for p, rate in edge)
+        body.append(element("polygon", f"shade {color(index)}", points=points))
     body.append(polyline(f"line {color(index)}", [(x(b["chance"]), y(b["rate"])) for b in bins]))
     most = max(b["n"] for b in bins)
     for b in bins:

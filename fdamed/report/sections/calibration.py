@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fdamed.evaluation.calibration import PER_BIN
 from fdamed.report.audit import audited
 from fdamed.report.plots.lines import reliability
 from fdamed.report.section import Section
@@ -14,6 +15,8 @@ from fdamed.report.study import Study
 
 SHOWN = 8
 """Diagrams of runs at most."""
+POINTS = 3
+"""Bins that a diagram has at least."""
 
 
 def diagrams(study: Study) -> dict[str, list[dict[str, Any]]]:
@@ -25,11 +28,15 @@ def diagrams(study: Study) -> dict[str, list[dict[str, Any]]]:
             {"run": run, "file": f"calibration_{run}_{view.name}"}
             | {"bins": found[run]["bins"], "error": found[run]["error"], "limit": found[run].get("limit")}
             for run in runs
-            if found.get(run, {}).get("bins")
+            if len(bins := found.get(run, {}).get("bins", ())) >= POINTS and min(b["n"] for b in bins) >= PER_BIN
         ]
         if of_runs:
             out[view.name] = of_runs[:SHOWN]
     return out
+
+
+def too_small(study: Study) -> str:
+    return "" if diagrams(study) else f"no run has {POINTS} groups of at least {PER_BIN} test images of both classes"
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -50,4 +57,4 @@ def context(study: Study) -> dict[str, Any]:
     return {"shown": diagrams(study), "binary": {v.name: "auc" in audit["scores"] for v, audit, _ in audited(study)}}
 
 
-SECTION = Section(34, "Calibration", diagrams, plots, tables, context)
+SECTION = Section(34, "Calibration", lambda study: audited(study), plots, tables, context, too_small)

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fdamed.evaluation import power
 from fdamed.evaluation.comparisons import Ranking, ranking
 from fdamed.evaluation.metrics import NAMES
-from fdamed.report.audit import ENDS, Audit, audited, oriented
+from fdamed.report.audit import ENDS, Audit, audited, oriented, visible
 from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.section import Section
 from fdamed.report.study import Study
@@ -24,6 +25,7 @@ def context(study: Study) -> dict[str, Any]:
             "metric": "AUC" if "auc" in metrics else "accuracy",
             "metrics": [NAMES[m] for m in metrics],
             "scores": [(run, [audit["scores"][m].get(run) for m in metrics]) for run in runs],
+            "visible": visibility(audit, runs, "auc" if "auc" in metrics else "acc"),
             "matrix": matrix(audit, runs, "auc" if "auc" in metrics else "acc"),
         }
     return {"shown": shown, "ranks": ranked(study.audits, list(study.plain))}
@@ -42,6 +44,28 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
     return rows
 
 
+def visibility(audit: Audit, runs: Sequence[str], metric: str) -> dict[str, Any] | None:
+    """The smallest differences that could have been seen, in points, and the observed correlations; each a range."""
+    found = [p for p in audit["pairs"] if p["metric"] == metric and {p["first"], p["second"]} <= set(runs)]
+    if not found or not audit.get("patients") or any("seeds_error" not in p for p in found):
+        return None
+    own = audit["scores"][metric]
+    points = [100 * smallest(p, audit) for p in found]
+    both = [power.correlation(own[p["first"]]["patients"], own[p["second"]]["patients"], p["patients"]) for p in found]
+    known = [r for r in both if r is not None]
+    return {
+        "points": " to ".join(visible(p) for p in (min(points), max(points))),
+        "correlation": (min(known), max(known)) if known else None,
+        "patients": audit["patients"],
+    }
+
+
+def smallest(pair: Audit, audit: Audit) -> float:
+    """The smallest difference that the comparison of this pair could have seen, with Holm's correction."""
+    pairs = sum(p["metric"] == pair["metric"] for p in audit["pairs"])
+    return power.observed(pair, audit["patients"]).smallest_difference(pairs)
+
+
 def ranked(audits: Mapping[str, Audit], runs: Sequence[str]) -> Ranking | None:
     """Mean ranks, over the targets, of the runs that all of them have."""
     known = [a for a in audits.values() if a["scores"]]
@@ -58,9 +82,11 @@ def plots(study: Study) -> dict[str, Markup]:
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
-    columns = ["target", "metric", "first", "second", "seeds", *ENDS, "p", "p_holm", "mcnemar"]
+    columns = ["target", "metric", "first", "second", "seeds", *ENDS, "p", "p_holm", "mcnemar", "smallest_visible"]
     rows = [
-        (target, *(p.get(k) for k in columns[1:])) for target, audit in study.audits.items() for p in audit["pairs"]
+        (target, *(p.get(k) for k in columns[1:-1]), smallest(p, audit) if audit.get("patients") else None)
+        for target, audit in study.audits.items()
+        for p in audit["pairs"]
     ]
     return {"pairs": pd.DataFrame(rows, columns=columns)}
 

@@ -45,18 +45,20 @@ def _ends(found: Mapping[str, float]) -> tuple[float | None, float | None, float
 def context(attacked: Attacked) -> dict[str, Any]:
     """The rows of the page's table, and the runs that are above the gate."""
     every = models(attacked)
+    reveals = [any(_reveals(attacks[name], one["untrained"]) for name in ATTACKS) for one, _, _, attacks in every]
     above = [
         f"{run} at {one['client']}" + (f" (target {target})" if len(one["targets"]) > 1 else "")
-        for one, target, run, attacks in every
-        if any(_reveals(attacks[name], one["untrained"]) for name in ATTACKS)
+        for (one, target, run, _), found in zip(every, reveals, strict=True)
+        if found
     ]
     every += [(one, "", "untrained", {"loss": one["untrained"], "calibrated": None}) for one in attacked]
     rows = []
-    for one, target, run, attacks in every:
+    reveals += [False] * len(attacked)
+    for (one, target, run, attacks), found in zip(every, reveals, strict=True):
         plain, calibrated = attacks["loss"] or {}, attacks["calibrated"] or {}
         rates = [(calibrated or plain).get(name) for name in RATES]
         cells = [plain.get("auc"), calibrated.get("auc"), *rates]
-        rows.append({"hospital": one["client"], "target": target, "run": run, "cells": cells})
+        rows.append({"hospital": one["client"], "target": target, "run": run, "cells": cells, "above": found})
     return {"rows": rows, "above": above, "gate": GATE}
 
 

@@ -9,8 +9,8 @@ from fdamed.report.plots.lines import Line, by_round
 from fdamed.report.section import Section
 from fdamed.report.study import METRICS, Study
 
-POINTS = 120
-"""Rounds drawn in a curve at most."""
+FEWEST, POINTS = 3, 120
+"""Rounds drawn in a curve, at least and at most."""
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -38,9 +38,16 @@ def thin(frame: pd.DataFrame) -> pd.DataFrame:
     return ordered.iloc[::-1].iloc[:: -(-len(ordered) // POINTS)].iloc[::-1]
 
 
+def too_small(study: Study) -> str:
+    longest = int(study.rounds.groupby("run")["round"].nunique().max()) if len(study.rounds) else 0
+    return f"a curve needs {FEWEST} rounds with a score, and no run has more than {longest}" * (0 < longest < FEWEST)
+
+
 SECTION = Section(
     20,
     "Learning curves",
     plots=plots,
     tables=lambda study: {"rounds": study.rounds},
+    context=lambda study: {"reference": next((n for n, m in study.methods.items() if m == "fedavg"), None)},
+    too_small=too_small,
 )

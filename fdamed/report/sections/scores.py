@@ -9,14 +9,15 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.core.disclosure import vague
-from fdamed.evaluation import protocol, run_tables
+from fdamed.evaluation import power, protocol, run_tables
 from fdamed.evaluation.intervals import Interval
+from fdamed.report.headline import sentences
+from fdamed.report.headline_facts import facts_of
 from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
 from fdamed.report.section import Section
 from fdamed.report.study import NONE, Study
-from fdamed.report.summary import sentences
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -26,13 +27,19 @@ def context(study: Study) -> dict[str, Any]:
         here = budgets[budgets["target"] == view.name]
         all_targets = view.name == run_tables.ALL_TARGETS
         shown[view.name] = {
-            "sentences": sentences(study, view)[:2],
+            "sentences": sentences(facts_of(study, view)),
             "rounds": sorted((budgets if all_targets else here)["rounds"].unique()),
+            "chooses": all(_chooses(study, t) for t in (everywhere if all_targets else [view.name])),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": list(here.itertuples()),
             "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
+
+
+def _chooses(study: Study, target: str) -> bool:
+    """Whether the target's validation part can choose a round."""
+    return power.part_can_choose(study.cohort["clients"][target])
 
 
 def validation_images(study: Study, targets: Sequence[str]) -> str:

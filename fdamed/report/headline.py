@@ -1,0 +1,288 @@
+"""The result in sentences: the strongest that is true.
+
+A run is called best only if the paired test on the same patients, with Holm's correction over all pairs, finds it
+above every other run that is no upper bound. `RULES` is the one table of what is said, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdamed.evaluation import power
+from fdamed.evaluation.intervals import counted, ends, interval, listed, p_value, signed
+from fdamed.evaluation.run_tables import ALL_TARGETS
+from fdamed.report.audit import visible
+from fdamed.report.headline_facts import Facts, facts_of
+from fdamed.report.study import METRICS, Row, Study
+
+
+def difference(pair: Mapping[str, Any] | None) -> str:
+    """`+1.2 points (−0.3 to +2.7), Holm-adjusted p = 0.2`."""
+    if not pair:
+        return "not compared"
+    return f"{signed(pair['points'])} points ({ends(pair, 1, sign='+')}), Holm-adjusted p {p_value(pair['p'])}"
+
+
+def _sample(facts: Facts) -> str:
+    patients, seeds = (facts.audit or {}).get("patients"), max(row.scores[facts.main].n for row in facts.rivals)
+    return f"{counted(patients, 'patient') if patients else 'these patients'} and {counted(seeds, 'seed')}"
+
+
+def _correlation(facts: Facts) -> str:
+    """The observed correlation of the two runs on the same patients."""
+    scores = (facts.audit or {}).get("scores", {}).get(facts.main, {})
+    own = [scores.get(row.run, {}).get("patients") for row in (facts.best, facts.second)]
+    if facts.errors is None or None in own:
+        return ""
+    found = power.correlation(own[0], own[1], facts.errors.patients)
+    return "" if found is None else f", with their correlation of {found:.2f} on the same patients"
+
+
+def _beaten(facts: Facts) -> str:
+    """Which methods the upper bound is significantly above."""
+    top = facts.ceiling
+    if top is None or not any(facts.pair(top, row) for row in facts.rivals):
+        return ""
+    return f", significantly above {names(row for row in facts.rivals if facts.above(top, row)) or 'no method'}"
+
+
+def _rough(number: int, word: str) -> str:
+    """Two significant digits of a number that is an extrapolation."""
+    return counted(int(float(f"{number:.2g}")), word)
+
+
+def names(rows: Iterable[Row]) -> str:
+    return listed([row.run for row in rows])
+
+
+WORDS: dict[str, Callable[[Facts], str]] = {
+    "metric": lambda f: METRICS[f.main],
+    "place": lambda f: "on average over all targets" if f.view.name == ALL_TARGETS else f"at {f.view.name}",
+    "why": lambda f: next((row.why[f.main] for row in f.view.ranked if row.why.get(f.main)), "not run"),
+    "best": lambda f: f.best.run,
+    "second": lambda f: f.second.run,
+    "score": lambda f: interval(f.best.scores[f.main]),
+    "sample": _sample,
+    "targets": lambda f: counted(len(f.elsewhere), "target"),
+    "others": lambda f: names(row for row in f.leaders if row is not f.best),
+    "behind": lambda f: names(f.behind),
+    "untested": lambda f: names(f.untested),
+    "lead": lambda f: difference(f.lead),
+    "points": lambda f: f"{abs(f.lead['points']) if f.lead else 0.0:.1f}",
+    "smallest": lambda f: visible(f.smallest),
+    "correlation": _correlation,
+    "pairs": lambda f: counted(len(f.pairs), "pair"),
+    "patients": lambda f: _rough(f.needed.patients or 0, "patient"),
+    "seeds": lambda f: _rough(f.needed.seeds or 0, "seed"),
+    "both": lambda f: (
+        f"{_rough((f.needed.both or (0, 0))[0], 'patient')} and {_rough((f.needed.both or (0, 0))[1], 'seed')}"
+    ),
+    "helper": lambda f: f.helper.run if f.helper else "",
+    "alone": lambda f: f.alone.run if f.alone else "",
+    "gain": lambda f: difference(f.pair(f.helper, f.alone)),
+    "no_better": lambda f: listed(f.no_better, 8),
+    "ceiling": lambda f: f.ceiling.run if f.ceiling else "",
+    "bound": lambda f: f"{f.ceiling.height(f.main) if f.ceiling else 0.0:.3f}",
+    "beaten": _beaten,
+    "over": lambda f: listed(f.over_ceiling),
+}
+"""What stands in the braces of a rule's sentence."""
+
+
+class _Words(dict[str, str]):
+    """The words of a sentence, worked out when it asks for them."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+
+    def __missing__(self, name: str) -> str:
+        return WORDS[name](self.facts)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A sentence, and when it is said: of each topic the first rule that holds."""
+
+    topic: str
+    name: str
+    holds: Callable[[Facts], Any]
+    sentence: str
+
+
+def short(facts: Facts) -> bool:
+    """Whether something cannot be told apart that a larger study could."""
+    return facts.tested and not facts.won and facts.errors is not None
+
+
+RULES = (
+    # The heading.
+    Rule(
+        "heading",
+        "no_score",
+        lambda f: not f.rivals,
+        "No method can be compared: no run has an {metric} {place} ({why}).",
+    ),
+    Rule(
+        "heading",
+        "only_run",
+        lambda f: len(f.rivals) == 1,
+        "{best} reaches an {metric} of {score} {place}; there is no other method to compare it with.",
+    ),
+    Rule(
+        "heading",
+        "best_everywhere",
+        lambda f: f.elsewhere and f.winners == {f.best.run},
+        "{best} is better than every other method at each of {targets}.",
+    ),
+    Rule(
+        "heading", "not_everywhere", lambda f: f.elsewhere, "No method is better than all others at each of {targets}."
+    ),
+    Rule(
+        "heading",
+        "untested",
+        lambda f: not f.tested,
+        "No method can be called best {place}: the runs were not compared on the same patients.",
+    ),
+    Rule(
+        "heading",
+        "best_model",
+        lambda f: f.won and f.one_seed,
+        "The model of {best} is better than every other {place}, on {sample}: whether its method is, one seed cannot "
+        "tell.",
+    ),
+    Rule("heading", "winner", lambda f: f.won, "{best} is better than every other method {place}, on {sample}."),
+    Rule(
+        "heading",
+        "tied",
+        lambda f: not f.distinguished,
+        "No method can be distinguished from the others {place} on {sample}.",
+    ),
+    Rule(
+        "heading",
+        "leaders",
+        lambda f: f.behind,
+        "{best} leads {place}, but cannot be distinguished from {others} on {sample}.",
+    ),
+    Rule("heading", "no_leader", lambda f: True, "No method is better than all others {place} on {sample}."),
+    # What supports it.
+    Rule(
+        "evidence", "of_the_winner", lambda f: f.won, "Its {metric} is {score}; over the runner-up, {second}: {lead}."
+    ),
+    Rule(
+        "evidence",
+        "of_the_leaders",
+        lambda f: f.tested and f.behind,
+        "The highest {metric} is {score}. Significantly below it, on the same patients: {behind}.",
+    ),
+    Rule("evidence", "highest", lambda f: len(f.rivals) > 1, "The highest mean {metric} is that of {best}: {score}."),
+    Rule(
+        "compared",
+        "some_untested",
+        lambda f: f.tested and f.untested,
+        "Not compared with {best}: {untested}.",
+    ),
+    Rule(
+        "selected",
+        "selected",
+        lambda f: f.rivals and not f.view.plain,
+        "Its value was selected on the test part: a new study must confirm it.",
+    ),
+    # What this study could have seen.
+    Rule(
+        "power",
+        "smallest_difference",
+        short,
+        "The smallest difference that this study could have seen between {best} and {second} is {smallest} points "
+        "(80% power, corrected for {pairs}{correlation}); the observed one is {points}.",
+    ),
+    Rule(
+        "needed",
+        "same_size",
+        lambda f: short(f) and f.lead and abs(f.lead["points"]) >= f.smallest,
+        "A study of this size would find a true difference of that size in 80% of cases: a second one may decide.",
+    ),
+    Rule(
+        "needed",
+        "patients_or_seeds",
+        lambda f: short(f) and f.needed.patients and f.needed.seeds,
+        "To see that would take about {patients} with the same seeds, or {seeds} with the same patients.",
+    ),
+    Rule(
+        "needed",
+        "patients",
+        lambda f: short(f) and f.needed.patients,
+        "To see that would take about {patients}; more seeds alone would not do.",
+    ),
+    Rule(
+        "needed",
+        "seeds",
+        lambda f: short(f) and f.needed.seeds,
+        "To see that would take about {seeds}; more patients alone would not do.",
+    ),
+    Rule("needed", "both", lambda f: short(f) and f.needed.both, "To see that would take about {both}."),
+    Rule("needed", "nothing", short, "No study of a realistic size would see that."),
+    # Did the other hospitals help?
+    Rule(
+        "help",
+        "helps",
+        lambda f: f.helper and f.alone and f.above(f.helper, f.alone),
+        "The other hospitals help: {helper} is above training on the target’s own labels alone ({alone}) by {gain}.",
+    ),
+    Rule(
+        "help",
+        "does_not_help",
+        lambda f: f.helper and f.alone and f.above(f.alone, f.helper),
+        "The other hospitals do not help: {helper}, the best run with them, is below training on the target’s own "
+        "labels alone ({alone}): {gain}.",
+    ),
+    Rule(
+        "help",
+        "help_unknown",
+        lambda f: f.pair(f.helper, f.alone),
+        "Whether the other hospitals help cannot be told: {helper} against the target’s own labels alone ({alone}) is "
+        "{gain}.",
+    ),
+    Rule(
+        "control",
+        "not_above_control",
+        lambda f: f.tested and f.no_better,
+        "Not significantly better than the control (in parentheses): {no_better}.",
+    ),
+    Rule(
+        "ceiling",
+        "ceiling_below",
+        lambda f: f.rivals and f.over_ceiling,
+        "{ceiling} trains on all of the target’s labels and is still below {over}: it is no upper bound here. Its "
+        "training may not have converged, or the difference is noise.",
+    ),
+    Rule(
+        "ceiling",
+        "ceiling_above",
+        lambda f: f.rivals and f.ceiling,
+        "With all of the target’s labels ({ceiling}, an upper bound) the {metric} is {bound}{beaten}.",
+    ),
+)
+"""Every sentence of the headline. No card, color or other sentence of the page may say more."""
+
+
+def chosen(facts: Facts) -> list[Rule]:
+    """The rules that apply: of each topic the first that holds."""
+    out: dict[str, Rule] = {}
+    for rule in RULES:
+        if rule.topic not in out and rule.holds(facts):
+            out[rule.topic] = rule
+    return list(out.values())
+
+
+def sentences(facts: Facts) -> list[str]:
+    words = _Words(facts)
+    return [rule.sentence.format_map(words) for rule in chosen(facts)]
+
+
+def as_file(study: Study) -> dict[str, Any]:
+    """Target -> the rule of its heading and all sentences: what other views of the study repeat."""
+    every = {view.name: facts_of(study, view) for view in study.views}
+    return {name: {"rule": chosen(facts)[0].name, "sentences": sentences(facts)} for name, facts in every.items()}
