@@ -10,16 +10,19 @@ from markupsafe import Markup
 from fdamed.report.plots.figure import color, element, figure, room, text
 
 TOP = 24.0
+LINE, HATCH = 16.0, 9.0
+"""Height of a line of text in a cell, and the distance between hatches."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Color, opacity, tooltip, and a text to write into the cell."""
+    """Color, opacity, tooltip, a text of one or several lines to write into the cell, and whether it is hatched."""
 
     index: int
     opacity: float
     tip: str
     text: str = ""
+    hatched: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,13 @@ def heat(
                     x, y, fill = begin + j * wide, TOP + i * high, f"fill {color(one.index)}"
                     look = {"width": f"{wide:.2f}", "fill_opacity": f"{one.opacity:.2f}"}
                     body.append(element("rect", fill, title=one.tip, x=x, y=y, height=high - 1, **look))
-                    body += [text(x + wide / 2, y + high / 2 + 4, one.text, "value")] if one.text else []
+                    body += [_hatch(x, y, wide, high - 1)] if one.hatched else []
+                    lines = one.text.split("\n") if one.text else []
+                    for k, line in enumerate(lines):
+                        kind = "value strong" if len(lines) > 1 and k == 0 else "value"
+                        body.append(
+                            text(x + wide / 2, y + high / 2 + 4 + LINE * (k - (len(lines) - 1) / 2), line, kind)
+                        )
         if len(panel.columns) == count:
             body += [text(begin + (j + 0.5) * wide, foot + 14, label) for j, label in enumerate(panel.columns)]
         elif panel.columns:
@@ -58,3 +67,13 @@ def heat(
         begin += count * wide + gap
     body.append(text((left + begin - gap) / 2, foot + 32, axis, "axis"))
     return figure(max(begin, 420.0), foot + 40, title, body, "chart heat", words)
+
+
+def _hatch(x: float, y: float, wide: float, high: float) -> str:
+    """Parallel lines from the lower left to the upper right, cut off at the edges of a cell."""
+    parts, at = [], HATCH
+    while at < wide + high:  # the points of a line have the same sum of distances from the left and upper edge
+        left, right = max(0.0, at - high), min(at, wide)
+        parts.append(f"M{x + left:.1f},{y + at - left:.1f}L{x + right:.1f},{y + at - right:.1f}")
+        at += HATCH
+    return element("path", "hatch", d="".join(parts))
