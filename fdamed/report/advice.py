@@ -44,7 +44,8 @@ def sentences(advice: Advice) -> list[str]:
     lead = f"{reach(rest[0]['behind'])} more than {rest[0]['run']}"
     if cells[0]["winner"]:
         return [f"At {target} {first['run']} is recommended: {drop}, {lead}; it is {often}."]
-    return [f"At {target} there is no clear winner. {first['run']} comes first: {drop}, {lead}; it is {often}."]
+    near = f"The folds do not separate {', '.join(cells[0]['not_separated'])}."
+    return [f"At {target} there is no clear winner. {first['run']} comes first: {drop}, {lead}; it is {often}.", near]
 
 
 def sources(advice: Advice) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ JUDGED = Rule("fedda", 0.5, "samples")
 
 
 def recommend(drops: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Runs with their drops, one for each fold: the ranking, and the winner, or None where the folds do not show one.
+    """Run -> its drop in each fold: the ranking, the winner or None, and the runs not separated from the first.
 
     A winner is first in at least half of the bootstrap resamples of the folds, and the interval of its lead over the
     second (Student's t over the folds, paired) is above 0.
@@ -38,7 +38,8 @@ def recommend(drops: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     for row in rows:
         row["behind"] = over_folds(np.subtract(drops[rows[0]["run"]], drops[row["run"]]))
     clear = len(rows) > 1 and rows[0]["best_share"] >= 0.5 and rows[1]["behind"]["low"] > 0
-    return {"ranking": rows, "winner": rows[0]["run"] if clear else None}
+    group = [row["run"] for row in rows if row["behind"]["low"] <= 0]
+    return {"ranking": rows, "winner": rows[0]["run"] if clear else None, "not_separated": group}
 
 
 def over_folds(values: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:

@@ -28,7 +28,7 @@ from fdamed.theory.survey_client import (
 
 BATCH = 8
 """Images of one gradient, at the sources and the target alike: BatchNorm makes gradients depend on it."""
-IMAGES = 256
+IMAGES = 128
 """Images of a client that its gradient is taken over, at most."""
 REPLICATES = 200
 LEAST = 0.1

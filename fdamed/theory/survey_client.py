@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.client import Client, check_minimum, check_one_pass, step
+from fdamed.federation.client import Client, check_one_pass, step
 from fdamed.federation.messages import Check, Count, Images, Individual, Scalar, Statistic, Update, Weights, message
 from fdamed.federation.method import Model
 from fdamed.models.flat import Layout
@@ -97,7 +98,9 @@ class Still(Optimizer):
 def measure_held_out(client: Client, ask: Model) -> HeldOut:
     """The mean loss of a model on the images that the target holds out; noise is the same for every model."""
     held_out: Any = client.data.held_out  # type: ignore[union-attr]  # the client of a trial has it
-    check_minimum(replace(client, data=held_out), None)
+    if refused := client.minimum.refusal(client.name, len(held_out)):
+        what = f"a fold of the labeled images is too small to send its mean loss: {refused.what}"
+        raise FdamedError(what, refused.where, "Label more images, or lower privacy.smallest_images if it agrees.")
     client.model.load(ask.x)
     p = predict(client.model, held_out, rng=stream(client.seed, client.name, "held out"))
     loss = -np.log(p[np.arange(len(p)), held_out.y].clip(min=SMALLEST)).mean(dtype=np.float64)

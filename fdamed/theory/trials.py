@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fdamed.config.privacy import FOLDS
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled
@@ -27,8 +28,6 @@ from fdamed.federation.method import Method, Model
 from fdamed.federation.runner import healthy
 from fdamed.federation.server import Server
 from fdamed.theory.survey_client import HeldOut, measure_held_out
-
-FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ STEPS = {
     "scaffold.train": "train_locally",
     "survey.geometry": "survey.geometry",
     "survey.gradient": "survey.gradient",
-    "survey.train": "survey.train",
+    "survey.held_out": "survey.held_out",
     "train_locally": "train_locally",
 }
 """Name of a step -> name in its random streams: its own, or that of the step whose numbers it draws."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
+from fdamed.config.privacy import FOLDS
 from fdamed.config.runs import WARMUP, Run, Warmup
 from fdamed.config.study import Config
 from fdamed.core.files import read_json, write_json, write_lines, write_text
@@ -37,7 +38,7 @@ from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import FOLDS, TrialServer, drops, is_candidate, without_fold
+from fdamed.theory.trials import TrialServer, drops, is_candidate, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_known("client", target, config.split.clients)
         found = advise(config, target, seed, arguments.threads)
         log.info("\n".join(sentences(found)))
+        cost = found["cost"]
+        log.info(f"{target}: the trials cost {cost['share']:.2f} of one training run; the study has {cost['runs']}")
         if found["weak"]:
             log.warning(f"{target}: on so few images the target's gradient cannot be distinguished from noise")
 
