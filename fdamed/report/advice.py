@@ -30,14 +30,15 @@ def place(cell: Mapping[str, Any]) -> str:
     return f"{cell['labeled']} labeled images, noise {cell['noise']:g}"
 
 
-def sentences(advice: Advice) -> list[str]:
+def sentences(advice: Advice, swept: Mapping[str, Swept]) -> list[str]:
     """What is recommended, and how certain that is."""
     cells, target = advice["cells"], advice["target_name"]
     if not cells:
         return [f"At {target} fewer than two runs can be tried, so nothing is recommended."]
     if len(cells) > 1:
-        named = Counter(cell["winner"] or "no clear winner" for cell in cells)
-        return [f"At {target}, in {len(cells)} cells: {', '.join(f'{run} {n}' for run, n in named.most_common())}."]
+        named = Counter(rule_of(cell["winner"], swept) for cell in cells if cell["winner"])
+        clear = "".join(f"{run} in {n}, " for run, n in named.most_common())
+        return [f"At {target}, of {len(cells)} cells: {clear}no clear winner in {len(cells) - named.total()}."]
     first, *rest = cells[0]["ranking"]
     drop = f"one round lowers the held-out loss by {reach(first['drop'])}"
     often = f"first in {first['best_share']:.0%} of the resamples of the folds"

@@ -75,7 +75,7 @@ def advised(study: Path) -> Path:
     """The folder of the study's advice."""
     with redirect_stderr(io.StringIO()) as messages:
         assert main(["advise", "--config", str(study / "config.json")]) == 0
-    assert "At target, in 2 cells" in messages.getvalue() and "of one training run" in messages.getvalue()
+    assert "At target, of 2 cells" in messages.getvalue() and "of one training run" in messages.getvalue()
     return study / "results" / "small" / "advice"
 
 

@@ -117,22 +117,23 @@ def test_a_run_has_one_name_in_all_cells() -> None:
 
 
 def test_the_sentences_name_the_run_its_drop_and_its_lead() -> None:
-    text = " ".join(sentences(advice()))
+    text = " ".join(sentences(advice(), {}))
     assert "fedgp is recommended: one round lowers the held-out loss by 0.200 (0.100 to 0.300)" in text
     assert "0.100 (0.0500 to 0.150) more than fedavg; it is first in 70%" in text
     assert reach({"value": -0.5, "low": -1.0, "high": 120.0}) == "−0.500 (−1.00 to 120)"
 
 
 def test_no_clear_winner_is_said_with_the_runs_that_are_near() -> None:
-    text = " ".join(sentences(advice(clear=False)))
+    text = " ".join(sentences(advice(clear=False), {}))
     assert "no clear winner" in text and "recommended" not in text
     assert "The folds do not separate fedgp, fedavg, target_only." in text
-    assert "nothing is recommended" in " ".join(sentences(advice() | {"cells": []}))
+    assert "nothing is recommended" in " ".join(sentences(advice() | {"cells": []}, {}))
 
 
 def test_several_cells_are_counted() -> None:
-    cells = [cell(20, s, {"gp": 0.2, "fedavg": 0.1}, clear=s < 0.3) for s in (0.0, 0.2, 0.4)]
-    assert sentences(advice() | {"cells": cells}) == ["At NC, in 3 cells: gp 2, no clear winner 1."]
+    cells = [cell(20, s, {f"gp-noise-{s}": 0.2, "fedavg": 0.1}, clear=s < 0.3) for s in (0.0, 0.2, 0.4)]
+    swept = {f"gp-noise-{s}": Swept("gp", {"noise": s}) for s in (0.0, 0.2, 0.4)}
+    assert sentences(advice() | {"cells": cells}, swept) == ["At NC, of 3 cells: gp in 2, no clear winner in 1."]
 
 
 def test_sources_come_most_helpful_first() -> None:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     for target in targets:
         check_known("client", target, config.split.clients)
         found = advise(config, target, seed, arguments.threads)
-        log.info("\n".join(sentences(found)))
+        log.info("\n".join(sentences(found, config.sweeps())))
         cost = found["cost"]
         log.info(f"{target}: the trials cost {cost['share']:.2f} of one training run; the study has {cost['runs']}")
         if found["weak"]:

@@ -43,7 +43,7 @@ def context(study: Study) -> dict[str, Any]:
     shown = {
         target: {
             "advice": one,
-            "sentences": advice.sentences(one),
+            "sentences": advice.sentences(one, study.config.sweeps()),
             "sources": advice.sources(one),
             "after": [d for d in after if d.target == target],
         }
