@@ -53,9 +53,6 @@ def _given(runs: Any) -> Any:
     return {name: run for name, run in runs.items() if run is not None} if isinstance(runs, dict) else runs
 
 
-Runs = Annotated[dict[Name, Run], BeforeValidator(_given, json_schema_input_type=dict[Name, Run | None])]
-
-
 class Config(Strict):
     """The configuration of a study."""
 
@@ -70,7 +67,11 @@ class Config(Strict):
     privacy: Privacy = Privacy()
     model: Model = Model()
     train: Train = Train()
-    runs: Annotated[Runs, Field(min_length=1)]
+    runs: Annotated[
+        dict[Name, Run],
+        Field(min_length=1),
+        BeforeValidator(_given, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
+    ]
     """Name -> method and options: the rows of the study's tables. `name: null` removes a run of an earlier file."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     """Every run is trained once with each seed."""
