@@ -27,6 +27,7 @@ from fdamed.federation.messages import encode, marked
 from fdamed.federation.method import Method, Model
 from fdamed.federation.runner import healthy
 from fdamed.federation.server import Server
+from fdamed.federation.transport.base import Transport, Wrapper
 from fdamed.theory.survey_client import HeldOut, measure_held_out
 
 
@@ -65,6 +66,24 @@ def folds_of(y: NDArray[np.int64], owner: NDArray[np.int64], rng: Stream) -> NDA
     fold[order] = np.arange(len(patients)) % FOLDS
     found: NDArray[np.int64] = fold[np.searchsorted(patients, owner)]
     return found
+
+
+class InFold(Wrapper):
+    """The same sources in every fold, and the target of one fold, which ends with it."""
+
+    def __init__(self, inner: Transport, target: Transport) -> None:
+        super().__init__(inner)
+        self._target = target
+
+    def begin(self, round: int) -> None:
+        super().begin(round)
+        self._target.begin(round)
+
+    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
+        return (self._target if client in self._target.names else self.inner).deliver(client, step, nth, msg)
+
+    def close(self) -> None:
+        self._target.close()
 
 
 class TrialServer(Server):

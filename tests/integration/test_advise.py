@@ -123,16 +123,20 @@ def test_what_leaves_the_hospitals_is_in_the_ledger_and_nothing_of_a_kind_that_r
 
 
 @pytest.mark.slow
-def test_the_advice_is_the_same_twice_and_with_one_process_a_hospital(
-    study: Path, advised: Path, tmp_path: Path
-) -> None:
-    file = advised / "target.json"
-    before = file.read_bytes()
-    config = json.loads((study / "config.json").read_text())
-    config["train"]["transport"] = "multiprocess"
-    (tmp_path / "apart.json").write_text(json.dumps(config))
-    assert main(["advise", "--config", str(tmp_path / "apart.json")]) == 0
-    assert file.read_bytes() == before
+def test_the_advice_is_the_same_with_one_process_a_hospital(study: Path, tmp_path: Path) -> None:
+    root = study / "results" / "small"
+    config = json.loads((study / "config.json").read_text()) | {"runs": {"fedavg": {}, "gp": {}}, "study": "two"}
+    (study / "results" / "two").mkdir()
+    for name in ("clients", "init", "cohort.json"):
+        (study / "results" / "two" / name).symlink_to(root / name)
+    found = []
+    for transport in ("in_process", "multiprocess"):
+        config["train"]["transport"] = transport
+        (tmp_path / "two.json").write_text(json.dumps(config))
+        assert main(["advise", "--config", str(tmp_path / "two.json")]) == 0
+        found.append((study / "results" / "two" / "advice" / "target.json").read_bytes())
+    assert found[0] == found[1]
+    assert [row["run"] for row in json.loads(found[0])["cells"][0]["ranking"]] != []
 
 
 def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:

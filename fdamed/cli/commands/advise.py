@@ -10,7 +10,7 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,8 @@ from fdamed.data.loader import Labeled, balanced_part, load, patients
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
-from fdamed.federation.server import Ledger
+from fdamed.federation.server import Ledger, Server
+from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import declare, hospital, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
@@ -38,7 +39,7 @@ from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import TrialServer, drops, is_candidate, without_fold
+from fdamed.theory.trials import InFold, TrialServer, drops, is_candidate, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -75,65 +76,92 @@ class Stage:
     seed: int
     threads: int
     model: FlatModel
-    ledger: Ledger
+    ledger: Ledger = field(default_factory=Ledger)
+    wires: dict[str, tuple[Transport, dict[str, Any]]] = field(default_factory=dict)
+    """How the sources train -> the clients, and the sources' answers in trials."""
 
-    def server(self, spec: Run, fold: int | None = None, known: dict[str, Any] | None = None) -> TrialServer:
-        """A server whose clients train as `spec` says, the target without a fold of its labeled images."""
+    def server(self, spec: Run) -> Server:
+        """A server whose clients train as `spec` says."""
+        return self._ready(Server(self._clients(spec)[0], self.target, "advise"), spec)
+
+    def trial(self, spec: Run, fold: int) -> TrialServer:
+        """A server whose target holds out a fold of its labeled images; to be closed after the fold."""
+        (wire, known), train = self._clients(spec), self.config.train_of(spec)
+        epochs = dict.fromkeys(wire.names, train.source.epochs) | {self.target: train.target.epochs}
+        inside = InFold(wire, self._wire(spec, fold, (self.target,)))
+        server = TrialServer(inside, self.target, "advise", known=known, epochs=epochs)
+        self._ready(server, spec)
+        return server
+
+    def close(self) -> None:
+        for wire, _ in self.wires.values():
+            wire.close()
+
+    def _ready(self, server: Server, spec: Run) -> Server:
+        server.ledger = self.ledger
+        server.invite(self.config.train_of(spec).participation, self.seed)
+        declare(self.config, server)
+        return server
+
+    def _clients(self, spec: Run) -> tuple[Transport, dict[str, Any]]:
+        train = self.config.train_of(spec)
+        key = f"{train.source.model_dump_json()} {train.precision}"
+        if key not in self.wires:
+            self.wires[key] = self._wire(spec), {}
+        return self.wires[key]
+
+    def _wire(self, spec: Run, fold: int | None = None, names: tuple[str, ...] = ()) -> Transport:
         config, places = self.config, Places.of(self.config)
-        wire = transport(
+        return transport(
             config,
             "advise",
             self.model,
             self.threads,
-            build=partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold),
-            aside=lambda p: places.memory(p, "advise", self.target, self.seed) / "aside.safetensors",
+            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold),
+            lambda p: places.memory(p, "advise", self.target, self.seed) / "aside.safetensors",
+            names,
         )
-        train = config.train_of(spec)
-        epochs = dict.fromkeys(config.split.clients, train.source.epochs) | {self.target: train.target.epochs}
-        server = TrialServer(wire, self.target, "advise", known={} if known is None else known, epochs=epochs)
-        server.ledger = self.ledger
-        server.invite(train.participation, self.seed)
-        declare(config, server)
-        return server
 
 
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:
     """Train a warm-up, survey the hospitals, try the runs; write advice/{target}.json, .ledger.jsonl and .svg."""
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
-    places, model, sizes = Places.of(config), resident(config), _counts(config, target)
-    stage = Stage(config, target, seed, threads, model, Ledger())
-    theta = weights_in(places.init(seed) / "theta.safetensors", "init", model.layout)
-    one_round = config.train.source.epochs * (sum(sizes.values()) - sizes[target])
-    warm, theta = warmed_up(stage, theta)
-    server = stage.server(Run(method="advise"))
+    places, stage = Places.of(config), Stage(config, target, seed, threads, resident(config))
+    theta = weights_in(places.init(seed) / "theta.safetensors", "init", stage.model.layout)
     try:
-        server.begin(warm + 1, warm + 1)
-        findings = survey(server, theta, sizes[target])
+        content = {"study": config.study, "target_name": target, "seed": seed, **measured(stage, theta)}
     finally:
-        server.close()
-    images, cells = warm * one_round + findings.images, []
-    known: dict[str, dict[str, Any]] = {}
-    for (labeled, noise), runs in regimes(config).items():
-        found, used = tried(stage, runs, labeled, noise, theta, warm + 1, known)
-        images += used
-        cells.append({"labeled": labeled, "noise": noise, **recommend(found)})
-    run_images = config.train.rounds * (one_round + config.train.target.epochs * sizes[target])
-    cost = {"images": images, "images_of_one_run": run_images, "share": images / run_images}
-    content = {
-        "study": config.study,
-        "target_name": target,
-        "seed": seed,
-        "warmup": warm,
-        "cost": cost | {"runs": len(config.expanded_runs()) * len(config.seeds)},
-        "cells": cells,
-        **explain(findings, rules(config)),
-    }
+        stage.close()
     folder = places.root / "advice"
     write_text(folder / f"{target}.svg", standalone(decision_map(content)))
     write_lines(folder / f"{target}.ledger.jsonl", stage.ledger.lines())
     write_json(folder / f"{target}.json", content)
     return content
+
+
+def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
+    """What is found after a warm-up from `theta`: the recommendations, their explanation and their cost."""
+    config, sizes = stage.config, _counts(stage.config, stage.target)
+    labeled = sizes.pop(stage.target)
+    one_round = config.train.source.epochs * sum(sizes.values())
+    warm, theta = warmed_up(stage, theta)
+    server = stage.server(Run(method="advise"))
+    server.begin(warm + 1, warm + 1)
+    findings = survey(server, theta, labeled)
+    images, cells = warm * one_round + findings.images, []
+    for (number, noise), runs in regimes(config).items():
+        found, used = tried(stage, runs, number, noise, theta, warm + 1)
+        images += used
+        cells.append({"labeled": number, "noise": noise, **recommend(found)})
+    run_images = config.train.rounds * (one_round + config.train.target.epochs * labeled)
+    cost = {"images": images, "images_of_one_run": run_images, "share": images / run_images}
+    return {
+        "warmup": warm,
+        "cost": cost | {"runs": len(config.expanded_runs()) * len(config.seeds)},
+        "cells": cells,
+        **explain(findings, rules(config)),
+    }
 
 
 def candidates(config: Config) -> dict[str, Run]:
@@ -171,39 +199,26 @@ def warmed_up(stage: Stage, theta: Tensor) -> tuple[int, Tensor]:
     spec = config.phases(Run(method="fedavg", warmup=warmup.model_copy(update={"rounds": rounds})))[WARMUP]
     method: Method[Any] = REGISTRY[spec.method](**spec.options)
     server = stage.server(spec)
-    try:
-        final, _ = run_rounds(method, server, theta, rounds, lambda _: {})
-    finally:
-        server.close()
+    final, _ = run_rounds(method, server, theta, rounds, lambda _: {})
     return rounds, method.handover(final, server.layout)
 
 
 def tried(
-    stage: Stage,
-    runs: Mapping[str, Run],
-    labeled: Any,
-    noise: float,
-    theta: Tensor,
-    round: int,
-    known: dict[str, dict[str, Any]],
+    stage: Stage, runs: Mapping[str, Run], labeled: Any, noise: float, theta: Tensor, round: int
 ) -> tuple[dict[str, list[float]], int]:
-    """Run -> the drop of the held-out loss in each fold, and the images used.
-
-    `known`: the sources' answers so far, by the recipe they train with.
-    """
-    config, out, images = stage.config, dict[str, list[float]](), 0
+    """Run -> the drop of the held-out loss in each fold, and the images used."""
+    out, images = dict[str, list[float]](), 0
     for train in {str(spec.train): spec.train for spec in runs.values()}.values():
         spec = Run(method="advise", labeled=labeled if isinstance(labeled, int) else None, noise=noise, train=train)
         methods = {n: REGISTRY[r.method](**r.options) for n, r in runs.items() if r.train == train}
-        found: list[dict[str, float]] = []
         for fold in range(FOLDS):
-            server = stage.server(spec, fold, known.setdefault(config.train_of(spec).source.model_dump_json(), {}))
+            server = stage.trial(spec, fold)
             try:
-                found.append(drops(server, methods, theta, round))
+                for name, drop in drops(server, methods, theta, round).items():
+                    out.setdefault(name, []).append(drop)
             finally:
                 server.close()
             images += server.images
-        out |= {name: [one[name] for one in found] for name in methods}
     return {name: out[name] for name in runs}, images
 
 
