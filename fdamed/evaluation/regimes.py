@@ -100,13 +100,13 @@ class Regret:
 
 
 def regrets(decisions: Sequence[Decision]) -> list[Regret]:
-    """The advice, the advice where it names a winner, and each constant rule, least regret first after the advice."""
+    """The advice, the advice, where clear, and each constant rule, least regret first after the advice."""
     if not decisions:
         return []
     shared = [str(run) for run in decisions[0].scores if all(run in d.scores for d in decisions)]
     clear = [d for d in decisions if d.clear]
     out = [_regret("advice", [(d, d.first) for d in decisions])]
-    out += [_regret("advice where it names a winner", [(d, d.first) for d in clear])] if clear else []
+    out += [_regret("advice, where clear", [(d, d.first) for d in clear])] if clear else []
     always = [_regret(f"always {run}", [(d, run) for d in decisions]) for run in shared]
     return out + sorted(always, key=lambda rule: rule.lost.mean or 0.0)
 

@@ -71,7 +71,7 @@ def test_regret_is_what_the_best_run_of_each_cell_has_more_than_the_chosen_one()
     table = {r.rule: (r.cells, r.best, r.lost.mean) for r in found}
     assert table == {
         "advice": (2, 1, pytest.approx(2.0)),
-        "advice where it names a winner": (1, 1, pytest.approx(0.0)),
+        "advice, where clear": (1, 1, pytest.approx(0.0)),
         "always a": (2, 1, pytest.approx(2.0)),
         "always b": (2, 1, pytest.approx(5.0)),
     }
@@ -86,7 +86,7 @@ def test_the_regret_of_one_cell_has_its_interval_over_the_seeds() -> None:
 
 def test_a_constant_rule_is_a_run_that_every_cell_has() -> None:
     rules = regrets([decision("a", True, a=[0.8], b=[0.7]), decision("a", True, a=[0.8], c=[0.7])])
-    assert [r.rule for r in rules] == ["advice", "advice where it names a winner", "always a"]
+    assert [r.rule for r in rules] == ["advice", "advice, where clear", "always a"]
     assert regrets([]) == []
 
 
@@ -189,6 +189,6 @@ def test_the_advice_stands_in_the_cells_and_its_regret_in_one_sentence(tmp_path:
     assert re.search(r"The advice names the best run, or one not separated from it, in \d of 4 cells.", page)
     assert "the best constant rule, always " in page
     regret = pd.read_csv(folder / "tables/regret.csv")
-    assert list(regret["rule"])[:2] == ["advice", "advice where it names a winner"]
+    assert list(regret["rule"])[:2] == ["advice", "advice, where clear"]
     assert set(regret["rule"][2:]) == {"always gp", "always fedavg"}
     assert list(regret["cells"]) == [4, 2, 4, 4]

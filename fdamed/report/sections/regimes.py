@@ -146,6 +146,7 @@ def _shown(study: Study, sweep: Sweep, view: View, file: str) -> dict[str, Any]:
         "sentence": sentence(found),
         "advice": agreement(found, told, study.name),
         "options": sweep.options,
+        "columns": len({first for first, *_ in sweep.values}),
         "cells": [(here, told.get(values)) for values, here in found.items()],
     }
 
