@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
-from fdamed.config.privacy import CELL, local_steps
+from fdamed.config.privacy import CELL, FOLDS, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
@@ -32,8 +32,24 @@ def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Prob
             "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
             "Set `advise: false`, or give `differential` to single runs.",
         )
+    yield from _fold_problems(config)
     for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
         yield what, f"{fix} Nothing was started."
+
+
+def _fold_problems(config: Config) -> Problems:
+    """Whether a fold that `advise` holds out, or the rest that is trained on, is smaller than the minimum."""
+    labeled, minimum, recipe = config.split.labeled, config.minimum, config.train.target
+    if not config.advise or not isinstance(labeled, int):
+        return
+    steps = local_steps(labeled - labeled // FOLDS, recipe.batch, recipe.epochs)
+    if labeled // FOLDS < minimum.images or steps < minimum.steps:
+        yield (
+            f"`advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: a fold, or the steps "
+            f"on the rest, would be fewer than the minimum ({minimum.images} images, {minimum.steps} steps)",
+            "Set `advise: false`, or label more images, or lower `privacy.smallest_images` and "
+            "`privacy.smallest_steps` if the hospital agrees.",
+        )
 
 
 def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Problems:

@@ -87,6 +87,8 @@ class Minimum:
 
 
 DEFAULT_MINIMUM, NO_MINIMUM = Minimum(), Minimum(1, 1)
+FOLDS = 5
+"""Folds of the target's labeled images that `advise` holds out in turn; the minimum holds for a fold and the rest."""
 
 
 def local_steps(images: int, batch: int, epochs: int) -> int:

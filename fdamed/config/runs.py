@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -100,6 +100,8 @@ class Swept:
     run: str
     """The name of the sweep in the configuration."""
     values: dict[str, Value]
+    shared: dict[str, list[Value]] = field(default_factory=dict)
+    """Swept options that the run does not depend on: it is one run for all their values."""
 
 
 def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fdamed.config.base import Name, Strict
 from fdamed.config.cross_checks import check_sections
@@ -12,7 +12,7 @@ from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.messages import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
-from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Warmup, combinations, laid_over
+from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Value, Warmup, combinations, laid_over
 from fdamed.config.split import Hospitals
 from fdamed.config.train import SWEPT, Decay, Recipe, Train
 
@@ -48,6 +48,11 @@ class Published(Strict):
     """Run -> accuracy in percent, or -> {target: accuracy}; a run of a sweep by its folder: fedgp-noise-0.4."""
 
 
+def _given(runs: Any) -> Any:
+    """Runs without those that a later file has removed by `name: null`."""
+    return {name: run for name, run in runs.items() if run is not None} if isinstance(runs, dict) else runs
+
+
 class Config(Strict):
     """The configuration of a study."""
 
@@ -62,8 +67,12 @@ class Config(Strict):
     privacy: Privacy = Privacy()
     model: Model = Model()
     train: Train = Train()
-    runs: Annotated[dict[Name, Run], Field(min_length=1)]
-    """Name -> method and options: the rows of the study's tables."""
+    runs: Annotated[
+        dict[Name, Run],
+        Field(min_length=1),
+        BeforeValidator(_given, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
+    ]
+    """Name -> method and options: the rows of the study's tables. `name: null` removes a run of an earlier file."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     """Every run is trained once with each seed."""
     advise: bool = False
@@ -121,7 +130,7 @@ class Config(Strict):
             if not run.sweep:
                 out[name] = run.model_copy(update={"method": run.method or name})
                 continue
-            for folder, chosen in combinations(name, run.sweep):
+            for folder, chosen in combinations(name, self._effective(name, run)):
                 fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
                 if "alpha" in chosen and run.auxiliary:
                     fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
@@ -135,11 +144,23 @@ class Config(Strict):
     def sweeps(self) -> dict[str, Swept]:
         """Folder of an expanded run -> its sweep and its values."""
         return {
-            folder: Swept(name, chosen)
+            folder: Swept(name, chosen, {k: v for k, v in run.sweep.items() if k not in chosen})
             for name, run in self.runs.items()
             if run.sweep
-            for folder, chosen in combinations(name, run.sweep)
+            for folder, chosen in combinations(name, self._effective(name, run))
         }
+
+    def few_labels(self, run: Run) -> bool:
+        """Whether any phase of an expanded run trains on the target's few labels, so that `labeled` matters."""
+        from fdamed.config.loader import catalog
+
+        known = [catalog().get(phase.method) for phase in self.phases(run).values()]
+        return any(m is None or (m["target_labels"] and not m["every_target_label"]) for m in known)
+
+    def _effective(self, name: str, run: Run) -> dict[str, list[Value]]:
+        """The options of a sweep that change this run: without `labeled`, where no phase uses the few labels."""
+        labels = self.few_labels(run.model_copy(update={"method": run.method or name}))
+        return {key: values for key, values in (run.sweep or {}).items() if key != "labeled" or labels}
 
 
 def _phase(run: Run, phase: Warmup | Then, same: dict[str, Any]) -> Run:

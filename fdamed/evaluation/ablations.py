@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fdamed.config.runs import Run
+from fdamed.config.runs import Run, combinations
 from fdamed.evaluation.intervals import Interval, over_seeds
 from fdamed.evaluation.run_tables import ALL_TARGETS, HEADLINE, at_target, interval_table
 
@@ -57,9 +57,10 @@ def sweeps(swept: Mapping[str, Swept]) -> list[Sweep]:
     """The sweeps of a study: runs over the same options share one."""
     out: dict[tuple[str, ...], dict[str, dict[tuple[Value, ...], str]]] = {}
     for name, entry in swept.items():
-        options = tuple(sorted(entry.values))
+        options = tuple(sorted([*entry.values, *entry.shared]))
         cells = out.setdefault(options, {}).setdefault(entry.run, {})
-        cells[tuple(entry.values[o] for o in options)] = name
+        for _, shared in combinations(name, entry.shared):  # one run for all values of an option that it ignores
+            cells[tuple((entry.values | shared)[o] for o in options)] = name
     return [Sweep(options, runs) for options, runs in out.items()]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,10 +200,12 @@ def transport(
     threads: int,
     build: Callable[..., Client],
     aside: Callable[[str], Path],
+    names: Iterable[str] = (),
 ) -> Transport:
-    """All clients, in this process or in one each; `build(client=..., account=..., model=...)` makes one."""
+    """All clients (or `names`), here or in a process each; `build(client=..., account=..., model=...)` makes one."""
     release = frozenset(config.privacy.release)
-    builders = {p: partial(build, client=p, account=aside(p).with_name(FILE)) for p in config.split.clients}
+    clients = tuple(names) or config.split.clients
+    builders = {p: partial(build, client=p, account=aside(p).with_name(FILE)) for p in clients}
     if config.train.transport == "in_process":
         sharing = {p: partial(builder, model=model) for p, builder in builders.items()}
         return OnDemand(sharing, model.layout, release, aside)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.intervals import Interval, over_seeds, plus_minus, reach
+from fdamed.config.runs import Swept
+from fdamed.evaluation.intervals import plus_minus, reach
+from fdamed.evaluation.regimes import Decision, Regret
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.theory.bounds import four_errors, winner
@@ -19,44 +21,39 @@ Advice = Mapping[str, Any]
 Estimate = Mapping[str, float]
 """value, low and high."""
 ENDS = ("value", "low", "high")
-VERDICTS = {
-    (True, True): "Yes.",
-    (True, False): "Yes, but not significantly.",
-    (False, True): "No.",
-    (False, False): "Not the best run, but not significantly worse.",
-}
-"""The recommended run was the best, the difference is significant over seeds -> the verdict."""
+PLACE = ("labeled", "noise")
+"""The options that make a cell of the advice; all others belong to the run."""
 
 
-def named(advice: Advice) -> str:
-    """The recommended rule with its beta."""
-    best = advice["recommended"]
-    return str(best["method"]) + (f" with β = {best['beta']:g}" if isinstance(best["beta"], int | float) else "")
+def place(cell: Mapping[str, Any]) -> str:
+    """A cell in words."""
+    return f"{cell['labeled']} labeled images, noise {cell['noise']:g}"
 
 
-def sentences(advice: Advice) -> list[str]:
-    """What is recommended, how certain that is, and the best fixed betas."""
-    first, *rest = advice["ranking"]
-    out = [
-        f"At {advice['target_name']} the theory recommends {named(advice)}: predicted error "
-        f"{reach(first['error'])}, the smallest of {len(rest) + 1} in {first['best_share']:.0%} of "
-        f"{advice['resamples']} bootstrap resamples."
-    ]
-    rival = max(rest, key=lambda row: row["best_share"], default=None)
-    if rival is not None and rival["best_share"] > 0.05:
-        more = ", more often than the recommended one" if rival["best_share"] > first["best_share"] else ""
-        out.append(f"{rival['name']} is best in {rival['best_share']:.0%} of them{more}.")
-    fixed = advice["best_beta"]
-    out.append(f"The best fixed β is {fixed['fedda']:g} for FedDA and {fixed['fedgp']:g} for FedGP.")
-    return out
+def sentences(advice: Advice, swept: Mapping[str, Swept]) -> list[str]:
+    """What is recommended, and how certain that is."""
+    cells, target = advice["cells"], advice["target_name"]
+    if not cells:
+        return [f"At {target} fewer than two runs can be tried, so nothing is recommended."]
+    if len(cells) > 1:
+        named = Counter(rule_of(cell["winner"], swept) for cell in cells if cell["winner"])
+        clear = "".join(f"{run} in {n}, " for run, n in named.most_common())
+        return [f"At {target}, of {len(cells)} cells: {clear}no clear winner in {len(cells) - named.total()}."]
+    first, *rest = cells[0]["ranking"]
+    drop = f"one round lowers the held-out loss by {reach(first['drop'])}"
+    often = f"first in {first['best_share']:.0%} of the resamples of the folds"
+    lead = f"{reach(rest[0]['behind'])} more than {rest[0]['run']}"
+    if cells[0]["winner"]:
+        return [f"At {target} {first['run']} is recommended: {drop}, {lead}; it is {often}."]
+    near = f"The folds do not separate {', '.join(cells[0]['not_separated'])}."
+    return [f"At {target} there is no clear winner. {first['run']} comes first: {drop}, {lead}; it is {often}.", near]
 
 
 def sources(advice: Advice) -> list[dict[str, Any]]:
-    """The sources, most helpful first, with their expected beta and distance."""
-    beta = advice["recommended"]["beta"]
+    """The sources, most helpful first, with their distance."""
     rows = [
         {"name": s["source"], "verdict": s["verdict"], "gain": s["gain"], "cosine": s["cosine"]}
-        | {"d": _root(s["d2"], advice), "beta": beta[s["source"]] if isinstance(beta, Mapping) else None}
+        | {"d": _root(s["d2"], advice)}
         for s in advice["sources"]
     ]
     return sorted(rows, key=lambda row: -row["gain"]["value"])
@@ -85,73 +82,69 @@ def _root(estimate: Estimate, advice: Advice) -> tuple[float, float, float]:
 
 
 def ranking_table(advice: Mapping[str, Advice]) -> pd.DataFrame:
-    """The rankings of all targets."""
+    """The rankings of all targets and cells: measured drop, and the theory's Delta^2 of runs that it covers."""
     rows = [
-        (target, r["method"], r["beta"], *(r["error"][k] for k in ENDS), r["best_share"], i == 0)
+        (target, *(cell[k] for k in PLACE), r["run"], *(r["drop"][k] for k in ENDS), r["best_share"], *more)
         for target, found in advice.items()
-        for i, r in enumerate(found["ranking"])
+        for cell in found["cells"]
+        for r in cell["ranking"]
+        for more in [(cell["winner"] == r["run"], found["predicted"].get(r["run"], {}).get("value"))]
     ]
-    columns = ["target", "rule", "beta", "error", "low", "high", "best_share", "recommended"]
-    return pd.DataFrame(rows, columns=columns).astype({"beta": "float64"})
+    columns = ["target", *PLACE, "run", "drop", "low", "high", "best_share", "recommended", "delta2"]
+    return pd.DataFrame(rows, columns=columns).astype({"delta2": "float64"})
 
 
-@dataclass(frozen=True)
-class Found:
-    """A run with its predicted error and its score."""
-
-    run: str
-    predicted: Mapping[str, float]
-    score: Interval
-    lost: Interval
-    """Best run minus this one, paired within seeds."""
+def rule_of(run: str, swept: Mapping[str, Swept]) -> str:
+    """The name of a run without the labels and noise of its cell: what the same run is called in every cell."""
+    if run not in swept:
+        return run
+    return swept[run].run + "".join(f"-{k}-{v}" for k, v in swept[run].values.items() if k not in PLACE)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The recommendation for one target, evaluated; `rows` by predicted error, so that the first is recommended."""
-
-    verdict: str
-    sentence: str
-    rows: Sequence[Found]
-
-
-def evaluate(advice: Advice, scores: pd.DataFrame, metric: str, name: str) -> Evaluation:
-    """Evaluate the recommendation by `metric`, called `name`, at its target, on the seeds that all its runs have."""
-    predicted = {run: row["error"] for run, row in advice["runs"].items()}
+def decisions(advice: Advice, scores: pd.DataFrame, metric: str, swept: Mapping[str, Swept]) -> list[Decision]:
+    """The advice for one target in each cell, beside the scores there of the runs that were tried."""
     here = at_target(scores)
-    here = here[(here["metric"] == metric) & (here["target"] == advice["target_name"]) & here["run"].isin(predicted)]
-    table = here.pivot_table(index="seed", columns="run", values="value").dropna(axis=1, how="all").dropna(axis=0)
-    if len(table) == 0 or len(table.columns) < 2:
-        return Evaluation("Open.", "The theory covers fewer than two finished runs.", ())
-    recommended, *_ = order = sorted(table, key=lambda run: (predicted[run]["value"], run))
-    best = str(table.mean().idxmax())
-    rows = [Found(run, predicted[run], over_seeds(table[run]), over_seeds(table[best] - table[run])) for run in order]
-    right = best == recommended
-    other = min((row for row in rows if row.run != best), key=lambda row: row.lost.mean or 0.0) if right else rows[0]
-    sentence = (
-        f"Of the {len(rows)} runs that it covers, the theory ranks {recommended} first; {best} was the "
-        f"best, {plus_minus(other.lost)} in {name} above {other.run}."
-    )
-    return Evaluation(VERDICTS[right, other.lost.low is not None and other.lost.low > 0], sentence, rows)
+    here = here[(here["metric"] == metric) & (here["target"] == advice["target_name"])]
+    out = []
+    for cell in advice["cells"]:
+        order = [r["run"] for r in cell["ranking"]]
+        table = here[here["run"].isin(order)].pivot_table(index="seed", columns="run", values="value")
+        table = table.dropna(axis=1, how="all").dropna(axis=0)
+        order = [run for run in order if run in table]
+        if len(order) < 2 or table.empty:
+            continue
+        table = table[order].rename(columns=lambda run: rule_of(run, swept))
+        first, clear = rule_of(order[0], swept), cell["winner"] == order[0]
+        out.append(Decision(advice["target_name"], cell["labeled"], cell["noise"], table, first, clear))
+    return out
 
 
-def evaluation_table(entries: Mapping[str, Evaluation], metric: str) -> pd.DataFrame:
-    """One row per target and run, the recommended run first: its predicted error, its score, and its loss."""
+def decision_table(found: Iterable[Decision], metric: str) -> pd.DataFrame:
+    """One row per target and cell: what was recommended, what was best, and what was lost, in points."""
     rows = [
-        (target, metric, r.run, r.predicted["value"], r.score.mean, r.lost.mean, r.lost.low, r.lost.high, r.lost.n)
-        for target, found in entries.items()
-        for r in found.rows
+        (d.target, d.labeled, d.noise, metric, d.first, d.clear, d.best, lost.mean, lost.low, lost.high, lost.n)
+        for d in found
+        for lost in (d.lost(d.first),)
     ]
-    columns = ["target", "metric", "run", "predicted_error", "score", "lost", "low", "high", "seeds"]
+    columns = ["target", *PLACE, "metric", "advised", "clear", "best", "lost", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"low": "float64", "high": "float64"})
 
 
-def together(entries: Mapping[str, Evaluation], name: str) -> str:
-    """The recommendations of a study with several targets, in one sentence."""
-    lost = [found.rows[0].lost.mean or 0.0 for found in entries.values() if found.rows]
-    if not lost:
+def regret_table(found: Sequence[Regret], metric: str) -> pd.DataFrame:
+    """One row per rule: its mean regret in points with its interval, and in how many cells it chose the best run."""
+    rows = [(r.rule, metric, r.cells, r.best, r.lost.mean, r.lost.low, r.lost.high) for r in found]
+    columns = ["rule", "metric", "cells", "best_in", "regret", "low", "high"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], "float64"))
+
+
+def verdict(found: Sequence[Regret], name: str) -> str:
+    """Whether following the advice paid, in one sentence."""
+    constant = [rule for rule in found if rule.rule.startswith("always ")]
+    if not constant:
         return ""
+    advised, best = found[0], constant[0]
+    cells = "1 cell" if advised.cells == 1 else f"{advised.cells} cells"
     return (
-        f"The theory recommended the best of the runs that it covers at {lost.count(0.0)} of {len(lost)} targets; "
-        f"following it lost {sum(lost) / len(lost):.3f} in {name} on average over the targets."
+        f"Over {cells}, the advice chose the best run in {advised.best} and lost {plus_minus(advised.lost, '.1f')} "
+        f"points of {name}; the best constant rule, {best.rule}, lost {plus_minus(best.lost, '.1f')}."
     )

@@ -1,7 +1,6 @@
-"""Measure the gradients of all hospitals at a few points of a short FedAvg path, through the federation.
+"""Measure the gradients of all hospitals at one model, through the federation: what explains a recommendation.
 
-The points are the pi of Definition 4.1. Each source trains on a few images before each of them: at random weights the
-hospitals share little but the class frequencies, and the authors' own runs start after two FedAvg rounds.
+The model is that of a real warm-up: at random weights the hospitals share little but the class frequencies.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from torch import Tensor
 from fdamed.core.errors import FdamedError
 from fdamed.federation.server import Server
 from fdamed.models.flat import Layout
-from fdamed.ops.aggregation import mean
 from fdamed.theory.delta_error import Moments, estimated
 from fdamed.theory.survey_client import (
     Geometry,
@@ -26,87 +24,43 @@ from fdamed.theory.survey_client import (
     gradient,
     measure_geometry,
     spread,
-    train_a_little,
 )
 
-SHARE = 0.05
-"""A survey may cost this share of one training run, counted in images through the network."""
 BATCH = 8
 """Images of one gradient, at the sources and the target alike: BatchNorm makes gradients depend on it."""
+IMAGES = 128
+"""Images of a client that its gradient is taken over, at most."""
+REPLICATES = 200
 LEAST = 0.1
 """The estimate of a source's squared norm is at least this share of the observed one, however noisy its gradient."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The number of images that each hospital uses."""
-
-    points: int
-    warm: int
-    """Images a source trains on before each point; 0: none."""
-    images: int
-    """Images a source's gradient is taken over."""
-    target: int
-    batch: int
-    replicates: int = 200
-
-
-Point = tuple[Moments, ...]
-"""Result at one theta: the estimate, then its bootstrap resamples."""
+FEWEST = 4
+"""Labeled images from which a variance can be estimated."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of a survey; `images` counts forward and backward passes."""
+    """Result of a survey: the estimate and its bootstrap resamples; `images` counts forward and backward passes."""
 
     sources: tuple[str, ...]
     samples: tuple[int, ...]
     labeled: int
-    points: tuple[Point, ...]
+    moments: tuple[Moments, ...]
     images: int
 
 
-def plan(run_images: int, samples: Sequence[int], labeled: int) -> Plan:
-    """The largest plan that costs at most SHARE of a run of `run_images`, within useful limits.
-
-    `samples`: images of each source. Three points if each source can use 64 images at each, otherwise fewer.
-    """
-    if labeled < 4:
-        what = f"the target has {labeled} labeled images; at least 4 are needed to estimate a variance"
+def survey(server: Server, theta: Tensor, labeled: int, replicates: int = REPLICATES) -> Findings:
+    """Ask the sources for their gradients at `theta`, and the target to compare its own with them."""
+    if labeled < FEWEST:
+        what = f"the target has {labeled} labeled images; at least {FEWEST} are needed to estimate a variance"
         raise FdamedError(what, "advise", "Label more images, or raise split.labeled.")
-    target = min(labeled, 256, max(16, int(SHARE * run_images / 2)))  # half of it is for the sources
-    batch = max(2, min(BATCH, target // 4))
-    left = {points: (SHARE * run_images / points - target) / len(samples) for points in (3, 2, 1)}
-    points = next((p for p, images in left.items() if images >= 2.5 * 64), 1)
-    images = min(max(int(0.6 * left[points]), 2 * batch), 512, max(samples))
-    warm = min(int(0.4 * left[points]), 1024, max(samples))
-    if left[points] < 2.5 * 64:  # too few images for a warm-up: the gradients need them more
-        warm, images = 0, min(max(int(left[points]), 2 * batch), 512, max(samples))
-    return Plan(points, warm, images, target, batch)
-
-
-def survey(server: Server, theta: Tensor, plan: Plan) -> Findings:
-    """Run a survey. If a source drops out, earlier points are discarded: they averaged over other sources."""
-    points: list[Point] = []
-    images, labeled, sources, samples = 0, 0, server.sources, tuple[int, ...]()
-    for number in range(1, plan.points + 1):
-        server.begin(number, plan.points)
-        if plan.warm:
-            h = server.ask_all(sources, train_a_little, Part(x=theta, images=plan.warm, batch=plan.batch))
-            images += sum(r.n for r in h.values())
-            theta = mean([r.x for r in h.values()], [r.n for r in h.values()]) if h else theta
-        s: dict[str, Gradient] = server.ask_all(sources, gradient, Part(x=theta, images=plan.images, batch=plan.batch))
-        if not s:
-            raise FdamedError(
-                "no source sent a usable gradient", f"target {server.target}", "See the log for the reasons."
-            )
-        if tuple(s) != sources:
-            points.clear()
-        point, answer = _point(server, theta, s, plan)
-        points.append(point)
-        images += sum(r.used for r in s.values()) + answer.used
-        labeled, sources, samples = answer.n, tuple(s), tuple(r.n for r in s.values())
-    return Findings(sources, samples, labeled, tuple(points), images)
+    batch = max(2, min(BATCH, labeled // 4))
+    part = Part(x=theta, images=IMAGES, batch=batch)
+    s: dict[str, Gradient] = server.ask_all(server.sources, gradient, part)
+    if not s:
+        raise FdamedError("no source sent a usable gradient", f"target {server.target}", "See the log for the reasons.")
+    moments, answer = _compare(server, part, s, replicates)
+    images = sum(r.used for r in s.values()) + answer.used
+    return Findings(tuple(s), tuple(r.n for r in s.values()), answer.n, moments, images)
 
 
 def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
@@ -120,7 +74,9 @@ def units(gradients: Sequence[Tensor], layout: Layout) -> Tensor:
     return (square.clamp(min=float(square.max()) * 1e-12 + 1e-300) * size.sum()).sqrt()  # a source's norm is near 1
 
 
-def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) -> tuple[Point, Geometry]:
+def _compare(
+    server: Server, part: Part, s: dict[str, Gradient], replicates: int
+) -> tuple[tuple[Moments, ...], Geometry]:
     layout, replies = server.layout, list(s.values())
     unit = units([r.g for r in replies], layout)
     inverse = 1.0 / spread(unit, layout)
@@ -129,7 +85,7 @@ def _point(server: Server, theta: Tensor, s: dict[str, Gradient], plan: Plan) ->
     length = torch.linalg.vector_norm(u, dim=1).double()
     u /= length.clamp(min=1e-30).float()[:, None]
     noise2 = torch.stack([(r.noise2 / unit.square()).sum() for r in replies])
-    question = Question(x=theta, u=u, unit=unit, images=plan.target, batch=plan.batch, replicates=plan.replicates)
+    question = Question(x=part.x, u=u, unit=unit, images=part.images, batch=part.batch, replicates=replicates)
     answer: Geometry = server.ask(server.target, measure_geometry, question)
     true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
     # Noise makes a direction too long and all its cosines too small: correct inner products by this factor.

@@ -1,4 +1,4 @@
-"""The steps of a survey: short training, a source's mean gradient, the target's inner products with the sources'.
+"""The steps of a survey: a source's mean gradient, the target's inner products with the sources', its held-out loss.
 
 The target receives the sources' unit directions and sends inner products, their covariance and bootstrap resamples
 of both. Its gradients never leave the hospital; it keeps a sketch of a few thousand numbers of each.
@@ -10,19 +10,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client, check_one_pass, step
-from fdamed.federation.messages import Check, Count, Images, Individual, Statistic, Update, Weights, message
+from fdamed.federation.messages import Check, Count, Images, Individual, Scalar, Statistic, Update, Weights, message
+from fdamed.federation.method import Model
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import inner_products
-from fdamed.training.local import fit
+from fdamed.training.local import fit, predict
 from fdamed.training.optimizer import Optimizer
 
 FOLD = 1 << 15
 """Numbers of a folded gradient: inner products of folded vectors have an error of about 1 / 180 of the norms."""
+SMALLEST = 1e-12
+"""Least probability of the true class that a loss is computed from."""
 
 
 @message
@@ -32,14 +37,6 @@ class Part:
     x: Weights
     images: Count
     batch: Count
-
-
-@message
-class Trained:
-    """A source's model after a short training, and the number of images it used."""
-
-    x: Weights
-    n: Images
 
 
 @message
@@ -81,6 +78,14 @@ class Geometry:
     cov: Annotated[Statistic, Check(shape=lambda ask, _: _resampled(ask, 2), dtype=torch.float64)]
 
 
+@message
+class HeldOut:
+    """The mean loss of the images that the target holds out, and their number."""
+
+    loss: Scalar
+    n: Images
+
+
 class Still(Optimizer):
     """An optimizer that takes no step: all gradients are taken at one theta."""
 
@@ -89,14 +94,17 @@ class Still(Optimizer):
     def step(self) -> None: ...
 
 
-@step("survey.train")
-def train_a_little(client: Client, ask: Part) -> Trained:
-    """One ordinary epoch over some of the images."""
-    part = _enough(client, ask.images)
+@step("survey.held_out")
+def measure_held_out(client: Client, ask: Model) -> HeldOut:
+    """The mean loss of a model on the images that the target holds out; noise is the same for every model."""
+    held_out: Any = client.data.held_out  # type: ignore[union-attr]  # the client of a trial has it
+    if refused := client.minimum.refusal(client.name, len(held_out)):
+        what = f"a fold of the labeled images is too small to send its mean loss: {refused.what}"
+        raise FdamedError(what, refused.where, "Label more images, or lower privacy.smallest_images if it agrees.")
     client.model.load(ask.x)
-    recipe = client.recipe.model_copy(update={"epochs": 1})
-    fit(client.model, part.data, recipe, client.rng, precision=client.precision)
-    return Trained(x=client.model.read(), n=len(part.data))
+    p = predict(client.model, held_out, rng=stream(client.seed, client.name, "held out"))
+    loss = -np.log(p[np.arange(len(p)), held_out.y].clip(min=SMALLEST)).mean(dtype=np.float64)
+    return HeldOut(loss=float(loss), n=len(held_out))
 
 
 @step("survey.gradient")
@@ -125,7 +133,7 @@ def gradient(client: Client, ask: Part) -> Gradient:
 def measure_geometry(client: Client, ask: Question) -> Geometry:
     """Inner products of the target's gradient with the sources' directions, with bootstrap resamples."""
     client.model.load(ask.x)
-    rng = stream(client.seed, client.name, "advice")  # the same batches and resamples at every point
+    rng = stream(client.seed, client.name, "advice")
     part = _some(client, ask.images, rng.child("part"))
     layout = client.model.layout
     g, total = torch.zeros(layout.size), torch.zeros(layout.size)

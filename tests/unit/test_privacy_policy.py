@@ -273,3 +273,12 @@ def test_the_most_images_of_a_hospital_are_a_maximum_and_not_what_is_left_on_ave
     cut = STUDY["split"] | {"per_class": 20, "labeled": 10, "val": 0.2, "test": 0.4}
     most = most_images(parse(study(split=cut, privacy={"smallest_images": 1, "smallest_steps": 1}), "study.yaml"))
     assert most == {client: {"train": 30, "adapt": 10} for client in ("A", "B")}
+
+
+def test_advice_is_refused_where_a_fold_of_the_labels_is_smaller_than_the_minimum() -> None:
+    """500 labels: folds of 100 images, and 400 to train on, in 25 steps of 16."""
+    few = study(split={"labeled": 499}) | {"advise": True}
+    with pytest.raises(FdamedError, match="one of 5 folds of the 499 labeled images"):
+        parse(few, "test")
+    parse(few | {"advise": False}, "test")
+    parse(study(split={"labeled": 500}) | {"advise": True}, "test")

@@ -15,35 +15,48 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 from fdamed.cli.main import main
+from fdamed.config.runs import Swept
 from fdamed.evaluation.intervals import reach
-from fdamed.report.advice import decision_map, evaluate, sentences, sources, together
+from fdamed.evaluation.regimes import regrets
+from fdamed.report.advice import decision_map, decisions, rule_of, sentences, sources, verdict
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.report.plots.figure import standalone
 from tests.support.run_folders import CLIENTS, edit, write_json, write_study
-
-NAMES = {"fedgp": ("fedgp", 0.5), "fedavg": ("fedavg", None), "target_only": ("target_only", None)}
 
 
 def about(value: float, spread: float = 0.5) -> dict[str, float]:
     return {"value": value, "low": value - spread * abs(value), "high": value + spread * abs(value)}
 
 
-def row(name: str, method: str, beta: float | None, error: float, share: float) -> dict[str, Any]:
-    return {"name": name, "method": method, "beta": beta, "best_share": share, "error": about(error)}
+def cell(labeled: int, noise: float, drops: dict[str, float], clear: bool = True) -> dict[str, Any]:
+    """A cell whose runs have these drops, best first."""
+    first = max(drops.values())
+    order = sorted(drops, key=lambda run: -drops[run])
+    rows = [
+        {"run": run, "drop": about(drops[run]), "best_share": 0.7 if run == order[0] else 0.3}
+        | {"behind": about(first - drops[run])}
+        for run in order
+    ]
+    return {
+        "labeled": labeled,
+        "noise": noise,
+        "ranking": rows,
+        "winner": order[0] if clear else None,
+        "not_separated": order[:1] if clear else order,
+    }
 
 
-def advice(target: str = "NC", **errors: float) -> dict[str, Any]:
-    """Advice in which fedgp(0.5) wins; `errors` of runs of the study: fedgp 0.2, fedavg 0.4, target_only 0.8."""
-    told = {"fedgp": 0.2, "fedavg": 0.4, "target_only": 0.8} | errors
-    order = [row("fedgp(0.5)", "fedgp", 0.5, 0.2, 0.7), row("fedavg", "fedavg", None, 0.4, 0.3)]
+def advice(target: str = "NC", clear: bool = True, **drops: float) -> dict[str, Any]:
+    """Advice in which fedgp wins."""
+    told = {"fedgp": 0.2, "fedavg": 0.1, "target_only": 0.05} | drops
     return {
         "study": "demo",
         "target_name": target,
         "seed": 0,
-        "cost": {"images": 400, "images_of_one_run": 10_000, "share": 0.04},
-        "recommended": {"method": "fedgp", "beta": 0.5},
-        "ranking": order,
-        "runs": {run: row(run, *NAMES[run], error, 0.3) for run, error in told.items()},
+        "warmup": 2,
+        "cost": {"images": 400, "images_of_one_run": 10_000, "share": 0.04, "runs": 6},
+        "cells": [cell(100, 0.0, told, clear)],
+        "predicted": {"fedavg": about(0.4)},
         "sources": [
             {"source": s, "verdict": v, "gain": about(g), "d2": about(d2), "tau2": about(0.5)}
             | {"delta": about(0.9), "cosine": about(0.3)}
@@ -51,8 +64,6 @@ def advice(target: str = "NC", **errors: float) -> dict[str, Any]:
         ],
         "target": {"labeled": 60, "sigma2": about(1.0), "norm2": about(0.8), "m": 10.0},
         "weak": False,
-        "best_beta": {"fedda": 0.4, "fedgp": 0.6},
-        "resamples": 200,
         "level": 0.9,
     }
 
@@ -68,59 +79,61 @@ def scores(**runs: list[float]) -> pd.DataFrame:
 
 
 def hindsight(told: dict[str, Any], **runs: list[float]) -> Any:
-    return evaluate(told, scores(**runs), "auc", "AUC")
+    return decisions(told, scores(**runs), "auc", {})
 
 
-def test_what_was_lost_is_the_paired_difference_to_the_best_run() -> None:
-    after = hindsight(advice(), fedgp=[0.6, 0.7], fedavg=[0.8, 0.9], target_only=[0.5, 0.6])
-    assert [r.run for r in after.rows] == ["fedgp", "fedavg", "target_only"], "by predicted error"
-    assert [r.lost.mean for r in after.rows] == pytest.approx([0.2, 0.0, 0.3])
-    assert after.rows[0].lost.half == pytest.approx(0.0, abs=1e-9)
-    assert after.verdict == "No."
-    assert after.sentence == (
-        "Of the 3 runs that it covers, the theory ranks fedgp first; fedavg was the best, 0.200 ± 0.000 in AUC above "
-        "fedgp."
+def test_what_was_lost_is_the_paired_difference_to_the_best_run_in_points() -> None:
+    (one,) = hindsight(advice(), fedgp=[0.6, 0.7], fedavg=[0.8, 0.9], target_only=[0.5, 0.6])
+    assert (one.first, one.best, one.clear) == ("fedgp", "fedavg", True)
+    assert one.lost("fedgp").mean == pytest.approx(20.0) and one.lost("fedgp").half == pytest.approx(0.0, abs=1e-9)
+    assert one.lost("fedavg").mean == 0.0
+    assert verdict(regrets([one]), "AUC") == (
+        "Over 1 cell, the advice chose the best run in 0 and lost 20.0 ± 0.0 points of AUC; the best constant rule, "
+        "always fedavg, lost 0.0 ± 0.0."
     )
 
 
-def test_a_loss_within_the_noise_of_the_seeds_is_not_called_wrong() -> None:
-    after = hindsight(advice(), fedgp=[0.6, 0.8], fedavg=[0.9, 0.6])
-    assert after.verdict == "Not the best run, but not significantly worse."
-    assert "fedavg was the best" in after.sentence
+def test_only_runs_that_were_tried_and_seeds_that_all_of_them_have_are_compared() -> None:
+    (one,) = hindsight(advice(), fedgp=[0.7, 0.1], fedavg=[0.6], gp=[0.8, 0.8])
+    assert list(one.scores) == ["fedgp", "fedavg"] and len(one.scores) == 1
 
 
-def test_right_advice_is_right_only_as_far_as_its_lead_goes() -> None:
-    sure = hindsight(advice(), fedgp=[0.8, 0.81, 0.8], fedavg=[0.6, 0.61, 0.61], target_only=[0.5, 0.5, 0.5])
-    assert sure.verdict == "Yes." and sure.rows[0].lost.mean == 0.0
-    assert "in AUC above fedavg." in sure.sentence, "the runner-up"
-    assert hindsight(advice(), fedgp=[0.8, 0.6], fedavg=[0.6, 0.7]).verdict == "Yes, but not significantly."
-    one = hindsight(advice(), fedgp=[0.8], fedavg=[0.6])
-    assert one.verdict == "Yes, but not significantly." and "±" not in one.sentence
+def test_where_the_first_run_is_missing_the_next_one_is_judged_and_not_as_a_winner() -> None:
+    (one,) = hindsight(advice(), fedavg=[0.6], target_only=[0.7])
+    assert (one.first, one.clear, one.best) == ("fedavg", False, "target_only")
 
 
-def test_only_covered_runs_and_seeds_that_all_of_them_have_are_compared() -> None:
-    after = hindsight(advice(), fedgp=[0.7, 0.1], fedavg=[0.6], gp=[0.8, 0.8])
-    assert [(r.run, r.score.mean) for r in after.rows] == [("fedgp", 0.7), ("fedavg", 0.6)]
+def test_without_two_runs_to_compare_there_is_nothing_to_judge() -> None:
+    assert hindsight(advice(), gp=[0.8]) == [] and hindsight(advice(), fedgp=[0.8], gp=[0.8]) == []
+    assert verdict([], "AUC") == ""
 
 
-def test_without_two_runs_to_compare_the_question_stays_open() -> None:
-    assert hindsight(advice(), gp=[0.8]).verdict == "Open."
-    assert hindsight(advice(), fedgp=[0.8], gp=[0.8]).verdict == "Open."
-    assert together({"NC": hindsight(advice(), fedgp=[0.8])}, "AUC") == ""
+def test_a_run_has_one_name_in_all_cells() -> None:
+    swept = {
+        "gp-labeled-20-beta-0.5": Swept("gp", {"labeled": 20, "beta": 0.5}),
+        "fedavg-noise-0.1": Swept("fedavg", {"noise": 0.1}),
+    }
+    assert [rule_of(run, swept) for run in (*swept, "oracle")] == ["gp-beta-0.5", "fedavg", "oracle"]
 
 
-def test_a_rival_that_is_best_more_often_is_named() -> None:
-    told = advice() | {"recommended": {"method": "fedgp_auto", "beta": {"LO": 0.2, "CO": 0.6, "ED": 0.4}}}
-    told["ranking"] = [row("fedgp_auto", "fedgp_auto", None, 0.1, 0.4), row("fedgp(0.5)", "fedgp", 0.5, 0.2, 0.6)]
-    assert "fedgp(0.5) is best in 60% of them, more often than the recommended one." in " ".join(sentences(told))
-    assert [s["beta"] for s in sources(told)] == [0.6, 0.4, 0.2]
-
-
-def test_the_sentences_name_method_beta_and_interval() -> None:
-    text = " ".join(sentences(advice()))
-    assert "fedgp with β = 0.5: predicted error 0.200 (0.100 to 0.300), the smallest of 2 in 70% of 200" in text
-    assert "The best fixed β is 0.4 for FedDA and 0.6 for FedGP." in text
+def test_the_sentences_name_the_run_its_drop_and_its_lead() -> None:
+    text = " ".join(sentences(advice(), {}))
+    assert "fedgp is recommended: one round lowers the held-out loss by 0.200 (0.100 to 0.300)" in text
+    assert "0.100 (0.0500 to 0.150) more than fedavg; it is first in 70%" in text
     assert reach({"value": -0.5, "low": -1.0, "high": 120.0}) == "−0.500 (−1.00 to 120)"
+
+
+def test_no_clear_winner_is_said_with_the_runs_that_are_near() -> None:
+    text = " ".join(sentences(advice(clear=False), {}))
+    assert "no clear winner" in text and "recommended" not in text
+    assert "The folds do not separate fedgp, fedavg, target_only." in text
+    assert "nothing is recommended" in " ".join(sentences(advice() | {"cells": []}, {}))
+
+
+def test_several_cells_are_counted() -> None:
+    cells = [cell(20, s, {f"gp-noise-{s}": 0.2, "fedavg": 0.1}, clear=s < 0.3) for s in (0.0, 0.2, 0.4)]
+    swept = {f"gp-noise-{s}": Swept("gp", {"noise": s}) for s in (0.0, 0.2, 0.4)}
+    assert sentences(advice() | {"cells": cells}, swept) == ["At NC, of 3 cells: gp in 2, no clear winner in 1."]
 
 
 def test_sources_come_most_helpful_first() -> None:
@@ -177,11 +190,14 @@ def test_the_report_shows_advice_only_where_the_configuration_asks_for_it(tmp_pa
     edit(config, advise=True)
     text = words(config)
     assert "Recommendation before training" in text and "Was it right?" in text
-    assert "theory recommends fedgp with β = 0.5" in text
+    assert "At NC fedgp is recommended" in text
     assert "4.0% of the 10,000 of one training run" in text
+    assert "Does the advice pay?" in text and "always target_only" in text
     tables = config.parent / "report/tables"
-    assert (tables / "advice.csv").read_text().splitlines()[1].startswith("NC,fedgp,0.5,0.2,")
-    assert (tables / "advice_judged.csv").read_text().splitlines()[1].startswith("NC,auc,fedgp,0.2,")
+    assert (tables / "advice.csv").read_text().splitlines()[1] == "NC,100,0,fedgp,0.2,0.1,0.3,0.7,True,"
+    assert (tables / "advice.csv").read_text().splitlines()[2].endswith(",False,0.4")
+    assert (tables / "advice_judged.csv").read_text().splitlines()[1].startswith("NC,100,0,auc,fedgp,True,")
+    assert (tables / "regret.csv").read_text().splitlines()[1].startswith("advice,auc,1,")
 
 
 def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
@@ -191,12 +207,12 @@ def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
     assert "Weak evidence." in words(config)
 
 
-def test_each_target_has_its_own_advice_and_all_are_counted_together(tmp_path: Path) -> None:
+def test_each_target_has_its_own_advice_and_regret_is_over_all(tmp_path: Path) -> None:
     cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     config = write_study(tmp_path, **STUDY, split=cut, advise=True)
     for target in ("LO", "CO"):
         write_json(config.parent / f"advice/{target}.json", advice(target))
     text = words(config)
-    assert "At LO the theory recommends" in text and "At CO the theory recommends" in text
+    assert "At LO fedgp is recommended" in text and "At CO fedgp is recommended" in text
     assert "There is no recommendation for ED." in text
-    assert "best of the runs that it covers at 2 of 2 targets; following it lost 0.000 in AUC" in text
+    assert "Over 2 cells, the advice chose the best run in" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.theory import bounds as errors
 from fdamed.theory import survey_client as gradients
-from fdamed.theory.advice import advise
+from fdamed.theory.advice import explain
 from fdamed.theory.delta_error import Moments, Rule, error, estimated
-from fdamed.theory.survey import Findings, Plan, plan, survey
+from fdamed.theory.survey import Findings, survey
 from tests.support import federation as hospitals
 from tests.support.federation import Altered
 
@@ -247,51 +248,40 @@ def findings(near: float = 1.0, far: float = 9.0) -> Findings:
     m = Moments(
         near, 4.0, np.array([2.0, -2.0]), 1e-6 * np.eye(2), np.array([1.5, far]), np.array([[1.0, -1.0], [-1.0, 1.0]])
     )
-    return Findings(("good", "bad"), (10, 10), 20, ((m, m, m, m),), 100)
+    return Findings(("good", "bad"), (10, 10), 20, (m, m, m, m), 100)
 
 
-def test_the_advice_names_the_source_that_helps_and_the_one_that_hurts() -> None:
-    advice = advise(findings(), {"fedda": Rule("fedda", 0.5, "samples"), "alone": Rule("target_only")})
-    verdicts = {s["source"]: s["verdict"] for s in advice["sources"]}
+def test_the_explanation_names_the_source_that_helps_and_the_one_that_hurts() -> None:
+    told = explain(findings(), {"fedda": Rule("fedda", 0.5, "samples"), "alone": Rule("target_only")})
+    verdicts = {s["source"]: s["verdict"] for s in told["sources"]}
     assert verdicts == {"good": "helps", "bad": "hurts"}
-    assert advice["sources"][0]["d2"]["value"] == pytest.approx(0.25)
-    assert advice["runs"]["alone"]["error"]["value"] == pytest.approx(1.0)
-    shares = [row["best_share"] for row in advice["ranking"]]
-    assert sum(shares) == pytest.approx(1.0)
-    assert [r["error"]["value"] for r in advice["ranking"]] == sorted(r["error"]["value"] for r in advice["ranking"])
+    assert told["sources"][0]["d2"]["value"] == pytest.approx(0.25)
+    assert told["predicted"]["alone"]["value"] == pytest.approx(1.0)
+    assert told["predicted"]["fedda"]["value"] > 1.0, "the source against the target costs more than it gives"
+    assert explain(findings(near=1e-9), {})["target"]["sigma2"]["value"] == 1e-9
 
 
-def test_with_a_very_sure_target_the_advice_is_to_stay_alone() -> None:
-    assert advise(findings(near=1e-9, far=50.0), {})["ranking"][-1]["name"] == "fedavg"
-    assert advise(findings(near=1e-9, far=50.0), {})["target"]["sigma2"]["value"] == 1e-9
-
-
-def test_a_plan_stays_within_its_share_of_a_run() -> None:
-    for run, samples, labeled in (
-        (100_000, [2000] * 4, 100),
-        (6_500, [240] * 4, 80),
-        (30_000, [500, 90], 20),
-        (4_188, [137] * 4, 150),
-    ):
-        p = plan(run, samples, labeled)
-        cost = p.points * (len(samples) * (p.warm + p.images) + p.target)
-        assert cost <= 0.05 * run
-    assert plan(100_000, [2000] * 4, 100).points == 3
-    with pytest.raises(FdamedError, match="at least 4 are needed"):
-        plan(1000, [10], 3)
+def surveyed(server: Any) -> Findings:
+    server.begin(3, 3)
+    return survey(server, hospitals.theta(), labeled=6, replicates=50)
 
 
 def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
     server = hospitals.in_process()
-    found = survey(server, hospitals.theta(), Plan(points=1, warm=0, images=99, target=99, batch=2, replicates=50))
+    found = surveyed(server)
     assert found.sources == ("east", "north", "south") and found.samples == (9, 14, 11) and found.labeled == 6
-    m = found.points[0][0]
-    assert len(found.points[0]) == 1 + 50
+    m = found.moments[0]
+    assert len(found.moments) == 1 + 50
     assert m.sigma2 > 0 and (np.abs(m.t) <= m.norm2**0.5 + 1e-9).all()
     assert np.allclose(np.diag(m.gram), 1.0) and (m.length > 0).all()
     out = {line["kind"] for line in server.ledger.lines() if line["from"] == "target"}
     assert out == {"count", "statistic"}
     assert found.images == 9 + 14 + 11 + 6
+
+
+def test_a_survey_needs_four_labeled_images() -> None:
+    with pytest.raises(FdamedError, match="at least 4 are needed"):
+        survey(hospitals.in_process(), hospitals.theta(), labeled=3)
 
 
 def test_a_source_answers_with_its_mean_gradient_and_that_means_variance_by_tensor() -> None:
@@ -346,8 +336,8 @@ def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
 
     server.transport = Altered(server.transport, poisoned)
     bad = {"east"}
-    assert survey(server, hospitals.theta(), Plan(2, 4, 8, 6, 2, 10)).sources == ("north", "south")
+    assert surveyed(server).sources == ("north", "south")
     assert {a["client"] for a in server.absences} == {"east"}
     bad = {"north", "east", "south"}
     with pytest.raises(FdamedError, match="no source"):
-        survey(server, hospitals.theta(), Plan(1, 0, 8, 6, 2, 10))
+        surveyed(server)

@@ -1,4 +1,4 @@
-# Before any long training: what the theory promises of each method. Training never waits for it, nor it for training.
+# Before any long training: one round of each run, tried on held-out labels. Training never waits for it, nor it for training.
 
 
 rule advise:

@@ -1,4 +1,4 @@
-"""Recommendation before training: what the theory predicts, and whether it was right."""
+"""Recommendation before training: what the trials measured, what the theory says of it, and whether it was right."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fdamed.evaluation.regimes import Decision, regrets
 from fdamed.report import advice
-from fdamed.report.advice import Evaluation, evaluate
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
@@ -18,8 +18,10 @@ def given(study: Study) -> dict[str, advice.Advice]:
     return {target: one for target, one in study.advice.items() if one}
 
 
-def evaluations(study: Study) -> dict[str, Evaluation]:
-    return {t: evaluate(one, study.scores, study.main, study.name) for t, one in given(study).items()}
+def decided(study: Study) -> list[Decision]:
+    """The advice of all targets and cells, with the scores that the runs reached."""
+    swept = study.config.sweeps()
+    return [d for one in given(study).values() for d in advice.decisions(one, study.scores, study.main, swept)]
 
 
 def plots(study: Study) -> dict[str, Markup]:
@@ -27,25 +29,27 @@ def plots(study: Study) -> dict[str, Markup]:
 
 
 def tables(study: Study) -> dict[str, pd.DataFrame]:
+    found = decided(study)
     return {
         "advice": advice.ranking_table(given(study)),
-        "advice_judged": advice.evaluation_table(evaluations(study), study.main),
+        "advice_judged": advice.decision_table(found, study.main),
+        "regret": advice.regret_table(regrets(found), study.main),
     }
 
 
 def context(study: Study) -> dict[str, Any]:
-    after = evaluations(study)
+    after = decided(study)
+    found = regrets(after)
     shown = {
         target: {
             "advice": one,
-            "sentences": advice.sentences(one),
-            "named": advice.named(one),
+            "sentences": advice.sentences(one, study.config.sweeps()),
             "sources": advice.sources(one),
-            "after": after[target],
+            "after": [d for d in after if d.target == target],
         }
         for target, one in given(study).items()
     }
-    return {"shown": shown, "together": advice.together(after, study.name)}
+    return {"shown": shown, "place": advice.place, "regrets": found, "verdict": advice.verdict(found, study.name)}
 
 
 SECTION = Section(52, "Recommendation before training", lambda study: study.advice, plots, tables, context)

@@ -24,12 +24,11 @@ def references(study: Study, sweep: Sweep) -> list[str]:
     """Baselines drawn as levels beside a sweep: those with the same labels, noise and second phase as its own runs."""
     own = [study.runs[run] for cells in sweep.runs.values() for run in cells.values()]
     plain = {n: run for n, run in study.plain.items() if n not in study.fold and catalog()[run.method]["baseline"]}
-    return [n for n, run in plain.items() if all(_alike(run, s, sweep.options) for s in own)]
+    few = {n: study.config.few_labels(run) for n, run in plain.items()}
+    return [n for n, run in plain.items() if all(_alike(run, s, sweep.options, few[n]) for s in own)]
 
 
-def _alike(run: Run, other: Run, swept: Sequence[str]) -> bool:
-    method = catalog()[run.method]
-    few = method["target_labels"] and not method["every_target_label"]
+def _alike(run: Run, other: Run, swept: Sequence[str], few: bool) -> bool:
     labels = run.labeled == other.labeled or "labeled" in swept or not few
     return labels and run.then == other.then and (run.noise == other.noise or "noise" in swept)
 
