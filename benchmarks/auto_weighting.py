@@ -39,17 +39,17 @@ RELEASE = frozenset({"weights", "update", "statistic", "scalar", "count"})
 
 def hospitals(side: int, width: float, images: int, labeled: int) -> tuple[Server, Weights]:
     rng = np.random.default_rng(0)
-    server = build(Model(width=width))
-    initialize(server, torch.Generator().manual_seed(0))
-    model = FlatModel(server)
-    sites = {}
+    network = build(Model(width=width))
+    initialize(network, torch.Generator().manual_seed(0))
+    model = FlatModel(network)
+    clients = {}
     for name in [f"s{i}" for i in range(SOURCES)] + ["target"]:
         n = labeled if name == "target" else images
         data = Labeled(rng.integers(0, 256, (n, side, side), dtype=np.uint8), np.arange(n) % 2, {})
         recipe = Recipe(lr=5e-4, batch=16) if name == "target" else Recipe(lr=1e-3, batch=32)
         role: Role = "target" if name == "target" else "source"
-        sites[name] = Client(name, data, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)
-    return Server(InProcess(sites), "target", "auto"), Weights(x=model.read())
+        clients[name] = Client(name, data, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)
+    return Server(InProcess(clients), "target", "auto"), Weights(x=model.read())
 
 
 def measured(case: tuple[int, float, int, int]) -> dict[str, float]:

@@ -66,10 +66,10 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     def hospital(name: str) -> Client:
         data = load(root / name, parts=("train",))
         role: Role = "target" if name == "target" else "source"
-        site = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
+        client = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
         if remember:
-            site.memory["own"] = torch.zeros(model.layout.size)
-        return site
+            client.memory["own"] = torch.zeros(model.layout.size)
+        return client
 
     builders = {n: partial(hospital, n) for n in names}
     transport = OnDemand(builders, model.layout, release, lambda client: own / client / "aside.safetensors")

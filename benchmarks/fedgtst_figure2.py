@@ -70,8 +70,8 @@ def main() -> None:
     theta = model.read()
     print(f"{'xi':>8}{'round':>8}{'|mean J|':>12}{'sigma^2':>12}")
     for xi in given.xi:
-        sites = clients(model)
-        server = Server(InProcess(sites), "target", "fedgtst")
+        made = clients(model)
+        server = Server(InProcess(made), "target", "fedgtst")
         server.invite(0.5, 0)
         method = FedGTST(xi=xi)
         state = method.start(theta)
@@ -79,7 +79,7 @@ def main() -> None:
             server.begin(round, given.rounds)
             state = method.round(state, server)
             model.load(state.x)
-            together, variance = statistics([mean_gradient(sites[k]).clone() for k in server.sources])
+            together, variance = statistics([mean_gradient(made[k]).clone() for k in server.sources])
             print(f"{xi:>8g}{round:>8}{together:>12.4g}{variance:>12.4g}")
 
 

@@ -76,13 +76,13 @@ def main() -> None:
         "auxinfo_gp": (GP(), True),
     }
     made = {k: InProcess(hospitals(given.side, model, config, aux)) for k, (_, aux) in rows.items()}
-    nets = {k: Server(transport, "target", k) for k, transport in made.items()}
+    servers = {k: Server(transport, "target", k) for k, transport in made.items()}
     seconds: dict[str, list[float]] = {k: [] for k in rows}
     for turn in range(given.repeats + 1):
         for name, (method, _) in rows.items():
-            nets[name].begin(turn + 1, given.repeats + 1)
+            servers[name].begin(turn + 1, given.repeats + 1)
             begin = time.process_time()
-            method.round(method.start(theta), nets[name])
+            method.round(method.start(theta), servers[name])
             if turn:
                 seconds[name].append((time.process_time() - begin) / given.threads)
     base = seconds["finetune"]

@@ -40,12 +40,12 @@ def hospitals(name: str, sets: list[Labeled], model: FlatModel, sgd: bool) -> Se
     """The federation as the method sees it."""
     kind = REGISTRY[name]
     recipe = Recipe(lr=1e-3, batch=BATCH, optimizer="adam" if kind.needs_sgd is None and not sgd else "sgd")
-    sites = {}
+    clients = {}
     for i, data in enumerate(sets):
         client, seen = (f"s{i}", data) if i < SOURCES else ("target", target(data, kind))
         role: Role = "target" if client == "target" else "source"
-        sites[client] = Client(client, seen, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)  # type: ignore[arg-type]
-    return Server(InProcess(sites), "target", name)
+        clients[client] = Client(client, seen, model, recipe, 0, RELEASE, role=role, minimum=NO_MINIMUM)  # type: ignore[arg-type]
+    return Server(InProcess(clients), "target", name)
 
 
 def target(data: Labeled, kind: Any) -> Any:
@@ -83,15 +83,15 @@ def main() -> None:
     model = FlatModel(net)
     theta = model.read()
     names = [BASE, PLAIN, *sorted(set(given.only or REGISTRY) - {BASE, PLAIN})]
-    nets = {name: hospitals(name, sets, model, given.sgd) for name in names}
+    servers = {name: hospitals(name, sets, model, given.sgd) for name in names}
     states: dict[str, Any] = {name: REGISTRY[name]().start(theta) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     rounds = 4 * (given.repeats + 1)
     for repeat in range(given.repeats + 1):
         for name in names:
-            nets[name].begin(repeat + 1, rounds)
+            servers[name].begin(repeat + 1, rounds)
             begin = time.process_time()
-            states[name] = REGISTRY[name]().round(states[name], nets[name])
+            states[name] = REGISTRY[name]().round(states[name], servers[name])
             seconds[name].append(time.process_time() - begin)
     median = {name: statistics.median(s[1:]) for name, s in seconds.items()}  # the first round warms up
     ratio, to_plain = ratios(seconds, BASE), ratios(seconds, PLAIN)

@@ -55,23 +55,23 @@ def drawn(name: str, n: int) -> Labeled:
 def measured(setting: tuple[float, bool] | None) -> dict[str, Any]:
     net = build(Model(backbone="cnn", side=SIDE))
     initialize(net, stream(0, "net").torch)
-    model, sites = FlatModel(net), {}
+    model, clients = FlatModel(net), {}
     for name in ("north", "south", "target"):
-        sites[name] = Client(
+        clients[name] = Client(
             name, drawn(name, IMAGES), model, RECIPE, 0, RELEASE, role="target" if name == "target" else "source"
         )
         if setting and name != "target":
-            sites[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
+            clients[name].noise = Mechanism(setting[0], 1.0, np.arange(IMAGES), secure=setting[1])
     begin = time.process_time()
     after = log_costs if setting else None
-    network = Server(InProcess(sites), "target", "fedavg")
-    theta, record = run(FedAvg(), network, model.read(), ROUNDS, lambda theta: {}, after=after)
+    server = Server(InProcess(clients), "target", "fedavg")
+    theta, record = run(FedAvg(), server, model.read(), ROUNDS, lambda theta: {}, after=after)
     seconds = time.process_time() - begin
     model.load(theta)
     test = drawn("test", 1000)
-    told = [v for k, v in record.metrics[-1].items() if k.startswith("privacy/epsilon/") and v is not None]
+    spent = [v for k, v in record.metrics[-1].items() if k.startswith("privacy/epsilon/") and v is not None]
     auc = scores(test.y, predict(model, test))["auc"]
-    return {"auc": auc, "epsilon": max(told) if told else None, "seconds": round(seconds, 1)}
+    return {"auc": auc, "epsilon": max(spent) if spent else None, "seconds": round(seconds, 1)}
 
 
 def ratios(settings: Model, side: int, repeats: int = 5) -> dict[str, float]:

@@ -72,8 +72,8 @@ def opened(page: Path) -> dict[str, float | None]:
             tab.open(page)
             loads.append(float(tab.see(LOADED)))
             paints.append(float(tab.see(PAINTED) or 0))
-            told = {m["name"]: float(m["value"]) for m in tab.ask("Performance.getMetrics")["metrics"]}
-            spent.append(1000 * told["TaskDuration"])
+            metrics = {m["name"]: float(m["value"]) for m in tab.ask("Performance.getMetrics")["metrics"]}
+            spent.append(1000 * metrics["TaskDuration"])
         if tab.complaints:
             raise SystemExit(f"the page complains: {tab.complaints[:3]}")
     return {"load_ms": round(median(loads)), "paint_ms": round(median(paints)), "open_cpu_ms": round(median(spent))}
@@ -85,8 +85,8 @@ def main() -> None:
         made = fdamed("report", config)
         page = config.parent / "report" / "index.html"
         size = round(page.stat().st_size / 1e6, 2)
-        told = {"benchmark": "report", "runs": len(METHODS) * len(CLIENTS) * SEEDS, "rounds": ROUNDS, **made}
-        print(json.dumps(told | {"page_mb": size, **opened(page), "load": round(os.getloadavg()[0], 1)}))
+        result = {"benchmark": "report", "runs": len(METHODS) * len(CLIENTS) * SEEDS, "rounds": ROUNDS, **made}
+        print(json.dumps(result | {"page_mb": size, **opened(page), "load": round(os.getloadavg()[0], 1)}))
 
 
 if __name__ == "__main__":

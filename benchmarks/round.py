@@ -30,28 +30,28 @@ SOURCES, IMAGES, SIDE, BATCH, REPEATS = 4, 128, 64, 32, 5
 
 
 def fresh() -> Net:
-    server = build(Model())
-    initialize(server, torch.Generator().manual_seed(0))
-    return server
+    network = build(Model())
+    initialize(network, torch.Generator().manual_seed(0))
+    return network
 
 
-def bare_round(server: Net, start: dict[str, torch.Tensor], sets: list[Labeled]) -> dict[str, torch.Tensor]:
+def bare_round(network: Net, start: dict[str, torch.Tensor], sets: list[Labeled]) -> dict[str, torch.Tensor]:
     """What somebody would write by hand: load, Adam, average."""
     sums: dict[str, torch.Tensor] = {}
     for data in sets:
-        server.load_state_dict(start)
-        server.train()
-        optimizer = torch.optim.Adam(server.parameters(), lr=1e-3, fused=True)
+        network.load_state_dict(start)
+        network.train()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
         order = torch.randperm(len(data))
         images, labels = torch.from_numpy(data.images), torch.from_numpy(data.y)
         for at in range(0, len(data), BATCH):
             rows = order[at : at + BATCH]
             x = images[rows].unsqueeze(1).float().div_(255.0)
-            loss = F.cross_entropy(server(x), labels[rows])
+            loss = F.cross_entropy(network(x), labels[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        for name, tensor in server.state_dict().items():
+        for name, tensor in network.state_dict().items():
             sums[name] = sums[name] + tensor / SOURCES if name in sums else tensor / SOURCES
     return sums
 
@@ -66,7 +66,7 @@ def main() -> None:
     model = FlatModel(fresh())
     names = [f"s{i}" for i in range(SOURCES)] + ["target"]
     released = frozenset({"weights", "count", "scalar"})
-    sites = {
+    clients = {
         name: Client(
             name,
             data,
@@ -79,7 +79,7 @@ def main() -> None:
         )
         for name, data in zip(names, sets, strict=True)
     }
-    server = Server(InProcess(sites), "target", "fedavg")
+    server = Server(InProcess(clients), "target", "fedavg")
     by_hand = fresh().to(memory_format=torch.channels_last)
     start = {k: v.clone() for k, v in by_hand.state_dict().items()}
     state = Weights(x=model.read())

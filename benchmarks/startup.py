@@ -35,24 +35,24 @@ runs: {gp: {}}
 """
 HEAVY = ("torch", "pandas", "sklearn", "scipy", "monai", "mlflow", "matplotlib", "pydicom", "PIL")
 REPEATS = 5
-TOLD = f"""
+MEASURED = f"""
 import json, os, sys, time
-def tell(*_):
+def measure(*_):
     born = int(open("/proc/self/stat").read().split()[21]) / os.sysconf("SC_CLK_TCK")
     wall = time.clock_gettime(time.CLOCK_BOOTTIME) - born
     heavy = [m for m in {HEAVY!r} if m in sys.modules]
     print(json.dumps([wall, time.process_time(), heavy]), flush=True)
     os._exit(0)
 """
-JOB = f"""{TOLD}
+JOB = f"""{MEASURED}
 import fdamed.training.optimizer
 from fdamed.cli.main import main
-fdamed.training.optimizer.Optimizer.step = tell
+fdamed.training.optimizer.Optimizer.step = measure
 main("federate --config start.yaml --run gp --target edema --seed 0".split())
 """
 COMMANDS = ("phantom", "ingest", "split", "cache", "leakage", "init", "federate", "evaluate", "features",
             "fit_classical", "advise", "audit", "attributes", "membership", "report", "track")  # fmt: skip
-BARE = f"{TOLD}\nimport torch\ntell()\n"
+BARE = f"{MEASURED}\nimport torch\nmeasure()\n"
 
 
 def timed(code: str, folder: Path, repeats: int = REPEATS) -> tuple[float, float, list[str]]:
@@ -75,7 +75,9 @@ def main() -> None:
             subprocess.run(command, cwd=folder, capture_output=True, check=True)
         bare_wall, bare_cpu, _ = timed(BARE, folder)
         wall, cpu, heavy = timed(JOB, folder)
-        imported = {name: f"{TOLD}\nimport fdamed.cli.main, fdamed.cli.commands.{name}\ntell()\n" for name in COMMANDS}
+        imported = {
+            name: f"{MEASURED}\nimport fdamed.cli.main, fdamed.cli.commands.{name}\nmeasure()\n" for name in COMMANDS
+        }
         imports = {name: timed(code, folder, 2)[1:] for name, code in imported.items()}
     figures = {
         "benchmark": "startup",

@@ -52,14 +52,14 @@ def main() -> None:
     theta = model.read()
     names = [BASE, *(n for n in given.only if n != BASE)]
     methods = {n: REGISTRY[VARIANTS[n][0]](**VARIANTS[n][1]) for n in names}
-    nets = {n: hospitals(VARIANTS[n][0], sets, model, sgd=False) for n in names}
+    servers = {n: hospitals(VARIANTS[n][0], sets, model, sgd=False) for n in names}
     states: dict[str, Any] = {n: m.start(theta) for n, m in methods.items()}
     seconds: dict[str, list[float]] = {n: [] for n in names}
     for repeat in range(given.repeats + 1):
         for n in names:
-            nets[n].begin(repeat + 1, given.repeats + 1)
+            servers[n].begin(repeat + 1, given.repeats + 1)
             begin = time.process_time()
-            states[n] = methods[n].round(states[n], nets[n])
+            states[n] = methods[n].round(states[n], servers[n])
             seconds[n].append(time.process_time() - begin)
     median = {n: statistics.median(s[1:]) for n, s in seconds.items()}  # the first round warms up and has no guide
     ratio = {

@@ -51,12 +51,14 @@ def main() -> None:
     model = FlatModel(fresh())
     names = [*(f"s{i}" for i in range(SOURCES)), "target"]
     release = frozenset({"weights", "count", "scalar"})
-    sites = {}
+    clients = {}
     for name in names:
         data = Labeled(rng.integers(0, 256, (IMAGES, SIDE, SIDE), dtype=np.uint8), np.arange(IMAGES) % 2, {})
         role: Role = "target" if name == "target" else "source"
-        sites[name] = Client(name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM)
-    server = Server(InProcess(sites), "target", "fedavg", robust)
+        clients[name] = Client(
+            name, data, model, Recipe(lr=1e-3, batch=BATCH), 0, release, role=role, minimum=NO_MINIMUM
+        )
+    server = Server(InProcess(clients), "target", "fedavg", robust)
     server.validator.images = dict.fromkeys(names, IMAGES)
     server.validator.class_shares = dict.fromkeys(names, (0.5, 0.5))
     server.validator.check = timed(server.validator.check)  # type: ignore[method-assign]

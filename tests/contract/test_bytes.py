@@ -17,8 +17,7 @@ import fdamed.methods  # noqa: F401
 from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
-from fdamed.federation.server import SERVER
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.server import SERVER, Server
 from tests.contract.test_variants import SENDING, together, variant
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of, registered, suited
@@ -136,36 +135,36 @@ FORMULAS: dict[str, list[Sides]] = {
 """Method -> for each round, who gets and sends how many bytes: (down, up) for each source and for the target."""
 
 
-def ledger(name: str, net: InProcess) -> list[dict]:
-    return run(registered(name), net, hospitals.theta(), ROUNDS, hospitals.no_judge)[1].ledger
+def ledger(name: str, server: Server) -> list[dict]:
+    return run(registered(name), server, hospitals.theta(), ROUNDS, hospitals.no_judge)[1].ledger
 
 
-def hospitals_of(name: str) -> InProcess:
+def hospitals_of(name: str) -> Server:
     return hospitals.in_process(**suited(name))
 
 
-def doubled(net: InProcess) -> InProcess:
+def doubled(server: Server) -> Server:
     """Twice as many patients in every hospital."""
-    for site in clients_of(net).values():
-        data = site.data
+    for client in clients_of(server).values():
+        data = client.data
         if isinstance(data, Labeled):
             twice = {k: np.concatenate([v, v]) for k, v in data.auxiliary.items()}
             y = np.concatenate([data.y, data.y])
-            site.data = Labeled(np.concatenate([data.images, data.images]), y, twice)
+            client.data = Labeled(np.concatenate([data.images, data.images]), y, twice)
         else:
-            site.data = Unlabeled(np.concatenate([data.images, data.images]))
-    return net
+            client.data = Unlabeled(np.concatenate([data.images, data.images]))
+    return server
 
 
-def four_each(net: InProcess) -> InProcess:
+def four_each(server: Server) -> Server:
     """One whole batch of patients in every hospital."""
-    for site in clients_of(net).values():
-        data = site.data
+    for client in clients_of(server).values():
+        data = client.data
         if isinstance(data, Labeled):
-            site.data = Labeled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})
+            client.data = Labeled(data.images[:4], data.y[:4], {k: v[:4] for k, v in data.auxiliary.items()})
         else:
-            site.data = Unlabeled(data.images[:4])
-    return net
+            client.data = Unlabeled(data.images[:4])
+    return server
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))
@@ -208,8 +207,8 @@ def test_twice_the_patients_send_the_same_bytes(name) -> None:
 
 @pytest.mark.parametrize("name", SENDING)
 def test_published_wires_grow_with_the_patients_in_features_and_in_their_steps_alone(name) -> None:
-    def spent(net: InProcess) -> dict[tuple[str, str, str, str], tuple[int, int]]:
-        lines = run(variant(name), net, hospitals.theta(), 1, hospitals.no_judge)[1].ledger
+    def spent(server: Server) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+        lines = run(variant(name), server, hospitals.theta(), 1, hospitals.no_judge)[1].ledger
         return {(ln["from"], ln["to"], ln["step"], ln["kind"]): (ln["bytes"], ln["messages"]) for ln in lines}
 
     once, twice = spent(four_each(together())), spent(doubled(four_each(together())))

@@ -46,7 +46,7 @@ def test_it_learns_something_finite(name, expected) -> None:
 def test_no_answer_of_an_honest_client_is_rejected(name) -> None:
     """With the default validation; tests/workflow/test_honest_studies.py has the shipped studies."""
     server = hospitals.in_process(**suited(name))
-    server.validator.images = {client: len(site.data) for client, site in clients_of(server).items()}
+    server.validator.images = {name: len(client.data) for name, client in clients_of(server).items()}
     _, record = outcome(name, server)
     assert record.absences == []
     assert not any(key.startswith("clipped/") for line in record.metrics for key in line)
@@ -187,8 +187,8 @@ def test_the_target_never_moves_a_shared_auxiliary_head(name) -> None:
         server = hospitals.in_process(("north", "target"), auxiliary=True, share=True, **suited(name))
         (head,) = server.layout.heads
         target, deliver = clients_of(server)["target"], server.transport.deliver
-        for site in clients_of(server).values():
-            site.recipe = site.recipe.model_copy(update={"weight_decay": 0.1, "optimizer": optimizer})
+        for each in clients_of(server).values():
+            each.recipe = each.recipe.model_copy(update={"weight_decay": 0.1, "optimizer": optimizer})
         moved = []
 
         def watched(client, step, nth, msg, deliver=deliver, target=target, head=head, moved=moved):

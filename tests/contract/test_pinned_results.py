@@ -93,10 +93,10 @@ def results(case: Case) -> pins.Found:
     method = REGISTRY[case.method](**case.options)
     conditions = suited(case.method)
     server = hospitals.in_process(**conditions, auxiliary=case.auxiliary, share=case.shared)
-    for site in clients_of(server).values():
-        site.release = OPEN
+    for client in clients_of(server).values():
+        client.release = OPEN
         changed = {"optimizer": "sgd" if case.sgd or conditions["sgd"] else "adam", "epochs": case.epochs}
-        site.recipe = site.recipe.model_copy(update=changed)
+        client.recipe = client.recipe.model_copy(update=changed)
     if case.share < 1.0:
         server.invite(case.share, 3)
     theta, record = hospitals.live_theta() if case.alive else hospitals.theta(case.shared), Record()

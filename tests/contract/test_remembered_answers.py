@@ -38,8 +38,8 @@ def answers(folder: Path) -> Answers:
 def federation(name: str, folder: Path | None, auxiliary: bool = False) -> Server:
     """Clients of a method; with a folder they remember their answers."""
     server = hospitals.in_process(labels=REGISTRY[name].target_labels, auxiliary=auxiliary)
-    for client, site in clients_of(server).items():
-        site.answers = answers(folder / client) if folder else None
+    for name, client in clients_of(server).items():
+        client.answers = answers(folder / name) if folder else None
     return server
 
 

@@ -36,15 +36,15 @@ def variant(name: str) -> Method:
 
 def hospital(name: str, **options: bool) -> Client:
     """One that releases features."""
-    site = hospitals.hospital(name, labels=False, **options)
-    site.release = OPEN
-    return site
+    client = hospitals.hospital(name, labels=False, **options)
+    client.release = OPEN
+    return client
 
 
 def together(names: tuple[str, ...] = NAMES, **options: bool):
     server = hospitals.in_process(names, labels=False, **options)
-    for site in clients_of(server).values():
-        site.release = OPEN
+    for client in clients_of(server).values():
+        client.release = OPEN
     return server
 
 

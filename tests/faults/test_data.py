@@ -55,10 +55,10 @@ def test_a_hospital_without_an_image_says_so() -> None:
 
 
 def test_a_hospital_of_one_class_takes_part_and_leaves_a_finite_model() -> None:
-    net = hospitals.in_process()
-    site = clients_of(net)["east"]
-    site.data = Labeled(site.data.images, np.ones_like(site.data.y), {})
-    theta, record = run(FedAvg(), net, hospitals.theta(), 3, hospitals.no_judge)
+    server = hospitals.in_process()
+    client = clients_of(server)["east"]
+    client.data = Labeled(client.data.images, np.ones_like(client.data.y), {})
+    theta, record = run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge)
     assert torch.isfinite(theta).all() and record.absences == []
 
 

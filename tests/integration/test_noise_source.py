@@ -76,7 +76,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
     initialize(net, stream(seed, "init").torch)
     model, data = FlatModel(net), phantoms(seed) | {NOISE: noise(seed)}
     truth = data[TARGET].y
-    sites = {
+    clients = {
         name: Client(
             name,
             own.without_labels() if name == TARGET else own,
@@ -89,7 +89,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
         )
         for name, own in data.items()
     }
-    federation = Server(InProcess(sites), TARGET, "kd3a")
+    federation = Server(InProcess(clients), TARGET, "kd3a")
     method = KD3A()
     state, weights = method.start(model.read()), []
     for r in range(1, ROUNDS + 1):
@@ -98,7 +98,7 @@ def test_a_hospital_of_noise_images_gets_the_lowest_weight_on_phantoms(seed) -> 
         weights.append([float(federation.notes[f"weight/{name}"]) for name in federation.sources])
 
     model.load(state.x)
-    right = (predict(model, sites[TARGET].data).argmax(1) == truth).mean()
+    right = (predict(model, clients[TARGET].data).argmax(1) == truth).mean()
     assert right > 0.8  # the honest hospitals know the finding
     bad = federation.sources.index(NOISE)
     for seen in (torch.tensor(weights[-1]), torch.tensor(weights[ROUNDS // 2 :]).mean(0)):

@@ -146,10 +146,10 @@ def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> No
     build = hospitals.hospital
 
     def watched(*arguments, **options):
-        site = build(*arguments, **options)
-        if site.name == "dark":
-            seen.append((arguments[1].method, isinstance(site.data, Labeled), len(site.data)))
-        return site
+        client = build(*arguments, **options)
+        if client.name == "dark":
+            seen.append((arguments[1].method, isinstance(client.data, Labeled), len(client.data)))
+        return client
 
     monkeypatch.setattr(hospitals, "hospital", watched)
     for run in ("whole", "tuned"):

@@ -65,9 +65,9 @@ class Small(nn.Module):
 
 
 def model() -> FlatModel:
-    server = Small()
-    initialize(server, stream(0, "test").torch)
-    return FlatModel(server)
+    network = Small()
+    initialize(network, stream(0, "test").torch)
+    return FlatModel(network)
 
 
 def radiographs(name: str, n: int, seed: int, positives: float = 0.5) -> Labeled:
@@ -115,8 +115,8 @@ def federate(
 ) -> Result:
     """The whole run of a method, its attacker with this attack; the AUC is on 400 other images of the target."""
     resident = model()
-    sites = {p: hospital(p, seed, resident, **suited(name)) for p in (*sources, TARGET)}
-    server = Attacked(sites, attack, seed)
+    clients = {p: hospital(p, seed, resident, **suited(name)) for p in (*sources, TARGET)}
+    server = Attacked(clients, attack, seed)
     method = dataclasses.replace(registered(name), **FASTER.get(name, {}))
     done = WARMUP if method.keeps or (method.baseline and not method.asks_sources) else 0
     theta, record = model().read(), Record()
@@ -128,7 +128,7 @@ def federate(
     test = radiographs(TARGET, 400, seed + 1000)
     score = scores(test.y, predict(judged, test)[:, 1].astype(np.float64))["auc"]
     assert score is not None
-    return Result(theta, record, score, {p: site.memory for p, site in sites.items()})
+    return Result(theta, record, score, {p: client.memory for p, client in clients.items()})
 
 
 def judge_model(method: Method[Any], server: Server, theta: Tensor) -> FlatModel:
@@ -210,12 +210,12 @@ class Attacked(Server):
     """All clients in this process, norms and directions checked; what mallory answers is altered on its way."""
 
     def __init__(
-        self, sites: dict[str, Client], attack: str | None, seed: int, validation: Validation = ROBUST
+        self, clients: dict[str, Client], attack: str | None, seed: int, validation: Validation = ROBUST
     ) -> None:
-        super().__init__(InProcess(sites), TARGET, "test", validation)
+        super().__init__(InProcess(clients), TARGET, "test", validation)
         self.transport = Altered(self.transport, partial(self.answer, self.transport))
-        self.validator.images = {client: len(site.data) for client, site in sites.items()}
-        self.validator.class_shares = {c: shares(site.data) for c, site in sites.items() if c != TARGET}
+        self.validator.images = {name: len(client.data) for name, client in clients.items()}
+        self.validator.class_shares = {c: shares(client.data) for c, client in clients.items() if c != TARGET}
         self.attack = attack
         self.rng = torch.Generator().manual_seed(seed)
         self.last: Tensor | None = None

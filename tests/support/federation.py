@@ -53,12 +53,12 @@ class Tiny(nn.Module):
 
 def model(share: bool = False) -> FlatModel:
     """The network, with an auxiliary head for sex if it is shared."""
-    server = Tiny()
-    initialize(server, stream(0, "test").torch)
+    network = Tiny()
+    initialize(network, stream(0, "test").torch)
     if share:
-        server.add_module(AUXILIARY, nn.ModuleDict({"sex": nn.Linear(4, 2)}))
-        initial_heads(server, 5)
-    return FlatModel(server)
+        network.add_module(AUXILIARY, nn.ModuleDict({"sex": nn.Linear(4, 2)}))
+        initial_heads(network, 5)
+    return FlatModel(network)
 
 
 def images(name: str) -> Labeled:

@@ -39,6 +39,6 @@ def hospital(name: str, model: FlatModel, recipe: Recipe) -> Client:
     return Client(name, data, model, recipe, 0, hospitals.RELEASE, role=role, minimum=NO_MINIMUM)
 
 
-def in_process(recipe: Recipe = TEN_STEPS) -> InProcess:
+def in_process(recipe: Recipe = TEN_STEPS) -> Server:
     model = FlatModel(Parabola())
     return Server(InProcess({n: hospital(n, model, recipe) for n in (*CURVES, "target")}), "target", "test")

@@ -24,22 +24,22 @@ M, B = 4 * LAYOUT.size, 4 * (LAYOUT.size - LAYOUT.trainable)
 
 def test_statistics_are_mean_and_variance_of_the_layers_input_on_all_images() -> None:
     """Six images in one batch; the variance is that of 6 x 3 x 3 numbers in each channel, divided by one less."""
-    site = hospitals.hospital("target", labels=False)
-    site.recipe = Recipe(lr=0.01, batch=8)
-    found = answer(site, measure, 1, 0, Model(x=hospitals.theta()))
+    client = hospitals.hospital("target", labels=False)
+    client.recipe = Recipe(lr=0.01, batch=8)
+    found = answer(client, measure, 1, 0, Model(x=hospitals.theta()))
     with torch.no_grad():
-        a = hospitals.model().module.conv(as_input(torch.from_numpy(site.data.images)))
+        a = hospitals.model().module.conv(as_input(torch.from_numpy(client.data.images)))
     expected = torch.cat([a.mean((0, 2, 3)), a.transpose(0, 1).flatten(1).var(1)])
     assert found.n == 6 and torch.allclose(found.b, expected, atol=1e-6)
-    assert site.model.module.norm.momentum == 0.1, "the network trains as before"
+    assert client.model.module.norm.momentum == 0.1, "the network trains as before"
 
 
 def test_batches_count_alike() -> None:
-    site = hospitals.hospital("target", labels=False)
-    site.recipe = Recipe(lr=0.01, batch=3)
-    found = answer(site, measure, 1, 0, Model(x=hospitals.theta())).b
+    client = hospitals.hospital("target", labels=False)
+    client.recipe = Recipe(lr=0.01, batch=3)
+    found = answer(client, measure, 1, 0, Model(x=hospitals.theta())).b
     with torch.no_grad():
-        a = hospitals.model().module.conv(as_input(torch.from_numpy(site.data.images)))
+        a = hospitals.model().module.conv(as_input(torch.from_numpy(client.data.images)))
     assert torch.allclose(found[:8], a.mean((0, 2, 3)), atol=1e-6)  # two batches of three
 
 
@@ -59,9 +59,11 @@ def test_as_a_second_phase_it_asks_the_target_alone_and_changes_no_weight() -> N
 
 
 def test_one_image_keeps_the_statistics_and_a_network_without_batch_norm_is_refused() -> None:
-    site = hospitals.hospital("target", labels=False)
-    site.data = Unlabeled(site.data.images[:1])
-    assert torch.equal(answer(site, measure, 1, 0, Model(x=hospitals.theta())).b, hospitals.theta()[LAYOUT.trainable :])
+    client = hospitals.hospital("target", labels=False)
+    client.data = Unlabeled(client.data.images[:1])
+    assert torch.equal(
+        answer(client, measure, 1, 0, Model(x=hospitals.theta())).b, hospitals.theta()[LAYOUT.trainable :]
+    )
     server = hospitals.in_process(labels=False)
     server.layout = layout_of(torch.nn.Linear(2, 2))
     with pytest.raises(FdamedError, match="no BatchNorm"):

@@ -188,8 +188,8 @@ def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
 def honest(seed: int, rates: tuple[float, ...] = (0.5,) * 4) -> Attacked:
     resident = attackers.model()
     by = dict(zip(SOURCES, rates, strict=True))
-    sites = {p: attackers.hospital(p, seed, resident, True, by.get(p, 0.5)) for p in (*SOURCES, TARGET)}
-    return Attacked(sites, None, seed)
+    clients = {p: attackers.hospital(p, seed, resident, True, by.get(p, 0.5)) for p in (*SOURCES, TARGET)}
+    return Attacked(clients, None, seed)
 
 
 def test_a_model_of_a_round_that_is_not_sound_loses_the_round_and_a_variance_of_zero_is_lifted() -> None:

@@ -165,35 +165,35 @@ def test_buffers_are_the_targets_and_never_travel_as_directions(method) -> None:
     assert [float(s) for s in seen] == [0.0]
 
 
-def watched_steps(site) -> list[Tensor]:
+def watched_steps(client) -> list[Tensor]:
     """Each of the target's steps, kept whole: what the hospital itself never does."""
-    site.model.load(hospitals.theta())
+    client.model.load(hospitals.theta())
     kept = [hospitals.theta()]
-    optimizer = Optimizer(site.model, site.recipe)
+    optimizer = Optimizer(client.model, client.recipe)
     take = optimizer.step
 
     def step() -> None:
         take()
-        kept.append(site.model.read())
+        kept.append(client.model.read())
 
     optimizer.step = step
-    fit(site.model, site.data, site.recipe, site.rng, optimizer=optimizer)
-    cut = site.model.layout.trainable
+    fit(client.model, client.data, client.recipe, client.rng, optimizer=optimizer)
+    cut = client.model.layout.trainable
     return [(b - a)[:cut].double() for a, b in itertools.pairwise(kept)]
 
 
 def test_the_targets_estimates_are_those_of_all_its_steps_side_by_side() -> None:
-    site = hospitals.hospital("target")
-    site.recipe = Recipe(lr=0.01, batch=2, epochs=2)
-    layout = site.model.layout
+    client = hospitals.hospital("target")
+    client.recipe = Recipe(lr=0.01, batch=2, epochs=2)
+    layout = client.model.layout
     generator = torch.Generator().manual_seed(3)
-    steps = torch.stack(watched_steps(site))
+    steps = torch.stack(watched_steps(client))
     direction = torch.randn(2, layout.size, generator=generator)
     direction[0, : layout.trainable] += 8 * steps.mean(0).float() / steps.mean(0).norm()
     direction[:, layout.trainable :] = 0.0
     u = direction / direction.norm(dim=1, keepdim=True)
     length = torch.tensor([3.0, 0.5], dtype=torch.float64)
-    answer = compare_steps.run(site, Directions(x=hospitals.theta(), u=u, length=length, pace=1.0))
+    answer = compare_steps.run(client, Directions(x=hospitals.theta(), u=u, length=length, pace=1.0))
     assert answer.steps == len(steps) == 6
     for i in range(2):
         source = u[i, : layout.trainable].double() * length[i] * 0.01

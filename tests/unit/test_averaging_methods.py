@@ -34,10 +34,10 @@ def learned(name: str, server, rounds: int = 3):
     return run(REGISTRY[kind](**options), server, hospitals.theta(), rounds, hospitals.no_judge)
 
 
-def federation(name: str, names: tuple[str, ...] = hospitals.NAMES, auxiliary: bool = False) -> InProcess:
+def federation(name: str, names: tuple[str, ...] = hospitals.NAMES, auxiliary: bool = False) -> Server:
     server = hospitals.in_process(names, auxiliary=auxiliary)
-    for site in clients_of(server).values():
-        site.recipe = METHODS[name][2]
+    for client in clients_of(server).values():
+        client.recipe = METHODS[name][2]
     return server
 
 
@@ -61,16 +61,16 @@ def test_one_image_and_one_class_are_enough_for_a_finite_model(name, names, auxi
 def test_one_image_trains_a_network_that_ends_in_one_pixel(name) -> None:
     from fdamed.config.study import Model
 
-    server = build(Model(width=0.125))
-    initialize(server, stream(0, "one").torch)
-    resident = FlatModel(server)
-    sites = {n: hospitals.hospital(n, resident=resident) for n in ("north", "east", "target")}
-    for site in sites.values():
-        site.recipe = METHODS[name][2]
-        site.data = Labeled(np.full((1, 32, 32), 99, np.uint8), site.data.y[:1], {})
+    network = build(Model(width=0.125))
+    initialize(network, stream(0, "one").torch)
+    resident = FlatModel(network)
+    clients = {n: hospitals.hospital(n, resident=resident) for n in ("north", "east", "target")}
+    for client in clients.values():
+        client.recipe = METHODS[name][2]
+        client.data = Labeled(np.full((1, 32, 32), 99, np.uint8), client.data.y[:1], {})
     kind, options, _ = METHODS[name]
     method = REGISTRY[kind](**options)
-    theta, _ = run(method, Server(InProcess(sites), "target", "test"), resident.read(), 1, hospitals.no_judge)
+    theta, _ = run(method, Server(InProcess(clients), "target", "test"), resident.read(), 1, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
 

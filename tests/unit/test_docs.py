@@ -124,9 +124,9 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
 
 def test_pages_fetch_nothing_from_elsewhere() -> None:
     """Neither fonts nor the search worker of pages that are opened as files."""
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    own = [*site["extra_css"], *site["extra"]["polyfills"]]
-    assert site["theme"]["font"] is False and any("iframe-worker" in name for name in own)
+    pages = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    own = [*pages["extra_css"], *pages["extra"]["polyfills"]]
+    assert pages["theme"]["font"] is False and any("iframe-worker" in name for name in own)
     assert all((ROOT / "docs" / name).is_file() for name in own)
 
 

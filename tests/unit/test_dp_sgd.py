@@ -203,21 +203,21 @@ def model() -> FlatModel:
     return FlatModel(net)
 
 
-def federation(labels: bool = True, account: Path | None = None, sgd: bool = False) -> InProcess:
+def federation(labels: bool = True, account: Path | None = None, sgd: bool = False) -> Server:
     """The test hospitals; two images a patient, noise at the sources."""
-    resident, sites = model(), {}
+    resident, clients = model(), {}
     for name in hospitals.NAMES:
-        site = hospitals.hospital(name, labels=labels, resident=resident, sgd=sgd)
+        client = hospitals.hospital(name, labels=labels, resident=resident, sgd=sgd)
         if name != "target":
-            patients = np.arange(len(site.data)) // 2
-            site.noise = Mechanism(1.0, 0.5, patients, secure=account is not None)
-            site.account = account / name / FILE if account else None
-        sites[name] = site
-    return Server(InProcess(sites), "target", "test")
+            patients = np.arange(len(client.data)) // 2
+            client.noise = Mechanism(1.0, 0.5, patients, secure=account is not None)
+            client.account = account / name / FILE if account else None
+        clients[name] = client
+    return Server(InProcess(clients), "target", "test")
 
 
-def outcome(name: str, net: InProcess, **options: object) -> tuple[torch.Tensor, object]:
-    return run(hospitals.registered(name), net, model().read(), 2, hospitals.no_judge, after=log_costs, **options)
+def outcome(name: str, server: Server, **options: object) -> tuple[torch.Tensor, object]:
+    return run(hospitals.registered(name), server, model().read(), 2, hospitals.no_judge, after=log_costs, **options)
 
 
 @pytest.mark.parametrize("name", NOISED)
@@ -236,10 +236,10 @@ def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(na
 
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in NOISED])
 def test_a_method_that_looks_at_images_in_another_way_is_refused_by_the_hospital_itself(name: str) -> None:
-    net, made = federation(**hospitals.suited(name)), hospitals.registered(name)
+    server, made = federation(**hospitals.suited(name)), hospitals.registered(name)
     with pytest.raises(FdamedError, match=r"without the noise that|no BatchNorm"):  # which DP-SGD excludes
-        run(made, net, model().read(), 2, hospitals.no_judge)
-    assert all("privacy.spent" not in site.memory for site in clients_of(net).values())
+        run(made, server, model().read(), 2, hospitals.no_judge)
+    assert all("privacy.spent" not in client.memory for client in clients_of(server).values())
 
 
 def test_the_sources_loss_has_no_noise_on_it_and_is_withheld() -> None:
@@ -273,12 +273,12 @@ def test_epsilon_after_a_kill_and_a_resume_is_that_of_an_uninterrupted_run(tmp_p
     expected, record = run(fedavg, whole, theta, 4, hospitals.no_judge, after=log_costs)
     with pytest.raises(Stop):  # in round 3, when its answers have left
         run(fedavg, federation(False), theta, 4, killed(3), keep, after=log_costs)
-    net = federation(False)
-    found, resumed = run(fedavg, net, theta, 4, hospitals.no_judge, keep, after=log_costs)
+    server = federation(False)
+    found, resumed = run(fedavg, server, theta, 4, hospitals.no_judge, keep, after=log_costs)
     assert torch.equal(found, expected) and resumed.metrics == record.metrics
-    for client, site in clients_of(net).items():
-        assert lines_in(site.memory) == lines_in(clients_of(whole)[client].memory)
-    assert lines_in(clients_of(net)["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images, 4 rounds
+    for name, client in clients_of(server).items():
+        assert lines_in(client.memory) == lines_in(clients_of(whole)[name].memory)
+    assert lines_in(clients_of(server)["north"].memory) == [(1.0, 4 / 7, 4 * 4)]  # 7 patients, 14 images, 4 rounds
 
 
 def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back(tmp_path: Path) -> None:
@@ -318,17 +318,17 @@ t.in_folder(Path(sys.argv[1]))
 def in_folder(folder: Path) -> tuple[torch.Tensor, object]:
     """Three rounds with secure noise and checkpoints, from wherever the folder stands."""
     keep = Checkpoints(folder, lambda p, r: folder / p / f"{r:05d}.safetensors", {"threads": 1})
-    net = federation(False, folder / "accounts")
-    return run(REGISTRY["fedavg"](), net, model().read(), 3, hospitals.no_judge, keep, after=log_costs)
+    server = federation(False, folder / "accounts")
+    return run(REGISTRY["fedavg"](), server, model().read(), 3, hospitals.no_judge, keep, after=log_costs)
 
 
 def test_steps_under_the_same_conditions_are_one_line_of_the_account(tmp_path: Path) -> None:
     account = tmp_path / "north" / FILE
-    site = clients_of(federation(False, tmp_path))["north"]
+    client = clients_of(federation(False, tmp_path))["north"]
     for steps in (4, 3):
-        accounts.spend(site, site.noise, steps, 4)
+        accounts.spend(client, client.noise, steps, 4)
     assert account.read_text() == f"[1.0, {4 / 7}, 7]\n" and lines_in({}, account) == [(1.0, 4 / 7, 7)]
-    accounts.spend(site, site.noise, 2, 7)
+    accounts.spend(client, client.noise, 2, 7)
     assert lines_in({}, account) == [(1.0, 4 / 7, 7), (1.0, 1.0, 2)]
 
 
@@ -389,33 +389,33 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
 ) -> None:
     """East dies after round 1: with a checkpoint its account is there, without one nobody knows what it has spent."""
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
-    net = Server(Mortal(clients_of(federation(False))), "target", "test")
+    server = Server(Mortal(clients_of(federation(False))), "target", "test")
     places = (tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {"threads": 1}, every)
     keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
 
-    run(fedavg, net, theta, 2, hospitals.no_judge, keep, after=log_costs)
+    run(fedavg, server, theta, 2, hospitals.no_judge, keep, after=log_costs)
     config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
     monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))
-    monkeypatch.setattr(costs, "patients", lambda client, splits: clients_of(net)[client].noise.patients)
+    monkeypatch.setattr(costs, "patients", lambda client, splits: clients_of(server)[client].noise.patients)
     resumed = Checkpoints(*places)
     revived = federation(False)
     assert resumed.load(fedavg, revived)
-    for network, checkpoints in ((net, keep), (revived, resumed)):
+    for each, checkpoints in ((server, keep), (revived, resumed)):
         if not known:
             with pytest.raises(FdamedError, match="patients of east is not known"):
-                costs.costs_of(config, None, network, lambda p, file: tmp_path / p / file, checkpoints)
+                costs.costs_of(config, None, each, lambda p, file: tmp_path / p / file, checkpoints)
             continue
-        spent = costs.costs_of(config, None, network, lambda p, file: tmp_path / p / file, checkpoints)["sources"]
+        spent = costs.costs_of(config, None, each, lambda p, file: tmp_path / p / file, checkpoints)["sources"]
         assert set(spent) == {"east", "north", "south"}
         assert spent["east"]["spent"] == [[1.0, 4 / 5, 2]] and spent["north"]["spent"] == [[1.0, 4 / 7, 2 * 4]]
 
 
 def test_training_under_noise_takes_the_main_task_alone() -> None:
-    site = hospitals.hospital("north", auxiliary=True, resident=model())
+    client = hospitals.hospital("north", auxiliary=True, resident=model())
     with pytest.raises(TypeError, match="main task alone"):
         fit(
-            site.model,
-            site.data,
+            client.model,
+            client.data,
             Recipe(lr=0.1, batch=4),
             stream(0, "x"),
             loss=lambda *_: torch.zeros(()),
@@ -434,7 +434,7 @@ def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest
 
 def test_a_site_without_noise_is_trained_as_ever() -> None:
     data = Labeled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
-    site = Client(
+    client = Client(
         "a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, role="source", minimum=NO_MINIMUM
     )
-    assert site.noise is None and site.account is None and lines_in(site.memory) == []
+    assert client.noise is None and client.account is None and lines_in(client.memory) == []

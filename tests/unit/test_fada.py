@@ -50,10 +50,10 @@ def normal(*shape: int, name: str = "x") -> Tensor:
 
 def federation(names: tuple[str, ...] = hospitals.NAMES, features: bool = False, batch: int = 4):
     server = hospitals.in_process(names, labels=False)
-    for site in clients_of(server).values():
-        site.recipe = site.recipe.model_copy(update={"batch": batch, "optimizer": "sgd"})
+    for client in clients_of(server).values():
+        client.recipe = client.recipe.model_copy(update={"batch": batch, "optimizer": "sgd"})
         if features:
-            site.release = site.release | {"features"}
+            client.release = client.release | {"features"}
     return server
 
 
@@ -216,14 +216,14 @@ def test_branch_and_classifier_fold_into_one_linear_head() -> None:
 def test_the_learned_model_predicts_what_the_branches_predict() -> None:
     server = federation(batch=16)
     state = after_one_round(Fada(), server)
-    site = hospitals.hospital("target")
-    d = branches(site, state.d)
-    site.model.load(state.x)
-    site.model.module.eval(), d.module.eval()
+    client = hospitals.hospital("target")
+    d = branches(client, state.d)
+    client.model.load(state.x)
+    client.model.module.eval(), d.module.eval()
     x = normal(4, 1, 8, 8)
     with torch.inference_mode():
-        expected = d.module.classifier(d.module(site.model.module.features(x))[0])
-        assert torch.allclose(site.model.module(x), expected, atol=1e-5)
+        expected = d.module.classifier(d.module(client.model.module.features(x))[0])
+        assert torch.allclose(client.model.module(x), expected, atol=1e-5)
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
@@ -302,15 +302,15 @@ def test_running_statistics_are_the_targets_own() -> None:
 def test_the_branches_read_the_target_in_units_of_the_model_that_was_learned(wire) -> None:
     server = federation(batch=16, features=True)
     state = after_one_round(Fada(wire=wire), server)
-    site = hospitals.hospital("target")
-    site.model.load(state.x)
-    d = branches(site, state.d)
+    client = hospitals.hospital("target")
+    client.model.load(state.x)
+    d = branches(client, state.d)
     p = server.layout.trainable
     with torch.no_grad():
-        maps = site.model.module.conv(target_images())
+        maps = client.model.module.conv(target_images())
         assert torch.allclose(state.x[p:], torch.cat([maps.mean((0, 2, 3)), maps.var((0, 2, 3))]), atol=1e-6)
-        site.model.module.train()
-        z = d.module.invariant(site.model.module.features(target_images()))
+        client.model.module.train()
+        z = d.module.invariant(client.model.module.features(target_images()))
     assert torch.allclose(d.module.invariant_norm.running_mean, z.mean(0), atol=1e-5)
     assert torch.allclose(d.module.invariant_norm.running_var, z.var(0), atol=1e-5)
 
@@ -323,38 +323,38 @@ def test_the_target_is_sent_the_learned_model_once_more_in_model_three() -> None
 
 
 def test_statistics_of_many_batches_are_their_plain_mean_and_leave_the_momentum_alone() -> None:
-    site = hospitals.hospital("target", labels=False)
-    site.data = Unlabeled(site.data.images.repeat(100, axis=0))  # 600 images are three batches
+    client = hospitals.hospital("target", labels=False)
+    client.data = Unlabeled(client.data.images.repeat(100, axis=0))  # 600 images are three batches
     before = hospitals.theta()
-    reply = recalibrate.run(site, Uncalibrated(x=before, d=branches(site, EMPTY).read(), probe=1000))
+    reply = recalibrate.run(client, Uncalibrated(x=before, d=branches(client, EMPTY).read(), probe=1000))
     with torch.no_grad():
         maps = hospitals.model().module.conv(target_images())
     assert torch.allclose(reply.x[:8], maps.mean((0, 2, 3)), atol=1e-5)
-    assert site.model.module.norm.momentum == 0.1
-    assert torch.equal(site.model.read()[: site.model.layout.trainable], before[: site.model.layout.trainable])
+    assert client.model.module.norm.momentum == 0.1
+    assert torch.equal(client.model.read()[: client.model.layout.trainable], before[: client.model.layout.trainable])
 
 
 def test_a_target_with_one_image_measures_nothing() -> None:
-    site = hospitals.hospital("target", labels=False)
-    site.data = Unlabeled(site.data.images[:1])
-    reply = recalibrate.run(site, Uncalibrated(x=hospitals.theta(), d=EMPTY, probe=1000))
+    client = hospitals.hospital("target", labels=False)
+    client.data = Unlabeled(client.data.images[:1])
+    reply = recalibrate.run(client, Uncalibrated(x=hospitals.theta(), d=EMPTY, probe=1000))
     assert len(reply.x) == 0 and len(reply.d) == 0
 
 
 @pytest.mark.parametrize("scale", [0.1, 3.0])
 def test_a_source_gains_nothing_by_the_size_of_the_features(scale) -> None:
     """The size of the last hidden layer is the size of the features, and no cluster is tighter for it."""
-    site = hospitals.hospital("target", labels=False)
+    client = hospitals.hospital("target", labels=False)
     theta = hospitals.theta()
-    bias, weight = (next(s for s in site.model.layout if s.name == f"hidden.{k}") for k in ("bias", "weight"))
+    bias, weight = (next(s for s in client.model.layout if s.name == f"hidden.{k}") for k in ("bias", "weight"))
     theta[bias.start : bias.stop] = 1.0  # no feature is cut off
     larger = theta.clone()
     for s in (bias, weight):
         larger[s.start : s.stop] *= scale
 
     def look(x: Tensor) -> float:
-        site.memory.clear()
-        return feature_spread.run(site, Candidate(models=x[None], probe=6, first=1)).i
+        client.memory.clear()
+        return feature_spread.run(client, Candidate(models=x[None], probe=6, first=1)).i
 
     assert look(larger) == pytest.approx(look(theta), rel=1e-3)
     f, own = normal(6, 2), torch.arange(6) % 2
@@ -368,19 +368,19 @@ def test_the_spread_is_the_share_of_the_scatter_inside_the_clusters() -> None:
 
 
 def test_the_clusters_of_a_candidate_are_not_where_the_next_one_begins() -> None:
-    site = hospitals.hospital("target", labels=False)
+    client = hospitals.hospital("target", labels=False)
     theta = hospitals.theta()
-    place = next(s for s in site.model.layout if s.name == "hidden.bias")
+    place = next(s for s in client.model.layout if s.name == "hidden.bias")
     theta[place.start : place.stop] = 1.0  # no feature is cut off
-    site.rng = stream(0, "test")
+    client.rng = stream(0, "test")
 
     def look(x: Tensor, first: int) -> float:
-        return feature_spread.run(site, Candidate(models=x[None], probe=5, first=first)).i
+        return feature_spread.run(client, Candidate(models=x[None], probe=5, first=first)).i
 
     look(theta, 1)
-    centers = site.memory["fada.centers"].clone()
+    centers = client.memory["fada.centers"].clone()
     assert len(centers) == 2 and look(theta * 2.0, 0) > 0.0
-    assert torch.equal(site.memory["fada.centers"], centers)
+    assert torch.equal(client.memory["fada.centers"], centers)
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------
@@ -491,8 +491,8 @@ def test_published_features_teach_both_sides_and_resume_between_questions() -> N
     results = []
     for build in (hospitals.in_process, hospitals.rebuilt):
         server = build(labels=False)
-        for site in clients_of(server).values():
-            site.release = site.release | {"features"}
+        for client in clients_of(server).values():
+            client.release = client.release | {"features"}
         theta, record = run(Fada(wire="features"), server, hospitals.theta(), 2, hospitals.no_judge)
         assert torch.isfinite(theta).all() and not record.absences
         results.append(theta)
@@ -526,24 +526,24 @@ def test_a_source_that_leaves_in_mid_round_is_out_of_the_round(wire) -> None:
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_or_none_leaves_a_finite_model(wire, images) -> None:
     server = federation(features=True)
-    site = clients_of(server)["target"]
-    site.data = Unlabeled(site.data.images[:images])
+    client = clients_of(server)["target"]
+    client.data = Unlabeled(client.data.images[:images])
     theta, _ = run(Fada(wire=wire), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
 
 
 def test_a_source_with_one_image_trains_with_running_statistics() -> None:
-    site = hospitals.hospital("north")
-    site.data = type(site.data)(site.data.images[:1], site.data.y[:1], {})
+    client = hospitals.hospital("north")
+    client.data = type(client.data)(client.data.images[:1], client.data.y[:1], {})
     theta = hospitals.theta()
     ask = Adapt(
         x=theta, d=EMPTY, di=EMPTY, rates=torch.tensor([0.1, 1e-4, 0.01]), pull=0.1, pace=1.0, source=1, apart=1
     )
-    site.rng = stream(0, "test")
-    reply = adapt.run(site, ask)
+    client.rng = stream(0, "test")
+    reply = adapt.run(client, ask)
     assert torch.isfinite(reply.g).all() and torch.isfinite(reply.d).all()
-    assert not torch.equal(reply.d, branches(site, EMPTY).read())
-    assert not reply.g[site.model.layout.trainable :].any() and reply.d[-8:].tolist() == [0, 0, 1, 1] * 2
+    assert not torch.equal(reply.d, branches(client, EMPTY).read())
+    assert not reply.g[client.model.layout.trainable :].any() and reply.d[-8:].tolist() == [0, 0, 1, 1] * 2
 
 
 def test_the_critic_and_the_identifier_stay_in_their_hospital() -> None:

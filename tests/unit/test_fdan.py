@@ -30,7 +30,7 @@ def features_in_training(name: str) -> torch.Tensor:
     return server.features(everything(name))
 
 
-def site(name: str, **recipe):
+def hospital(name: str, **recipe):
     made = hospitals.hospital(name, labels=False)
     made.recipe = made.recipe.model_copy(update={"batch": 16, "optimizer": "sgd", **recipe})
     made.rng = stream(0, "question")
@@ -38,24 +38,24 @@ def site(name: str, **recipe):
 
 
 def test_the_targets_portrait_is_the_mean_of_random_features_that_all_hospitals_share() -> None:
-    target = site("target")
+    target = hospital("target")
     reply = embed.run(
         target, Align(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     f = features_in_training("target").detach()
     assert reply.h == pytest.approx(bandwidth(f), rel=1e-5)
-    omega = shared_frequencies(site("north"), FREQUENCIES)
+    omega = shared_frequencies(hospital("north"), FREQUENCIES)
     assert torch.allclose(reply.m, fourier(f, omega, reply.h), atol=1e-5)
     assert not reply.g.any()  # nothing to approach yet, and looking leaves the running statistics alone
 
 
 def test_a_source_steps_on_its_task_and_on_the_way_to_the_target() -> None:
     h, lam = 0.7, 0.4
-    omega = shared_frequencies(site("north"), FREQUENCIES)
+    omega = shared_frequencies(hospital("north"), FREQUENCIES)
     m = fourier(features_in_training("target").detach(), omega, h)
     own = bandwidth(features_in_training("north").detach())
     assert own != pytest.approx(h, rel=0.1)  # each side is seen in units of its own spread
-    north = site("north", lr=0.02)
+    north = hospital("north", lr=0.02)
     reply = align.run(north, Align(x=hospitals.theta(), m=m, h=h, pull=lam, pace=1.0, frequencies=FREQUENCIES))
     f = features_in_training("north")
     server = hospitals.model().module
@@ -82,7 +82,7 @@ def test_the_target_moves_from_the_second_round_on() -> None:
     state = after_one_round(method, server)
     assert state.m.shape == (KERNELS, 2 * method.frequencies) and state.h > 0.0
     reply = embed.run(
-        site("target"), Align(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
+        hospital("target"), Align(x=state.x, m=state.m, h=state.h, pull=1.0, pace=1.0, frequencies=method.frequencies)
     )
     assert reply.g[: server.layout.trainable].any() and reply.loss > 0.0
 
@@ -102,7 +102,7 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
 
 @pytest.mark.parametrize("images", [0, 1])
 def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
-    target = site("target")
+    target = hospital("target")
     target.data = Unlabeled(target.data.images[:images])
     reply = embed.run(
         target, Align(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)

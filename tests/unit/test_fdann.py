@@ -41,11 +41,11 @@ def test_the_reversed_gradient_is_minus_lambda_times_the_gradient() -> None:
 
 def centralized(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
     """One DANN step on both full batches: trainable change of the network, and the discriminator after it."""
-    site = hospitals.hospital("north")
+    client = hospitals.hospital("north")
     north, target = hospitals.images("north"), hospitals.images("target")
-    server = site.model.module
+    server = client.model.module
     server.train()
-    di = discriminator(site, Discriminator(4, WIDTH, DEPTH, slope=0.0), EMPTY)
+    di = discriminator(client, Discriminator(4, WIDTH, DEPTH, slope=0.0), EMPTY)
     x_s, x_t = (torch.from_numpy(v.images).unsqueeze(1).float() / 255 for v in (north, target))
     f_s, f_t = server.features(x_s), server.features(x_t)
     s, t = domain_loss(di.module(f_s), 1.0) / 2, domain_loss(di.module(f_t), 0.0) / 2
@@ -70,8 +70,8 @@ def centralized(lam: float, lr_s: float, lr_t: float) -> tuple[Tensor, Tensor]:
 
 def test_one_source_and_one_step_are_a_centralized_dann_step() -> None:
     server = federation(("north", "target"), batch=16)
-    for site in clients_of(server).values():
-        site.recipe = site.recipe.model_copy(update={"lr": 0.02})
+    for client in clients_of(server).values():
+        client.recipe = client.recipe.model_copy(update={"lr": 0.02})
     method = FDann()
     server.begin(1, 1)
     state = method.round(method.start(hospitals.theta()), server)

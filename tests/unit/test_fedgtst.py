@@ -27,7 +27,7 @@ from tests.support import federation as hospitals
 from tests.support.federation import Altered
 
 
-def watched(method: FedGTST, server: InProcess, rounds: int = 2):
+def watched(method: FedGTST, server: Server, rounds: int = 2):
     """The run, with every question and answer of training: (round, client) -> (ask, reply)."""
     seen: dict[tuple[int, str], tuple[Guided, Trained]] = {}
     deliver = server.transport.deliver
@@ -47,8 +47,8 @@ def question(**options) -> Guided:
     return Guided(**{"x": hospitals.theta()} | given | options)
 
 
-def told(site=None, **options) -> Trained:
-    return answer(site or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
+def told(client=None, **options) -> Trained:
+    return answer(client or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
 
 
 def jacobian(theta, data: Labeled, train: bool = False):
@@ -121,7 +121,7 @@ def test_a_tenth_of_all_sources_and_at_least_one_also_train_plainly(share, sourc
     assert sources < 10 or len(set(chosen)) > 1, "drawn anew each round"
 
 
-def scripted(gammas: dict[str, float]) -> InProcess:
+def scripted(gammas: dict[str, float]) -> Server:
     server = hospitals.in_process()
     server.begin(1, 2)
     server.transport = Altered(
@@ -194,25 +194,25 @@ def test_in_phi_the_guided_model_is_sent_and_the_larger_norm() -> None:
 def test_in_phi_auxiliary_heads_are_those_of_the_guided_training() -> None:
     kept = []
     for plain in (0, 1):
-        site = hospitals.hospital("north", auxiliary=True)
-        told(site, plain=plain)
-        kept.append(site.memory["heads"])
+        client = hospitals.hospital("north", auxiliary=True)
+        told(client, plain=plain)
+        kept.append(client.memory["heads"])
     assert torch.equal(*kept)
 
 
 def test_the_full_norm_is_that_of_all_images_at_the_trained_model() -> None:
-    site = hospitals.hospital("north")
-    x = told(site, xi=0.0).x
-    full, path = told(site, x=x, full=1), told(site, x=x)
-    assert full.gamma == pytest.approx(float(jacobian(full.x, site.data).norm()), rel=1e-5)
+    client = hospitals.hospital("north")
+    x = told(client, xi=0.0).x
+    full, path = told(client, x=x, full=1), told(client, x=x)
+    assert full.gamma == pytest.approx(float(jacobian(full.x, client.data).norm()), rel=1e-5)
     assert torch.equal(full.x, path.x), "which norm is sent does not change the training"
 
 
 def test_where_a_round_is_one_step_the_norm_of_the_path_is_that_of_the_papers_jacobian() -> None:
-    site = hospitals.hospital("north")
-    site.recipe = site.recipe.model_copy(update={"batch": len(site.data)})
-    there = float(jacobian(hospitals.theta(), site.data, train=True).norm())
-    assert told(site).gamma == pytest.approx(there, rel=1e-5)
+    client = hospitals.hospital("north")
+    client.recipe = client.recipe.model_copy(update={"batch": len(client.data)})
+    there = float(jacobian(hospitals.theta(), client.data, train=True).norm())
+    assert told(client).gamma == pytest.approx(there, rel=1e-5)
 
 
 def test_a_guide_below_shortens_the_gradient_and_one_above_lengthens_it() -> None:
@@ -233,11 +233,11 @@ def test_every_variant_trains_to_something_finite(exact, full, auxiliary) -> Non
 @pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("exact", [0, 1])
 def test_one_image_or_one_class_is_enough(full, exact) -> None:
-    site = hospitals.hospital("north")
-    data = site.data
+    client = hospitals.hospital("north")
+    data = client.data
     for rows in (slice(0, 1), data.y == 1):
-        site.data = Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
-        reply = told(site, full=full, exact=exact, plain=1)
+        client.data = Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
+        reply = told(client, full=full, exact=exact, plain=1)
         assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
 
 
@@ -247,12 +247,12 @@ def test_a_norm_beyond_float_is_told_as_none(monkeypatch) -> None:
 
 
 def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
-    site = hospitals.hospital("north")
-    site.precision = "bfloat16"
+    client = hospitals.hospital("north")
+    client.precision = "bfloat16"
     with pytest.raises(FdamedError, match="bfloat16"):
-        told(site)
-    assert torch.isfinite(told(site, exact=1).x).all()
-    assert torch.isfinite(told(site, gamma=NONE).x).all(), "without a guide there is no difference"
+        told(client)
+    assert torch.isfinite(told(client, exact=1).x).all()
+    assert torch.isfinite(told(client, gamma=NONE).x).all(), "without a guide there is no difference"
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
 )
 @pytest.mark.parametrize("auxiliary", [False, True])
 def test_every_variant_gives_the_same_bits_in_rebuilt_hospitals_and_in_any_order(options, auxiliary) -> None:
-    nets = (
+    servers = (
         hospitals.in_process(auxiliary=auxiliary),
         hospitals.in_process(tuple(reversed(hospitals.NAMES)), auxiliary=auxiliary),
         hospitals.rebuilt(auxiliary=auxiliary),
     )
-    first, *others = (run(FedGTST(**options), server, hospitals.theta(), 3, hospitals.no_judge) for server in nets)
+    first, *others = (run(FedGTST(**options), server, hospitals.theta(), 3, hospitals.no_judge) for server in servers)
     assert torch.isfinite(first[0]).all()
     for theta, record in others:
         assert torch.equal(theta, first[0]) and record.ledger == first[1].ledger

@@ -15,7 +15,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import answer
 from fdamed.federation.method import Model
 from fdamed.federation.runner import run
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.server import Server
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fediir import (
@@ -97,28 +97,28 @@ def test_where_all_agree_the_penalty_is_nothing(double) -> None:
 
 
 def test_a_source_tells_the_gradient_of_all_its_images() -> None:
-    site = hospitals.hospital("north")
-    x = answer(site, trained_from(site), 1, 0, Alignment(g=torch.zeros(HEAD), weight=0.0)).x
-    reply = answer(site, send_head_gradient, 1, 0, Model(x=x))
+    client = hospitals.hospital("north")
+    x = answer(client, trained_from(client), 1, 0, Alignment(g=torch.zeros(HEAD), weight=0.0)).x
+    reply = answer(client, send_head_gradient, 1, 0, Model(x=x))
     model = hospitals.model()
     model.load(x)
     model.module.eval()
-    images, y = as_input(torch.from_numpy(site.data.images)), torch.from_numpy(site.data.y)
+    images, y = as_input(torch.from_numpy(client.data.images)), torch.from_numpy(client.data.y)
     F.cross_entropy(model.module(images), y).backward()
     head = model.module.head
     expected = torch.cat([head.weight.grad, head.bias.grad.unsqueeze(1)], 1).flatten()
     assert reply.n == 14 and float(expected.norm()) > 0.01
     assert torch.allclose(reply.g, expected, atol=1e-6)
-    assert torch.equal(site.memory[KEPT], x)
+    assert torch.equal(client.memory[KEPT], x)
 
 
-def trained_from(site):
+def trained_from(client):
     """The second step, with the first model in the hospital's memory."""
-    site.memory[KEPT] = hospitals.theta()
+    client.memory[KEPT] = hospitals.theta()
     return train_aligned
 
 
-def scripted(slopes: dict[str, tuple[list[float], int]]) -> tuple[InProcess, list[Alignment]]:
+def scripted(slopes: dict[str, tuple[list[float], int]]) -> tuple[Server, list[Alignment]]:
     server, asked = hospitals.in_process(), []
     server.begin(1, 3)
 
@@ -182,23 +182,23 @@ def test_the_penalty_draws_the_heads_gradient_to_the_one_of_all(auxiliary) -> No
     g = torch.full((HEAD,), 0.3)
     apart = []
     for weight in (0.0, 3.0):
-        site = hospitals.hospital("north", auxiliary=auxiliary)
-        site.recipe = site.recipe.model_copy(update={"epochs": 10})
-        trained = answer(site, trained_from(site), 1, 0, Alignment(g=g, weight=weight))
-        apart.append(float((answer(site, send_head_gradient, 2, 0, Model(x=trained.x)).g - g).norm()))
+        client = hospitals.hospital("north", auxiliary=auxiliary)
+        client.recipe = client.recipe.model_copy(update={"epochs": 10})
+        trained = answer(client, trained_from(client), 1, 0, Alignment(g=g, weight=weight))
+        apart.append(float((answer(client, send_head_gradient, 2, 0, Model(x=trained.x)).g - g).norm()))
     assert apart[1] < apart[0]
 
 
 def test_one_image_tells_nothing_of_itself_and_one_class_is_enough() -> None:
-    site = hospitals.hospital("north")
-    data = site.data
+    client = hospitals.hospital("north")
+    data = client.data
     for rows, n in ((slice(0, 1), 0), (data.y == 1, 7)):
-        site.data = Labeled(data.images[rows], data.y[rows], {})
-        reply = answer(site, send_head_gradient, 1, 0, Model(x=hospitals.theta()))
+        client.data = Labeled(data.images[rows], data.y[rows], {})
+        reply = answer(client, send_head_gradient, 1, 0, Model(x=hospitals.theta()))
         assert reply.n == n and (n or not reply.g.any())
-        trained = answer(site, train_aligned, 1, 0, Alignment(g=torch.ones(HEAD), weight=0.1))
+        trained = answer(client, train_aligned, 1, 0, Alignment(g=torch.ones(HEAD), weight=0.1))
         assert torch.isfinite(trained.x).all()
-        assert KEPT not in site.memory, "the model is kept no longer than it is needed"
+        assert KEPT not in client.memory, "the model is kept no longer than it is needed"
 
 
 def test_who_never_got_a_model_says_so() -> None:

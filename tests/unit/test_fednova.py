@@ -35,5 +35,5 @@ def test_steps_are_normalized_and_cost_the_bytes_of_fedavg_and_a_number(tau: dic
 
 
 def test_a_source_counts_the_steps_of_all_its_epochs() -> None:
-    site = hospitals.hospital("north", sgd=True).with_recipe(epochs=2)  # 14 images in batches of 4
-    assert train_counted.run(site, FedNova().start(hospitals.theta())).tau == 8
+    client = hospitals.hospital("north", sgd=True).with_recipe(epochs=2)  # 14 images in batches of 4
+    assert train_counted.run(client, FedNova().start(hospitals.theta())).tau == 8

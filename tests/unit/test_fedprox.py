@@ -29,18 +29,18 @@ def test_without_mu_it_is_fedavg_bit_for_bit(auxiliary: bool) -> None:
 
 
 def test_the_local_minimizer_is_that_of_the_held_back_parabola() -> None:
-    site = clients_of(quadratics.in_process())["two"]  # a = 10, b = 1
-    site.recipe = site.recipe.model_copy(update={"epochs": 300})
-    reply = answer(site, train_near, 2, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
+    client = clients_of(quadratics.in_process())["two"]  # a = 10, b = 1
+    client.recipe = client.recipe.model_copy(update={"epochs": 300})
+    reply = answer(client, train_near, 2, 0, Near(x=torch.tensor([5.0]), mu=2.0, stragglers=0.0))
     assert float(reply.x) == pytest.approx((10 * 1 + 2 * 5) / (10 + 2), abs=1e-6) == pytest.approx(1.6666667, abs=1e-6)
 
 
 def test_the_more_mu_the_nearer_a_hospital_stays() -> None:
-    site, x = hospitals.hospital("north"), hospitals.theta()
-    cut = site.model.layout.trainable
+    client, x = hospitals.hospital("north"), hospitals.theta()
+    cut = client.model.layout.trainable
     apart = []
     for mu in (0.0, 0.1, 1.0, 10.0):
-        y = answer(site, train_near, 1, 0, Near(x=x, mu=mu, stragglers=0.0)).x
+        y = answer(client, train_near, 1, 0, Near(x=x, mu=mu, stragglers=0.0)).x
         apart.append(float(torch.linalg.vector_norm((y - x)[:cut])))
     assert apart == sorted(apart, reverse=True) and apart[-1] < apart[0]
 
@@ -58,17 +58,17 @@ def test_the_pull_is_mu_times_the_way_from_the_start_and_no_buffer_is_in_it() ->
 
 
 def test_stragglers_train_for_a_part_of_their_epochs_and_others_for_all() -> None:
-    site = hospitals.hospital("north")
-    site.recipe = site.recipe.model_copy(update={"epochs": 4})
+    client = hospitals.hospital("north")
+    client.recipe = client.recipe.model_copy(update={"epochs": 4})
     drawn = []
     for round in range(60):
-        site.rng = stream(5, round)
-        assert epochs(site, 0.0) == 4
-        drawn.append(epochs(site, 1.0))
+        client.rng = stream(5, round)
+        assert epochs(client, 0.0) == 4
+        drawn.append(epochs(client, 1.0))
     assert set(drawn) == {1, 2, 3, 4}
-    reply = answer(site, train_near, 2, 0, Near(x=hospitals.theta(), mu=0.0, stragglers=1.0))
-    own, site.recipe = epochs(site, 1.0), site.recipe.model_copy(update={"epochs": epochs(site, 1.0)})
+    reply = answer(client, train_near, 2, 0, Near(x=hospitals.theta(), mu=0.0, stragglers=1.0))
+    own, client.recipe = epochs(client, 1.0), client.recipe.model_copy(update={"epochs": epochs(client, 1.0)})
     assert own < 4
-    site.rng = stream(site.seed, site.name, 2, train_locally.name, 0)
-    train_from(site, hospitals.theta())
-    assert torch.equal(site.model.read(), reply.x)
+    client.rng = stream(client.seed, client.name, 2, train_locally.name, 0)
+    train_from(client, hospitals.theta())
+    assert torch.equal(client.model.read(), reply.x)

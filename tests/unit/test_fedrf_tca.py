@@ -61,10 +61,10 @@ def rounds(method: FedRfTca, server, count: int, of: int = 9, theta=None):
 
 def begun(name: str, **recipe):
     """A hospital that has drawn Omega and its first extractor."""
-    site = hospitals.hospital(name, labels=False)
-    site.recipe = site.recipe.model_copy(update=recipe)
-    answer(site, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0))
-    return site
+    client = hospitals.hospital(name, labels=False)
+    client.recipe = client.recipe.model_copy(update=recipe)
+    answer(client, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0))
+    return client
 
 
 def call(**changes):
@@ -171,11 +171,11 @@ def test_whoever_knows_the_seed_turns_the_mean_of_one_image_back_into_its_featur
 
 def few(images: int, batch: int, policy: int):
     """A hospital with this many images, batches and this policy."""
-    site = hospitals.hospital("north")
-    site.recipe, site.smallest_batch = Recipe(lr=0.1, batch=batch), policy
+    client = hospitals.hospital("north")
+    client.recipe, client.smallest_batch = Recipe(lr=0.1, batch=batch), policy
     x = np.random.default_rng(0).integers(0, 256, (images, 8, 8)).astype(np.uint8)
-    site.data = Labeled(x, np.zeros(images, np.int64), {})
-    return site
+    client.data = Labeled(x, np.zeros(images, np.int64), {})
+    return client
 
 
 START = Begin(x=hospitals.theta(), frequencies=N, sigma=1.0)
@@ -186,33 +186,33 @@ START = Begin(x=hospitals.theta(), frequencies=N, sigma=1.0)
     [(15, 16, 16, True), (40, 15, 16, True), (16, 16, 16, False), (8, 8, 8, False)],
 )
 def test_a_hospital_refuses_means_over_few_images(images, batch, policy, refused) -> None:
-    site = few(images, batch, policy)
+    client = few(images, batch, policy)
     if not refused:
-        assert answer(site, begin, 1, 0, START).omega == checksum(site.memory["fedrf.omega"])
+        assert answer(client, begin, 1, 0, START).omega == checksum(client.memory["fedrf.omega"])
         return
     for step, ask in ((begin, START), (send_mean, call())):
         with pytest.raises(FdamedError, match="turn a mean over one image back") as error:
-            answer(site, step, 1, 0, ask)
+            answer(client, step, 1, 0, ask)
         assert "north" in error.value.where and "its privacy.smallest_batch" in error.value.what
-        assert "privacy.smallest_batch" in error.value.fix and not site.memory
+        assert "privacy.smallest_batch" in error.value.fix and not client.memory
 
 
 def test_the_attack_on_one_image_succeeds_where_the_policy_allows_it_and_finds_no_message_where_not() -> None:
     """Ω has more rows than features: phases of one image give its unit feature exactly."""
-    site = few(1, 2, 1)
-    answer(site, begin, 1, 0, replace(START, frequencies=200))
-    site.model.load(hospitals.theta())
-    site.model.module.hidden.bias.data += 1.0  # awake
-    site.memory["fedrf.g"] = site.model.read()
-    message = answer(site, send_mean, 1, 0, call()).x
-    site.model.load(site.memory["fedrf.g"])
-    f = unit(training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0))[0]
-    found = inverted(message.double(), site.memory["fedrf.omega"].double())
+    client = few(1, 2, 1)
+    answer(client, begin, 1, 0, replace(START, frequencies=200))
+    client.model.load(hospitals.theta())
+    client.model.module.hidden.bias.data += 1.0  # awake
+    client.memory["fedrf.g"] = client.model.read()
+    message = answer(client, send_mean, 1, 0, call()).x
+    client.model.load(client.memory["fedrf.g"])
+    f = unit(training_features(client, torch.from_numpy(client.data.images).unsqueeze(1) / 255.0))[0]
+    found = inverted(message.double(), client.memory["fedrf.omega"].double())
     assert float(f.norm()) == pytest.approx(1.0, abs=1e-3)
     assert torch.allclose(found.float(), f, atol=1e-4)
-    site.smallest_batch = 16
+    client.smallest_batch = 16
     with pytest.raises(FdamedError, match="fewer than 16"):
-        answer(site, send_mean, 1, 0, call())
+        answer(client, send_mean, 1, 0, call())
 
 
 def test_a_run_with_too_few_images_stops_before_a_mean_leaves() -> None:
@@ -291,11 +291,11 @@ def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -
 
 def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
     for name, sign in (("north", 1.0), ("target", -1.0)):
-        site = begun(name, batch=64)
-        told = answer(site, send_mean, 1, 0, call()).x
-        site.model.load(hospitals.theta())
-        f = training_features(site, torch.from_numpy(site.data.images).unsqueeze(1) / 255.0)
-        by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), site.memory["fedrf.omega"]).mean(0)
+        client = begun(name, batch=64)
+        told = answer(client, send_mean, 1, 0, call()).x
+        client.model.load(hospitals.theta())
+        f = training_features(client, torch.from_numpy(client.data.images).unsqueeze(1) / 255.0)
+        by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), client.memory["fedrf.omega"]).mean(0)
         assert torch.allclose(told, sign * by_hand, atol=1e-6)
         assert float(told.norm()) < 1.0
 
@@ -350,18 +350,18 @@ def test_a_source_goes_through_its_images_and_goes_on_with_its_optimizer() -> No
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_layers_before_the_first_that_learns_stay_as_they_are_with_their_statistics(decay) -> None:
     server = federation()
-    for site in clients_of(server).values():
-        site.recipe = site.recipe.model_copy(update={"weight_decay": decay})
+    for client in clients_of(server).values():
+        client.recipe = client.recipe.model_copy(update={"weight_decay": decay})
     start = hospitals.theta()
     start[120:124] = 1.0  # hidden.bias: with the statistics of the start no unit of this network would be awake
     rounds(FedRfTca(**SMALL, trained_from="hidden"), server, 2, theta=start)
-    for site in clients_of(server).values():
+    for client in clients_of(server).values():
         for s in server.layout:
-            same = torch.equal(site.memory["fedrf.g"][s.start : s.stop], start[s.start : s.stop])
-            assert same == (not s.name.startswith("hidden")) or s.name.startswith("head"), (site.name, s.name)
-        assert all(p.requires_grad for p in site.model.module.parameters())
-    site.model.module.train()
-    assert site.model.module.norm.training
+            same = torch.equal(client.memory["fedrf.g"][s.start : s.stop], start[s.start : s.stop])
+            assert same == (not s.name.startswith("hidden")) or s.name.startswith("head"), (client.name, s.name)
+        assert all(p.requires_grad for p in client.model.module.parameters())
+    client.model.module.train()
+    assert client.model.module.norm.training
     everything = federation()
     rounds(FedRfTca(**SMALL), everything, 1)
     assert not torch.equal(clients_of(everything)["north"].memory["fedrf.g"][:72], start[:72])
@@ -432,11 +432,15 @@ def test_bytes_do_not_depend_on_the_number_of_images_nor_on_the_batch() -> None:
     ledgers = []
     for times in (1, 2):
         server = federation()
-        for site in clients_of(server).values():
-            x = np.concatenate([site.data.images] * times)
-            y = {"y": np.concatenate([site.data.y] * times), "auxiliary": {}} if isinstance(site.data, Labeled) else {}
-            site.data = type(site.data)(x, **y)
-            site.recipe = site.recipe.model_copy(update={"batch": 4 * times})
+        for client in clients_of(server).values():
+            x = np.concatenate([client.data.images] * times)
+            y = (
+                {"y": np.concatenate([client.data.y] * times), "auxiliary": {}}
+                if isinstance(client.data, Labeled)
+                else {}
+            )
+            client.data = type(client.data)(x, **y)
+            client.recipe = client.recipe.model_copy(update={"batch": 4 * times})
         rounds(FedRfTca(**SMALL), server, 2)
         ledgers.append(server.ledger.lines())
     assert ledgers[0] == ledgers[1]
@@ -462,12 +466,12 @@ def test_without_a_weight_it_is_fedavg_of_aligner_and_classifier_with_private_ex
     server = federation()
     method = FedRfTca(**SMALL, weight=0.0)
     state = rounds(method, server, 2)
-    sites = {n: begun(n) for n in ("north", "east", "south")}
+    clients = {n: begun(n) for n in ("north", "east", "south")}
     for number in (1, 2):
         none = torch.empty(0, 2 * N)
-        replies = [answer(s, train, number, 0, lesson(none, aligned=0, steps=2)) for s in sites.values()]
+        replies = [answer(s, train, number, 0, lesson(none, aligned=0, steps=2)) for s in clients.values()]
         w, c = (torch.stack([getattr(r, part) for r in replies]).mean(0) for part in ("x", "c"))
-        for s in sites.values():
+        for s in clients.values():
             s.memory |= {"fedrf.w": w, "fedrf.c": c}
     assert torch.allclose(state.w, w, atol=1e-6) and torch.allclose(state.c, c, atol=1e-6)
     assert torch.equal(clients_of(server)["target"].memory["fedrf.w"], state.w)
@@ -670,9 +674,9 @@ def test_a_target_that_never_gets_a_classifier_is_an_error_and_a_long_t_c_ends_w
 def test_constant_images_and_one_class_have_a_defined_result() -> None:
     server = federation()
     for name in ("north", "target"):
-        site = clients_of(server)[name]
-        flat = np.full_like(site.data.images, 7)
-        site.data = Labeled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(site.data)(flat)
+        client = clients_of(server)[name]
+        flat = np.full_like(client.data.images, 7)
+        client.data = Labeled(flat, np.zeros(len(flat), np.int64), {}) if name == "north" else type(client.data)(flat)
     theta, _ = run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)
     assert torch.isfinite(theta).all()
 
@@ -712,37 +716,37 @@ def test_extractors_travel_in_a_warm_up_alone() -> None:
 
 def test_no_weights_need_to_be_released() -> None:
     server = federation()
-    for site in clients_of(server).values():
-        site.release = frozenset({"statistic", "scalar", "count"})
+    for client in clients_of(server).values():
+        client.release = frozenset({"statistic", "scalar", "count"})
     assert torch.isfinite(run(FedRfTca(**SMALL), server, hospitals.theta(), 2, hospitals.no_judge)[0]).all()
 
 
 def test_a_mean_over_an_epoch_is_the_mean_over_its_batches() -> None:
-    site = begun("north")  # 14 images, batches of 4: three whole ones
-    whole = answer(site, send_mean, 1, 0, call(whole=1)).x
+    client = begun("north")  # 14 images, batches of 4: three whole ones
+    whole = answer(client, send_mean, 1, 0, call(whole=1)).x
     each = []
     for number in range(3):
-        site.memory["fedrf.step"] = torch.tensor([number])
-        each.append(answer(site, send_mean, 1, 0, call()).x)
+        client.memory["fedrf.step"] = torch.tensor([number])
+        each.append(answer(client, send_mean, 1, 0, call()).x)
     assert torch.allclose(whole, torch.stack(each).mean(0), atol=1e-6)
 
 
 def test_with_adam_the_target_follows_at_its_pace_with_aligner_and_extractor() -> None:
     moved = {}
     for pace in (0.0, 0.1, 1.0):
-        site = begun("target")
-        before = _first_aligner(site)
-        answer(site, train, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
-        ways = (site.memory["fedrf.w"] - before, (site.memory["fedrf.g"] - hospitals.theta())[:100])
+        client = begun("target")
+        before = _first_aligner(client)
+        answer(client, train, 1, 0, lesson(torch.full((1, 2 * N), 0.1), pace=pace))
+        ways = (client.memory["fedrf.w"] - before, (client.memory["fedrf.g"] - hospitals.theta())[:100])
         moved[pace] = tuple(float(way.norm()) for way in ways)
     assert moved[0.0] == (0.0, 0.0)
     for part in (0, 1):
         assert moved[0.1][part] == pytest.approx(0.1 * moved[1.0][part], rel=1e-3)
 
 
-def _first_aligner(site) -> torch.Tensor:
+def _first_aligner(client) -> torch.Tensor:
     """W as it begins everywhere."""
-    return parts_of(site, M, WIDTH).read()[: 2 * N * M].clone()
+    return parts_of(client, M, WIDTH).read()[: 2 * N * M].clone()
 
 
 # --- lost rounds ------------------------------------------------------------------------------------------------------

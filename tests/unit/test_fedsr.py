@@ -117,8 +117,8 @@ def test_without_regularizers_and_spread_it_is_fedavg_with_deterministic_feature
         )
     )
     other = Server(InProcess({n: hospitals.hospital(n, resident=plain) for n in hospitals.NAMES}), "target", "test")
-    for site in (*clients_of(server).values(), *clients_of(other).values()):
-        site.recipe = recipe
+    for client in (*clients_of(server).values(), *clients_of(other).values()):
+        client.recipe = recipe
     method = FedSR(alpha_l2r=0.0, alpha_cmi=0.0, weighting="samples")
     state = State(x=hospitals.theta(), s=torch.cat([weight.flatten(), bias]))
     for number in (1, 2, 3):
@@ -134,14 +134,14 @@ def test_without_regularizers_and_spread_it_is_fedavg_with_deterministic_feature
 
 def by_hand(l2r: float, cmi: float, squared: bool) -> tuple[Tensor, Tensor]:
     """The objective on two features, and what it should be."""
-    site = hospitals.hospital("north")
-    reference = flat_part(Reference(CLASSES, D, True), torch.empty(0), site.rng, torch.device("cpu"))
-    encoder = flat_part(Encoder(D), torch.cat([t.flatten() for t in start(-60.0)]), site.rng, torch.device("cpu"))
+    client = hospitals.hospital("north")
+    reference = flat_part(Reference(CLASSES, D, True), torch.empty(0), client.rng, torch.device("cpu"))
+    encoder = flat_part(Encoder(D), torch.cat([t.flatten() for t in start(-60.0)]), client.rng, torch.device("cpu"))
     f, y = numbers(2, D).float(), torch.tensor([0, 1])
     ask = Ask(x=hospitals.theta(), s=torch.empty(0), l2r=l2r, cmi=cmi, squared=int(squared), scaled=1, steps=0)
-    found = objective(Local(site, ()), encoder, reference, ask)(f, Batch(f, y, {}, stream(1)))
+    found = objective(Local(client, ()), encoder, reference, ask)(f, Batch(f, y, {}, stream(1)))
     mu = f @ start(-60.0)[0][:D].T
-    plain = F.cross_entropy(site.model.module.head(mu), y)
+    plain = F.cross_entropy(client.model.module.head(mu), y)
     length = mu.square().sum(1) if squared else mu.norm(dim=1)
     r = Normal(torch.zeros(D), torch.full((D,), math.log1p(math.e)))
     apart = kl_divergence(Normal(mu, torch.full_like(mu, 1e-6)), r).sum(1)
@@ -184,18 +184,18 @@ def test_reference_scale_and_moments_stay_in_the_source_and_go_on() -> None:
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_class_that_a_source_never_sees_does_not_move_its_reference(steps) -> None:
     server = hospitals.in_process()
-    site = clients_of(server)["north"]
-    site.data = Labeled(site.data.images, np.zeros_like(site.data.y), site.data.auxiliary)
+    client = clients_of(server)["north"]
+    client.data = Labeled(client.data.images, np.zeros_like(client.data.y), client.data.auxiliary)
     theta, _ = run(FedSR(local_steps=steps), server, hospitals.theta(), 2, hospitals.no_judge)
     reference = FlatModel(Reference(CLASSES, D, True))
-    reference.load(site.memory[REFERENCE])
+    reference.load(client.memory[REFERENCE])
     assert torch.isfinite(theta).all()
     assert torch.equal(reference.module.mu[1], torch.zeros(D)) and torch.equal(reference.module.rho[1], torch.ones(D))
     assert (reference.module.mu[0] != 0).all()
 
 
 def test_local_steps_go_through_all_images_over_the_rounds(monkeypatch) -> None:
-    site, seen = hospitals.hospital("north"), []
+    client, seen = hospitals.hospital("north"), []
     plain = Local.step
 
     def step(self, batch, value):
@@ -205,10 +205,10 @@ def test_local_steps_go_through_all_images_over_the_rounds(monkeypatch) -> None:
     monkeypatch.setattr(Local, "step", step)
     ask = Ask(x=hospitals.theta(), s=FlatModel(Encoder(D)).read(), l2r=0.0, cmi=0.0, squared=0, scaled=1, steps=2)
     for number in (1, 2):
-        answer(site, train, number, 0, ask)
-        assert int(site.memory[STEP]) == 2 * number and len(seen) == 2 * number
+        answer(client, train, number, 0, ask)
+        assert int(client.memory[STEP]) == 2 * number and len(seen) == 2 * number
     images = torch.cat(seen).mul(255).round().to(torch.uint8).flatten(1)
-    assert len(images) == len(site.data) == len({bytes(i.numpy().data) for i in images})
+    assert len(images) == len(client.data) == len({bytes(i.numpy().data) for i in images})
 
 
 def test_a_prediction_over_samples_nears_that_over_many_and_depends_on_no_other_image() -> None:

@@ -8,7 +8,7 @@ import torch
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.server import Server
 from fdamed.methods.finetune_phase import FinetuneHead, FinetuneWhole, Handover, finetune_head, finetune_whole
 from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
@@ -31,14 +31,14 @@ def theta() -> torch.Tensor:
     return trained()
 
 
-def network(**recipe: object) -> InProcess:
+def new_server(**recipe: object) -> Server:
     server = hospitals.in_process()
     clients_of(server)["target"].recipe = Recipe(**{"lr": 0.005, "batch": 4, "weight_decay": 1e-4} | recipe)
     return server
 
 
-def rounds(method, theta: torch.Tensor, count: int, server: InProcess | None = None) -> torch.Tensor:
-    server, state = server or network(), method.start(theta)
+def rounds(method, theta: torch.Tensor, count: int, server: Server | None = None) -> torch.Tensor:
+    server, state = server or new_server(), method.start(theta)
     for round in range(1, count + 1):
         server.begin(round, count)
         state = method.round(state, server)
@@ -46,7 +46,7 @@ def rounds(method, theta: torch.Tensor, count: int, server: InProcess | None = N
 
 
 def test_nothing_but_the_head_moves_not_even_by_weight_decay(theta) -> None:
-    after = rounds(FinetuneHead(), theta, 3, network(weight_decay=0.5, epochs=2))
+    after = rounds(FinetuneHead(), theta, 3, new_server(weight_decay=0.5, epochs=2))
     place = head_place(hospitals.model().layout)
     moved = theta != after
     assert moved[place].all() and not moved[: place.start].any() and not moved[place.stop :].any()
@@ -54,28 +54,28 @@ def test_nothing_but_the_head_moves_not_even_by_weight_decay(theta) -> None:
 
 
 def test_one_step_of_plain_descent_on_the_head_is_the_gradient_of_logistic_regression(theta) -> None:
-    server = network(optimizer="sgd", lr=0.1, batch=6, weight_decay=0.0)
-    site = clients_of(server)["target"]
-    site.model.load(theta)
-    site.model.module.eval()
+    server = new_server(optimizer="sgd", lr=0.1, batch=6, weight_decay=0.0)
+    client = clients_of(server)["target"]
+    client.model.load(theta)
+    client.model.module.eval()
     with torch.no_grad():
-        f = site.model.module.features(as_input(torch.from_numpy(site.data.images)))
-        p = torch.softmax(site.model.module.head(f), 1)
-    wrong = p - torch.nn.functional.one_hot(torch.from_numpy(site.data.y), 2)
+        f = client.model.module.features(as_input(torch.from_numpy(client.data.images)))
+        p = torch.softmax(client.model.module.head(f), 1)
+    wrong = p - torch.nn.functional.one_hot(torch.from_numpy(client.data.y), 2)
     by_hand = torch.cat([(wrong.T @ f / len(f)).flatten(), wrong.mean(0)])
-    layout = site.model.layout
+    layout = client.model.layout
     after = rounds(FinetuneHead(head="kept"), theta, 1, server)
     assert torch.allclose(head_of(after, layout), head_of(theta, layout) - 0.1 * by_hand, atol=1e-7)
 
 
 def test_a_new_head_is_drawn_once_and_by_the_hospitals_own_stream(theta) -> None:
-    server = network(lr=1e-12)
+    server = new_server(lr=1e-12)
     after = rounds(FinetuneHead(), theta, 3, server)
     model = hospitals.model()
     model.load(theta)
     initialize_head(model.module, stream(5, "target", "head").torch)
     assert torch.allclose(head_of(after, model.layout), head_of(model.read(), model.layout), atol=1e-9)
-    assert torch.allclose(rounds(FinetuneHead(head="kept"), theta, 3, network(lr=1e-12)), theta, atol=1e-9)
+    assert torch.allclose(rounds(FinetuneHead(head="kept"), theta, 3, new_server(lr=1e-12)), theta, atol=1e-9)
 
 
 def test_a_new_head_is_drawn_as_the_network_draws_its_layers() -> None:
@@ -86,11 +86,11 @@ def test_a_new_head_is_drawn_as_the_network_draws_its_layers() -> None:
 
 
 def test_the_moments_of_adam_go_on_from_round_to_round_unless_they_are_to_be_fresh(theta) -> None:
-    kept = network(batch=6)
+    kept = new_server(batch=6)
     rounds(FinetuneHead(), theta, 4, kept)
     memory = clients_of(kept)["target"].memory
     assert memory["tune.count"] == 4 and len(memory["tune.mean"]) == 10
-    fresh = network(batch=6)
+    fresh = new_server(batch=6)
     rounds(FinetuneHead(optimizer="fresh"), theta, 4, fresh)
     assert clients_of(fresh)["target"].memory == {}
 
@@ -98,7 +98,7 @@ def test_the_moments_of_adam_go_on_from_round_to_round_unless_they_are_to_be_fre
 @pytest.mark.parametrize("step", [finetune_head, finetune_whole])
 def test_an_answer_that_is_lost_begins_again_with_a_new_head(theta, step) -> None:
     method = FinetuneHead() if step is finetune_head else FinetuneWhole(head="new")
-    server, expected = network(lr=1e-12), rounds(method, theta, 1, network(lr=1e-12))
+    server, expected = new_server(lr=1e-12), rounds(method, theta, 1, new_server(lr=1e-12))
     state = method.start(theta)
     deliver = server.transport.deliver
 

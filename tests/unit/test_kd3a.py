@@ -32,7 +32,7 @@ from tests.support.federation import Altered, clients_of
 BOTH = pytest.mark.parametrize("variant", ["official", "paper"])
 
 
-def network(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
+def new_server(names: tuple[str, ...] = hospitals.NAMES) -> Server:
     server = hospitals.in_process(names, labels=False)
     server.begin(1, 4)
     return server
@@ -68,10 +68,10 @@ def silent(*teachers: Tensor, **changes) -> Teachers:
 
 
 def target(n: int | None = None, **recipe) -> Client:
-    site = hospitals.hospital("target", labels=False)
+    client = hospitals.hospital("target", labels=False)
     images = np.concatenate([hospitals.images(name).images for name in hospitals.NAMES])
-    site = replace(site, recipe=site.recipe.model_copy(update=recipe))
-    return replace(site, data=Unlabeled(images[:n])) if n else site
+    client = replace(client, recipe=client.recipe.model_copy(update=recipe))
+    return replace(client, data=Unlabeled(images[:n])) if n else client
 
 
 def blank(n: int) -> Client:
@@ -79,13 +79,13 @@ def blank(n: int) -> Client:
     return replace(target(), data=Unlabeled(np.zeros((n, 8, 8), np.uint8)))
 
 
-def taught(site: Client, ask: Teachers, h: Tensor):
-    site.rng = stream(1, "learn")
-    receive_model.run(site, Model(x=h))
-    return distill.run(site, ask)
+def taught(client: Client, ask: Teachers, h: Tensor):
+    client.rng = stream(1, "learn")
+    receive_model.run(client, Model(x=h))
+    return distill.run(client, ask)
 
 
-def rounds(server: InProcess, method: KD3A, count: int = 3, start: Tensor | None = None) -> list[State]:
+def rounds(server: Server, method: KD3A, count: int = 3, start: Tensor | None = None) -> list[State]:
     states = [method.start(hospitals.theta() if start is None else start)]
     for r in range(1, count + 1):
         server.begin(r, count)
@@ -118,10 +118,10 @@ def test_the_papers_average_keeps_the_variance_between_models() -> None:
     layout = hospitals.model().layout
     at = layout.trainable
     ((m, v),) = norm_pairs(layout)
-    site = target()
-    alpha = taught(site, lesson(a, b, paper=1), h).alpha
-    student = site.model.read()  # trained last, and read by nobody since
-    x = site.memory["kd3a.h"]
+    client = target()
+    alpha = taught(client, lesson(a, b, paper=1), h).alpha
+    student = client.model.read()  # trained last, and read by nobody since
+    x = client.memory["kd3a.h"]
     mu, var = (torch.stack([y[at:][place] for y in (a, b, student)]).double() for place in (m, v))
     between = alpha @ (mu - alpha @ mu).square()
     torch.testing.assert_close(x[at:][m].double(), alpha @ mu, rtol=1e-5, atol=1e-7)
@@ -147,22 +147,22 @@ def test_weights_are_smoothed_over_the_rounds() -> None:
 
 
 def test_the_target_remembers_the_average_it_made() -> None:
-    site = target()
-    reply = taught(site, lesson(model_of("a"), model_of("b")), model_of("h"))
-    assert torch.equal(site.memory["kd3a.h"], reply.x)
+    client = target()
+    reply = taught(client, lesson(model_of("a"), model_of("b")), model_of("h"))
+    assert torch.equal(client.memory["kd3a.h"], reply.x)
 
 
 def test_the_student_moves_towards_the_consensus() -> None:
     a = model_of("a", spread=0.0)
     layout = hospitals.model().layout
     a = with_head(a, torch.tensor([0.0] * 8 + [0.0, 9.0]), layout)  # a teacher that says class 1 to everything
-    site = target(lr=0.05, epochs=20)
-    reply = taught(site, lesson(a, pace=1.0, own_head=1), hospitals.theta())
+    client = target(lr=0.05, epochs=20)
+    reply = taught(client, lesson(a, pace=1.0, own_head=1), hospitals.theta())
     assert reply.steps == 40 and reply.skipped == 0
     student = with_head(reply.x, head_of(reply.x, layout), layout)
-    site.model.load(student)
-    site.model.module.eval()
-    logits = site.model.module(torch.from_numpy(site.data.batch(np.arange(6))).unsqueeze(1) / 255)
+    client.model.load(student)
+    client.model.module.eval()
+    logits = client.model.module(torch.from_numpy(client.data.batch(np.arange(6))).unsqueeze(1) / 255)
     assert (logits[:, 1] > logits[:, 0]).all()
 
 
@@ -170,23 +170,23 @@ def test_the_student_moves_towards_the_consensus() -> None:
 
 
 def test_a_fixed_teacher_judges_each_image_by_itself_and_stays_as_it_came() -> None:
-    site, a = target(20), model_of("a")
-    q, buffers = outputs(site, [a], adapt=False)
-    alone, _ = outputs(replace(site, data=Unlabeled(site.data.images[7:8])), [a], adapt=False)
+    client, a = target(20), model_of("a")
+    q, buffers = outputs(client, [a], adapt=False)
+    alone, _ = outputs(replace(client, data=Unlabeled(client.data.images[7:8])), [a], adapt=False)
     torch.testing.assert_close(q[0, 7], alone[0, 0])
-    assert torch.equal(buffers[0], a[site.model.layout.trainable :])
+    assert torch.equal(buffers[0], a[client.model.layout.trainable :])
 
 
 def test_an_adapting_teacher_is_drawn_to_the_targets_statistics() -> None:
-    site, a = target(40, batch=1000), model_of("a")
-    images = torch.from_numpy(site.data.batch(np.arange(40)))
-    at = site.model.layout.trainable
-    q, buffers = outputs(site, [a] * 2, adapt=True)
-    site.model.load(a)
-    site.model.module.train()
+    client, a = target(40, batch=1000), model_of("a")
+    images = torch.from_numpy(client.data.batch(np.arange(40)))
+    at = client.model.layout.trainable
+    q, buffers = outputs(client, [a] * 2, adapt=True)
+    client.model.load(a)
+    client.model.module.train()
     with torch.no_grad():
-        expected = torch.softmax(site.model.module(images.unsqueeze(1) / 255), dim=1)
-        batch = site.model.module.conv(images.unsqueeze(1) / 255)
+        expected = torch.softmax(client.model.module(images.unsqueeze(1) / 255), dim=1)
+        batch = client.model.module.conv(images.unsqueeze(1) / 255)
     torch.testing.assert_close(q[0], expected)
     torch.testing.assert_close(buffers[0][:8], 0.9 * a[at:][:8] + 0.1 * batch.mean((0, 2, 3)))
     assert torch.equal(buffers[0], buffers[1])  # each begins with its own statistics
@@ -195,37 +195,37 @@ def test_an_adapting_teacher_is_drawn_to_the_targets_statistics() -> None:
 def test_the_adapted_statistics_enter_the_average() -> None:
     a, b, h = model_of("a"), model_of("b"), model_of("h")
     at = hospitals.model().layout.trainable
-    site = target(20)
-    reply = taught(site, lesson(a, b), h)
-    _, buffers = outputs(site, [a, b], adapt=True)
-    site.model.load(h)
-    distil(site.with_recipe(lr=0.0), torch.full((20, 2), 0.5), torch.ones(20), mixup=True)
-    student = site.model.read()
+    client = target(20)
+    reply = taught(client, lesson(a, b), h)
+    _, buffers = outputs(client, [a, b], adapt=True)
+    client.model.load(h)
+    distil(client.with_recipe(lr=0.0), torch.full((20, 2), 0.5), torch.ones(20), mixup=True)
+    student = client.model.read()
     expected = mean([*buffers, student[at:]], reply.alpha)
     torch.testing.assert_close(reply.x[at:], expected)
     assert not torch.allclose(reply.x[at:], mean([a[at:], b[at:], h[at:]], reply.alpha))
 
 
 def test_the_loss_is_weighted_and_divided_by_the_whole_batch() -> None:
-    site, logits = blank(4), torch.tensor([0.0, 1.0])
-    site.model.load(with_head(site.model.read(), torch.cat([torch.zeros(8), logits]), site.model.layout))
+    client, logits = blank(4), torch.tensor([0.0, 1.0])
+    client.model.load(with_head(client.model.read(), torch.cat([torch.zeros(8), logits]), client.model.layout))
     label = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75], [1.0, 0.0]])
     weight = torch.tensor([3.0, 1.0, 2.0, 0.0])
     log_q = torch.log_softmax(logits, dim=0)
     cross = -(label @ log_q)
     entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
-    soft = distil(site.with_recipe(lr=1e-9, batch=4), label, weight, mixup=False)
+    soft = distil(client.with_recipe(lr=1e-9, batch=4), label, weight, mixup=False)
     assert soft.loss == pytest.approx(float((weight * cross).sum() - 2.0 * entropy) / 4, rel=1e-5)
-    hard = distil(site.with_recipe(lr=1e-9, batch=4), label[:1].expand(4, 2), weight, mixup=True)  # equal labels stay
+    hard = distil(client.with_recipe(lr=1e-9, batch=4), label[:1].expand(4, 2), weight, mixup=True)  # equal labels stay
     assert hard.loss == pytest.approx(float(weight.sum() * cross[0]) / 4, rel=1e-5)
 
 
 def test_a_batch_without_weight_moves_nothing_not_even_by_weight_decay() -> None:
-    site = blank(6).with_recipe(lr=0.1, batch=4, weight_decay=0.1)
-    before = site.model.read()
-    done = distil(site, torch.full((6, 2), 0.5), torch.zeros(6), mixup=True)
+    client = blank(6).with_recipe(lr=0.1, batch=4, weight_decay=0.1)
+    before = client.model.read()
+    done = distil(client, torch.full((6, 2), 0.5), torch.zeros(6), mixup=True)
     assert (done.steps, done.skipped, done.loss) == (0, 2, 0.0)
-    assert torch.equal(site.model.read(), before)
+    assert torch.equal(client.model.read(), before)
 
 
 def test_mixing_keeps_labels_a_distribution_and_mixes_images_alike() -> None:
@@ -246,12 +246,12 @@ def test_lower_precision_is_honoured_and_finite() -> None:
 
 def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for_all_teachers() -> None:
     a, h = model_of("a"), model_of("h")
-    site = target()
-    q, _ = outputs(replace(site, data=Unlabeled(site.data.images, noise=0.5)), [a, a], adapt=False)
-    clear, _ = outputs(site, [a], adapt=False)
+    client = target()
+    q, _ = outputs(replace(client, data=Unlabeled(client.data.images, noise=0.5)), [a, a], adapt=False)
+    clear, _ = outputs(client, [a], adapt=False)
     assert torch.equal(q[0], q[1]) and not torch.allclose(q[0], clear[0])
     plain = taught(target(), lesson(a, pace=1.0), h)
-    noisy = taught(replace(site, data=Unlabeled(site.data.images, noise=0.5)), lesson(a, pace=1.0), h)
+    noisy = taught(replace(client, data=Unlabeled(client.data.images, noise=0.5)), lesson(a, pace=1.0), h)
     assert torch.isfinite(noisy.x).all() and not torch.allclose(noisy.x, plain.x)
 
 
@@ -260,7 +260,7 @@ def test_the_noise_of_the_targets_images_is_new_for_the_student_and_the_same_for
 
 @BOTH
 def test_a_round_costs_three_models_a_source_and_one_and_the_first_one_more(variant) -> None:
-    server = network()
+    server = new_server()
     rounds(server, KD3A(variant=variant), 3)
     k, m = 3, 4 * server.layout.size
     lines = server.ledger.lines()
@@ -275,7 +275,7 @@ def test_a_round_costs_three_models_a_source_and_one_and_the_first_one_more(vari
 
 
 def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> None:
-    server = network()
+    server = new_server()
     rounds(server, KD3A(), 1)
     marked = [line for line in server.ledger.lines() if line["kind"] == "individual"]
     assert [(line["from"], line["to"], line["step"]) for line in marked] == [("server", "target", "kd3a.distill")]
@@ -286,13 +286,13 @@ def test_models_of_single_hospitals_are_marked_and_go_to_the_target_alone() -> N
 
 def test_the_target_has_no_labels_to_peek_at() -> None:
     assert KD3A.target_labels is False
-    server = network()
+    server = new_server()
     assert not hasattr(clients_of(server)["target"].data, "y")
     rounds(server, KD3A(), 1)
 
 
 def test_gate_and_learning_rate_follow_their_schedules() -> None:
-    server = network()
+    server = new_server()
     seen: dict[str, list[float]] = {"gate": [], "pace": [], "source": []}
     deliver = server.transport.deliver
 
@@ -311,17 +311,17 @@ def test_gate_and_learning_rate_follow_their_schedules() -> None:
 
 
 def test_a_source_trains_at_the_pace_it_is_told() -> None:
-    site = hospitals.hospital("north")
-    site.rng = stream(1)
+    client = hospitals.hospital("north")
+    client.rng = stream(1)
     x = hospitals.theta()
-    full, slow = (train_source.run(site, SourceTask(x=x, pace=p, own_head=0)).x - x for p in (1.0, 1e-3))
-    at = site.model.layout.trainable
+    full, slow = (train_source.run(client, SourceTask(x=x, pace=p, own_head=0)).x - x for p in (1.0, 1e-3))
+    at = client.model.layout.trainable
     assert 0 < slow[:at].norm() < 0.01 * full[:at].norm()
-    assert site.recipe.lr == 0.02
+    assert client.recipe.lr == 0.02
 
 
 def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> None:
-    server = network()
+    server = new_server()
     sent, deliver = [], server.transport.deliver
     kept: dict[int, Tensor] = {}
 
@@ -347,7 +347,7 @@ def test_local_heads_stay_and_the_targets_head_is_never_sent_to_a_source() -> No
 
 
 def test_averaged_heads_travel_down() -> None:
-    server = network()
+    server = new_server()
     sent, deliver = [], server.transport.deliver
 
     def watched(client, step, nth, msg):
@@ -363,14 +363,14 @@ def test_averaged_heads_travel_down() -> None:
 def test_the_variants_and_the_heads_differ() -> None:
     start = model_of("start", spread=1.0)  # a model that is sure of itself
     choices = ({}, {"heads": "average"}, {"variant": "paper"})
-    found = [rounds(network(), KD3A(gate_begin=0.95, **c), 2, start)[-1].x for c in choices]
+    found = [rounds(new_server(), KD3A(gate_begin=0.95, **c), 2, start)[-1].x for c in choices]
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(found, 2))
     paper = KD3A(gate_begin=0.95, variant="paper", heads="average")
-    assert torch.equal(rounds(network(), paper, 2, start)[-1].x, found[2])
+    assert torch.equal(rounds(new_server(), paper, 2, start)[-1].x, found[2])
 
 
 def test_the_weights_of_a_round_are_noted() -> None:
-    server = network()
+    server = new_server()
     state = rounds(server, KD3A(gate_begin=0.5), 1)[-1]
     noted = [server.notes[f"weight/{p}"] for p in (*server.sources, server.target)]
     assert noted == pytest.approx(state.alpha.tolist())
@@ -382,7 +382,7 @@ def test_the_weights_of_a_round_are_noted() -> None:
 
 
 def test_where_no_image_passes_the_gate_the_sources_are_averaged_equally_and_that_is_noted() -> None:
-    server = network()
+    server = new_server()
     states = rounds(server, KD3A(gate_begin=1.0, gate_end=1.0), 2)
     assert states[-1].alpha.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
     assert (server.notes["gate/passed"], server.notes["distil/loss"], server.notes["distil/skipped"]) == (
@@ -394,13 +394,13 @@ def test_where_no_image_passes_the_gate_the_sources_are_averaged_equally_and_tha
 
 
 def test_one_source_shares_with_the_target_by_what_passes_the_gate() -> None:
-    server = network(("north", "target"))
+    server = new_server(("north", "target"))
     state = rounds(server, KD3A(gate_begin=0.5), 1)[-1]
     passed = server.notes["gate/passed"]
     assert state.alpha.tolist() == pytest.approx([1 - passed / 2, passed / 2])
 
 
-def without(server: InProcess, lost: str, in_round: int) -> InProcess:
+def without(server: Server, lost: str, in_round: int) -> Server:
     deliver = server.transport.deliver
 
     def unreliable(client, step, nth, msg):
@@ -413,7 +413,7 @@ def without(server: InProcess, lost: str, in_round: int) -> InProcess:
 
 
 def test_a_source_that_drops_out_keeps_its_weight_and_the_others_share_the_rest() -> None:
-    server = without(network(), "east", 2)
+    server = without(new_server(), "east", 2)
     _, one, two = rounds(server, KD3A(gate_begin=0.5, gate_end=0.5), 2)
     assert server.sources[0] == "east"
     assert server.notes["weight/east"] is None and server.notes["sources"] == 2.0
@@ -424,7 +424,7 @@ def test_a_source_that_drops_out_keeps_its_weight_and_the_others_share_the_rest(
 
 
 def test_a_source_that_misses_the_first_round_starts_with_its_own_weight() -> None:
-    server = without(network(), "east", 1)
+    server = without(new_server(), "east", 1)
     _, one, two = rounds(server, KD3A(gate_begin=1.0, gate_end=1.0), 2)
     assert one.alpha.tolist() == pytest.approx([-1.0, 0.5, 0.5, 0.0])
     mixed_weights = [1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.9 * 0.5 + 0.1 / 3, 0.0]
@@ -432,7 +432,7 @@ def test_a_source_that_misses_the_first_round_starts_with_its_own_weight() -> No
 
 
 def test_without_any_source_the_model_stays() -> None:
-    server = network()
+    server = new_server()
     deliver = server.transport.deliver
 
     def deserted(client, step, nth, msg):
@@ -446,7 +446,7 @@ def test_without_any_source_the_model_stays() -> None:
 
 
 def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
-    server = network()
+    server = new_server()
     method = KD3A(gate_begin=0.5)
     one = rounds(server, method, 1)[-1]
     deliver = server.transport.deliver
@@ -471,7 +471,7 @@ def test_a_target_whose_answer_was_lost_is_given_the_model_again() -> None:
 
 @BOTH
 def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> None:
-    server = network()
+    server = new_server()
     east = clients_of(server)["east"]
     data = east.data
     east.data = Labeled(data.images, np.zeros_like(data.y), data.auxiliary)
@@ -483,7 +483,7 @@ def test_a_class_that_a_source_never_saw_leaves_everything_finite(variant) -> No
 @BOTH
 @pytest.mark.parametrize("n", [1, 5])
 def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
-    server = network()
+    server = new_server()
     clients_of(server)["target"].data = target(n).data
     states = rounds(server, KD3A(variant=variant, gate_begin=0.5, gate_end=0.5), 2)
     assert torch.isfinite(states[-1].x).all()
@@ -491,10 +491,10 @@ def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
 
 
 def test_a_target_without_images_is_told_so() -> None:
-    site = target()
-    site.data = Unlabeled(site.data.images[:0])
+    client = target()
+    client.data = Unlabeled(client.data.images[:0])
     with pytest.raises(FdamedError, match="no image to vote on"):
-        taught(site, lesson(model_of("a")), hospitals.theta())
+        taught(client, lesson(model_of("a")), hospitals.theta())
 
 
 def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
@@ -509,7 +509,7 @@ def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy() -> None:
 
 def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
     """Two hospitals that see what the target sees, and one whose images and labels mean nothing."""
-    sites = {}
+    clients = {}
     for i, name in enumerate(("east", "noise", "north", "target")):
         n = 60 if name == "target" else 120
         rng, y = stream(11, name).numpy, np.arange(n) % 2
@@ -518,7 +518,7 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
         if name == "noise":
             x = rng.integers(0, 256, (n, 8, 8))
         data = Labeled(x.astype(np.uint8), y.astype(np.int64), {})
-        sites[name] = Client(
+        clients[name] = Client(
             name=name,
             role="target" if name == "target" else "source",
             data=data.without_labels() if name == "target" else data,
@@ -528,13 +528,13 @@ def with_noise(resident: FlatModel) -> tuple[dict[str, Client], np.ndarray]:
             release=hospitals.RELEASE,
             minimum=NO_MINIMUM,
         )
-    return sites, y
+    return clients, y
 
 
 def test_a_source_of_noise_gets_the_lowest_weight_and_does_no_harm() -> None:
-    sites, y = with_noise(hospitals.model())
-    images = torch.from_numpy(sites["target"].data.images)
-    theta, record = run(KD3A(), Server(InProcess(sites), "target", "kd3a"), hospitals.theta(), 12, hospitals.no_judge)
+    clients, y = with_noise(hospitals.model())
+    images = torch.from_numpy(clients["target"].data.images)
+    theta, record = run(KD3A(), Server(InProcess(clients), "target", "kd3a"), hospitals.theta(), 12, hospitals.no_judge)
     for line in record.metrics:
         assert line["weight/noise"] < 0.1 * min(line["weight/east"], line["weight/north"])
     model = hospitals.model()

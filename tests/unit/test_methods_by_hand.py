@@ -13,7 +13,6 @@ from fdamed.federation.client import Step
 from fdamed.federation.method import Model
 from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.base import Transport
-from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import Moved, Trained, compute_update, continue_training, train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedda import FedDA
@@ -237,7 +236,7 @@ def test_fedgp_is_definition_3_1() -> None:
 
 
 def test_local_training_returns_the_hospitals_count_and_nominal_reach() -> None:
-    server: InProcess = hospitals.in_process()
+    server: Server = hospitals.in_process()
     server.begin(1, 1)
     moved = server.ask("north", compute_update, Model(x=hospitals.theta()))
     assert moved.n == 14

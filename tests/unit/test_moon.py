@@ -29,15 +29,15 @@ def test_the_contrastive_loss_is_the_number_on_paper() -> None:
 
 def test_a_step_goes_down_the_gradient_of_both_losses() -> None:
     """One batch of all images with plain SGD: w - lr (grad l_sup + mu grad l_con)."""
-    site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.1, batch=14, optimizer="sgd")
+    client = hospitals.hospital("north")
+    client.recipe = Recipe(lr=0.1, batch=14, optimizer="sgd")
     w, last = hospitals.theta(), hospitals.theta() + 0.3 * torch.rand(M // 4, generator=torch.manual_seed(0))
-    w[: site.model.layout.trainable] += 0.05  # features above zero
-    site.memory[LAST] = last
-    moved = answer(site, train_contrastively, 2, 0, Contrast(x=w, mu=5.0, tau=0.5)).x
-    model, data = hospitals.model(), site.data
+    w[: client.model.layout.trainable] += 0.05  # features above zero
+    client.memory[LAST] = last
+    moved = answer(client, train_contrastively, 2, 0, Contrast(x=w, mu=5.0, tau=0.5)).x
+    model, data = hospitals.model(), client.data
     x, y = as_input(torch.from_numpy(data.images)), torch.from_numpy(data.y)
-    z_glob, z_prev = (site.frozen(v).features(x) for v in (w, last))
+    z_glob, z_prev = (client.frozen(v).features(x) for v in (w, last))
     model.load(w)
     z = model.module.train().features(x)
     sims = torch.stack([F.cosine_similarity(z, other) / 0.5 for other in (z_glob, z_prev)], 1)
@@ -50,13 +50,13 @@ def test_a_step_goes_down_the_gradient_of_both_losses() -> None:
 
 
 def test_a_frozen_model_learns_nothing_and_leaves_the_clients_own_as_it_is() -> None:
-    site = hospitals.hospital("north")
-    other = site.frozen(site.model.read() + 1.0)
-    before = site.model.read()
+    client = hospitals.hospital("north")
+    other = client.frozen(client.model.read() + 1.0)
+    before = client.model.read()
     assert not other.training and not any(p.requires_grad for p in other.parameters())
-    other(as_input(torch.from_numpy(site.data.images)))
-    assert torch.equal(site.model.read(), before)
-    assert torch.equal(other.head.bias, site.model.module.head.bias + 1.0)
+    other(as_input(torch.from_numpy(client.data.images)))
+    assert torch.equal(client.model.read(), before)
+    assert torch.equal(other.head.bias, client.model.module.head.bias + 1.0)
 
 
 @pytest.mark.parametrize(("method", "rounds"), [(Moon(mu=0.0), 3), (Moon(), 1)], ids=["mu = 0", "first round"])

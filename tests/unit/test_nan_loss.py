@@ -48,9 +48,9 @@ def test_no_tensor_that_is_saved_is_ever_other_than_finite(nth: int, tmp_path: P
     def keep() -> Checkpoints:
         return Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {}, 1)
 
-    net = hospitals.in_process(auxiliary=nth % 4 == 0)
+    server = hospitals.in_process(auxiliary=nth % 4 == 0)
     try:
-        theta, record = run(method, net, hospitals.theta(), ROUNDS, hospitals.no_judge, keep())
+        theta, record = run(method, server, hospitals.theta(), ROUNDS, hospitals.no_judge, keep())
     except FdamedError as stopped:
         assert "not finite" in stopped.what and stopped.where.startswith("hospital ")
     else:
@@ -63,5 +63,5 @@ def test_no_tensor_that_is_saved_is_ever_other_than_finite(nth: int, tmp_path: P
         return
     _, state, _ = found
     saved = [getattr(state, name) for name in kinds(type(state))]
-    saved += [v for site in clients_of(after).values() for v in site.memory.values()]
+    saved += [v for client in clients_of(after).values() for v in client.memory.values()]
     assert all(torch.isfinite(v).all() for v in saved if isinstance(v, torch.Tensor))

@@ -24,10 +24,10 @@ from tests.support import federation as hospitals
 
 
 @step("tests.unit.test_on_demand.count_up")
-def count_up(site: Client, ask: Model) -> Trained:
+def count_up(client: Client, ask: Model) -> Trained:
     """Remember how often it was asked, and say so."""
-    site.memory["count"] = site.memory.get("count", torch.zeros(1)) + 1
-    return Trained(x=ask.x, n=int(site.memory["count"]), loss=0.0)
+    client.memory["count"] = client.memory.get("count", torch.zeros(1)) + 1
+    return Trained(x=ask.x, n=int(client.memory["count"]), loss=0.0)
 
 
 class Counting(OneModel):

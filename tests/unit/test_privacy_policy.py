@@ -62,16 +62,16 @@ def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: in
 
 
 def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -> None:
-    site = hospitals.hospital("north")
-    site.minimum = Minimum(images=15, steps=1)
-    before = site.model.read()
+    client = hospitals.hospital("north")
+    client.minimum = Minimum(images=15, steps=1)
+    before = client.model.read()
     with pytest.raises(FdamedError) as refused:
-        answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
+        answer(client, train_locally, 1, 0, Model(x=hospitals.theta()))
     assert refused.value.what == (
         "north has 14 images; the minimum for sharing any result is 15 (privacy.smallest_images)"
     )
     assert refused.value.where == "hospital north" and "Give north at least 15 images" in refused.value.fix
-    assert torch.equal(site.model.read(), before) and not site.memory
+    assert torch.equal(client.model.read(), before) and not client.memory
 
 
 def test_a_count_that_could_point_at_persons_is_not_in_the_message() -> None:
@@ -80,30 +80,30 @@ def test_a_count_that_could_point_at_persons_is_not_in_the_message() -> None:
 
 
 def test_a_model_of_too_few_steps_does_not_leave_and_epochs_count() -> None:
-    site = hospitals.hospital("north")
-    site.minimum = Minimum(images=1, steps=5)  # 14 images in fours are 4 steps
+    client = hospitals.hospital("north")
+    client.minimum = Minimum(images=1, steps=5)  # 14 images in fours are 4 steps
     with pytest.raises(FdamedError, match=r"north takes 4 local steps a round.*minimum.*is 5.*privacy\.smallest_steps"):
-        answer(site, train_locally, 1, 0, Model(x=hospitals.theta()))
-    site.recipe = Recipe(lr=0.02, batch=4, epochs=2)
-    assert answer(site, train_locally, 1, 0, Model(x=hospitals.theta())).n == 14
+        answer(client, train_locally, 1, 0, Model(x=hospitals.theta()))
+    client.recipe = Recipe(lr=0.02, batch=4, epochs=2)
+    assert answer(client, train_locally, 1, 0, Model(x=hospitals.theta())).n == 14
 
 
 def test_a_mean_gradient_counts_as_one_pass_whatever_the_epochs_of_the_recipe() -> None:
-    site = hospitals.hospital("north")
-    site.recipe, site.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
-    theta, zeros = hospitals.theta(), torch.zeros(site.model.layout.trainable)
-    answer(site, compute_update, 1, 0, Model(x=theta))  # 8 steps
+    client = hospitals.hospital("north")
+    client.recipe, client.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
+    theta, zeros = hospitals.theta(), torch.zeros(client.model.layout.trainable)
+    answer(client, compute_update, 1, 0, Model(x=theta))  # 8 steps
     with pytest.raises(FdamedError, match="north takes 4 local steps a round; the minimum"):
-        answer(site, train_corrected, 1, 0, Ask(x=theta, c=zeros, option=1, round=1, taken=0))
+        answer(client, train_corrected, 1, 0, Ask(x=theta, c=zeros, option=1, round=1, taken=0))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> None:
     resident = hospitals.model()
-    sites = {n: hospitals.hospital(n, resident=resident, **hospitals.suited(name)) for n in hospitals.NAMES}
-    for site in sites.values():
-        site.minimum = Minimum()
-    server = Server(InProcess(sites), "target", "test")
+    clients = {n: hospitals.hospital(n, resident=resident, **hospitals.suited(name)) for n in hospitals.NAMES}
+    for client in clients.values():
+        client.minimum = Minimum()
+    server = Server(InProcess(clients), "target", "test")
     with pytest.raises(FdamedError, match="minimum for sharing"):
         run(hospitals.registered(name), server, hospitals.theta(), 2, hospitals.no_judge)
     assert all(line["from"] == "server" for line in server.ledger.settle())
@@ -112,9 +112,9 @@ def test_no_method_gets_anything_from_a_hospital_below_the_floor(name: str) -> N
 def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> None:
     fedprox = REGISTRY["fedprox"]
     for stragglers in (0.0, 0.5):
-        site = hospitals.hospital("north")
-        site.recipe, site.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
-        server = Server(InProcess({"north": site, "target": hospitals.hospital("target")}), "target", "test")
+        client = hospitals.hospital("north")
+        client.recipe, client.minimum = Recipe(lr=0.02, batch=4, epochs=2), Minimum(images=1, steps=8)
+        server = Server(InProcess({"north": client, "target": hospitals.hospital("target")}), "target", "test")
         server.begin(1, 1)
         made = fedprox(stragglers=stragglers)
         if stragglers:

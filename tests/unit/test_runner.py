@@ -34,8 +34,8 @@ class Rows:
 
 
 @step("tests.unit.test_runner.leak")
-def leak(site: Client, ask: Model) -> Rows:
-    return Rows(f=torch.zeros(len(site.data), 4))
+def leak(client: Client, ask: Model) -> Rows:
+    return Rows(f=torch.zeros(len(client.data), 4))
 
 
 class Nosy(OneModel):
@@ -106,8 +106,8 @@ def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(
     fedavg(keep(tmp_path), 1)
     before = (tmp_path / "checkpoint.bin").read_bytes()
     server = hospitals.in_process()
-    for site in clients_of(server).values():
-        site.recipe = Recipe(lr=1e30, batch=4, optimizer="sgd", epochs=3)
+    for client in clients_of(server).values():
+        client.recipe = Recipe(lr=1e30, batch=4, optimizer="sgd", epochs=3)
     with pytest.raises(FdamedError, match="not finite"):
         run(FedAvg(), server, hospitals.theta(), 3, hospitals.no_judge, keep(tmp_path))
     assert (tmp_path / "checkpoint.bin").read_bytes() == before

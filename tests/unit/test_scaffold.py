@@ -18,7 +18,6 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods import scaffold
 from fdamed.methods._shared.full_gradient import epoch_gradient
 from fdamed.methods.fedavg import FedAvg
@@ -32,10 +31,10 @@ SGD = Recipe(lr=0.05, batch=4, optimizer="sgd")
 SOURCES = ("east", "north", "south")
 
 
-def sgd(names: tuple[str, ...] = hospitals.NAMES, recipe: Recipe = SGD, **options: bool) -> InProcess:
+def sgd(names: tuple[str, ...] = hospitals.NAMES, recipe: Recipe = SGD, **options: bool) -> Server:
     server = hospitals.in_process(names, **options)
-    for site in clients_of(server).values():
-        site.recipe = recipe
+    for client in clients_of(server).values():
+        client.recipe = recipe
     return server
 
 
@@ -48,7 +47,7 @@ def states(method: Scaffold, server: Server, theta: Tensor, rounds: int):
         yield state
 
 
-def variate(server: InProcess, state: State, client: str) -> Tensor:
+def variate(server: Server, state: State, client: str) -> Tensor:
     """c_k as the hospital will have it once it hears what the server has taken."""
     memory, taken = clients_of(server)[client].memory, int(state.taken[server.sources.index(client)])
     c_k = memory.get(scaffold.VARIATE, torch.zeros(server.layout.trainable, dtype=torch.float64))
@@ -56,7 +55,7 @@ def variate(server: InProcess, state: State, client: str) -> Tensor:
     return c_k + memory[scaffold.SENT] if taken and sent_in == taken else c_k
 
 
-def gap(server: InProcess, state: State) -> float:
+def gap(server: Server, state: State) -> float:
     """|sum of c - sum of c_k| over the sources whose answers were used."""
     return float((state.c - torch.stack([variate(server, state, k) for k in server.sources]).sum(0)).norm())
 
@@ -89,14 +88,14 @@ def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(d
     used: list[Tensor] = []
     plain = scaffold.train_from
 
-    def watched(site: Client, x: Tensor, correct):
+    def watched(client: Client, x: Tensor, correct):
         used.clear()
 
         def look(grad: Tensor) -> None:
-            used.append(grad.add(site.model.trainable, alpha=decay).double())
+            used.append(grad.add(client.model.trainable, alpha=decay).double())
             correct(grad)
 
-        return plain(site, x, correct=look)
+        return plain(client, x, correct=look)
 
     monkeypatch.setattr(scaffold, "train_from", watched)
     for state in states(Scaffold(), server, hospitals.theta(), 3):
@@ -106,25 +105,25 @@ def test_a_variate_of_option_two_is_the_mean_of_the_raw_gradients_of_the_round(d
 
 
 def test_a_variate_of_option_one_is_the_gradient_of_the_whole_loss_where_the_round_began() -> None:
-    site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.05, batch=16, optimizer="sgd", weight_decay=0.1)
+    client = hospitals.hospital("north")
+    client.recipe = Recipe(lr=0.05, batch=16, optimizer="sgd", weight_decay=0.1)
     x = hospitals.theta()
-    g = epoch_gradient(site, x)
-    assert torch.equal(site.model.trainable, x[: len(g)])
+    g = epoch_gradient(client, x)
+    assert torch.equal(client.model.trainable, x[: len(g)])
     other = hospitals.model()
     other.load(x)
     other.module.train()
-    data = site.data
+    data = client.data
     F.cross_entropy(other.module(as_input(torch.from_numpy(data.images))), torch.from_numpy(data.y)).backward()
     assert torch.allclose(g, other.grad + 0.1 * other.trainable, atol=1e-6)
 
 
 def test_batches_of_different_sizes_weigh_by_their_images_in_option_one() -> None:
-    site = clients_of(quadratics.in_process())["two"]
+    client = clients_of(quadratics.in_process())["two"]
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0], [5.0, 0.0]], np.float32)
-    site.data = Labeled(rows, np.zeros(5, np.int64), {})
-    site.recipe = Recipe(lr=0.1, batch=3, optimizer="sgd")
-    assert float(epoch_gradient(site, torch.tensor([2.0]))) == pytest.approx(3.0 * 2.0, rel=1e-5)
+    client.data = Labeled(rows, np.zeros(5, np.int64), {})
+    client.recipe = Recipe(lr=0.1, batch=3, optimizer="sgd")
+    assert float(epoch_gradient(client, torch.tensor([2.0]))) == pytest.approx(3.0 * 2.0, rel=1e-5)
 
 
 def test_the_server_divides_by_all_sources_not_by_those_that_took_part() -> None:
@@ -214,8 +213,8 @@ def test_a_rejected_answer_is_in_no_variate() -> None:
 
 def test_a_source_without_images_is_passed_over() -> None:
     server = sgd()
-    site = clients_of(server)["north"]
-    site.data = Labeled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    client = clients_of(server)["north"]
+    client.data = Labeled(client.data.images[:0], client.data.y[:0], {"sex": client.data.y[:0]})
     both = list(states(Scaffold(), server, hospitals.theta(), 2))
     assert both[-1].taken.tolist() == [2, NEVER, 2]
     assert gap(server, both[-1]) < 1e-10
@@ -225,12 +224,12 @@ def test_a_source_without_images_is_passed_over() -> None:
 
 def test_a_source_that_is_let_in_late_is_one_of_k_from_then_on() -> None:
     server = sgd()
-    site = clients_of(server)["north"]
-    whole, site.data = site.data, Labeled(site.data.images[:0], site.data.y[:0], {"sex": site.data.y[:0]})
+    client = clients_of(server)["north"]
+    whole, client.data = client.data, Labeled(client.data.images[:0], client.data.y[:0], {"sex": client.data.y[:0]})
     for round, state in enumerate(states(Scaffold(), server, hospitals.theta(), 3), 1):
         assert gap(server, state) < 1e-10
         if round == 1:
-            site.data = whole
+            client.data = whole
     assert state.taken.tolist() == [3, 3, 3]
 
 
@@ -253,25 +252,25 @@ def test_a_hospital_that_has_lost_its_memory_says_so_and_is_missing() -> None:
 
 
 def test_the_same_question_twice_is_settled_once() -> None:
-    site = hospitals.hospital("north")
-    site.recipe = SGD
-    zeros = torch.zeros(site.model.layout.trainable)
+    client = hospitals.hospital("north")
+    client.recipe = SGD
+    zeros = torch.zeros(client.model.layout.trainable)
     ask = Ask(x=hospitals.theta(), c=zeros, option=2, round=1, taken=0)
-    sent = answer(site, train_corrected, 1, 0, ask).dc
+    sent = answer(client, train_corrected, 1, 0, ask).dc
     for round, taken in itertools.pairwise((1, 2, 3)):
         later = dataclasses.replace(ask, round=taken, taken=1)
-        answer(site, train_corrected, taken, 0, later)
-        assert torch.equal(site.memory[scaffold.VARIATE], sent.double()), round
+        answer(client, train_corrected, taken, 0, later)
+        assert torch.equal(client.memory[scaffold.VARIATE], sent.double()), round
 
 
 def test_a_training_that_fails_leaves_the_variate_as_it_was() -> None:
-    site = hospitals.hospital("north")
-    p = site.model.layout.trainable
-    site.recipe = site.recipe.model_copy(update={"optimizer": "sgd", "lr": 1e30})
-    site.memory = {VARIATE: torch.ones(p, dtype=torch.float64), TAKEN: torch.tensor([1])}
-    site.memory |= {SENT: torch.ones(p), SENT_IN: torch.tensor([2])}
+    client = hospitals.hospital("north")
+    p = client.model.layout.trainable
+    client.recipe = client.recipe.model_copy(update={"optimizer": "sgd", "lr": 1e30})
+    client.memory = {VARIATE: torch.ones(p, dtype=torch.float64), TAKEN: torch.tensor([1])}
+    client.memory |= {SENT: torch.ones(p), SENT_IN: torch.tensor([2])}
     ask = Ask(x=hospitals.theta(), c=torch.zeros(p), option=2, round=3, taken=2)
     with pytest.raises(FdamedError, match="not finite"):
-        answer(site, train_corrected, 3, 0, ask)
-    assert torch.equal(site.memory[VARIATE], torch.ones(p, dtype=torch.float64)) and int(site.memory[TAKEN]) == 1
-    assert torch.equal(site.memory[SENT], torch.ones(p))  # to be added when it is asked again
+        answer(client, train_corrected, 3, 0, ask)
+    assert torch.equal(client.memory[VARIATE], torch.ones(p, dtype=torch.float64)) and int(client.memory[TAKEN]) == 1
+    assert torch.equal(client.memory[SENT], torch.ones(p))  # to be added when it is asked again

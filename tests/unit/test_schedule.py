@@ -32,14 +32,14 @@ def test_the_papers_learning_rate_falls_to_a_tenth_every_fifty_rounds() -> None:
 
 
 @step("tests.unit.test_schedule.tell_rate")
-def tell_rate(site: Client, ask: Model) -> Trained:
-    return Trained(x=ask.x, n=1, loss=site.recipe.lr)
+def tell_rate(client: Client, ask: Model) -> Trained:
+    return Trained(x=ask.x, n=1, loss=client.recipe.lr)
 
 
 def test_every_question_of_a_round_meets_the_rate_of_that_round() -> None:
     server = hospitals.in_process()
-    for site in clients_of(server).values():
-        site.recipe = Recipe(lr=0.08, decay=Decay(factor=0.5, every=2))
+    for client in clients_of(server).values():
+        client.recipe = Recipe(lr=0.08, decay=Decay(factor=0.5, every=2))
     told = []
     for round in range(1, 6):
         server.begin(round, 5)
@@ -50,12 +50,12 @@ def test_every_question_of_a_round_meets_the_rate_of_that_round() -> None:
 
 def test_a_falling_rate_is_the_same_run_as_one_with_the_rates_set_by_hand() -> None:
     falling, by_hand = hospitals.in_process(), hospitals.in_process()
-    for site in clients_of(falling).values():
-        site.recipe = Recipe(lr=0.02, batch=4, decay=Decay(factor=0.1, every=1))
+    for client in clients_of(falling).values():
+        client.recipe = Recipe(lr=0.02, batch=4, decay=Decay(factor=0.1, every=1))
     state, other = Model(x=hospitals.theta()), Model(x=hospitals.theta())
     for round in (1, 2, 3):
-        for site in clients_of(by_hand).values():
-            site.recipe = Recipe(lr=0.02 * 0.1 ** (round - 1), batch=4)
+        for client in clients_of(by_hand).values():
+            client.recipe = Recipe(lr=0.02 * 0.1 ** (round - 1), batch=4)
         for server in (falling, by_hand):
             server.begin(round, 3)
         state, other = FedAvg().round(state, falling), FedAvg().round(other, by_hand)

@@ -285,13 +285,13 @@ def test_a_survey_needs_four_labeled_images() -> None:
 
 
 def test_a_source_answers_with_its_mean_gradient_and_that_means_variance_by_tensor() -> None:
-    site = hospitals.hospital("east")
-    site.rng = stream(1, "east")
-    answer = gradients.gradient.run(site, gradients.Part(x=hospitals.theta(), images=99, batch=3))
+    client = hospitals.hospital("east")
+    client.rng = stream(1, "east")
+    answer = gradients.gradient.run(client, gradients.Part(x=hospitals.theta(), images=99, batch=3))
     seen: list[Tensor] = []
-    site.model.load(hospitals.theta())
-    gradients._visit(site, 3, stream(1, "east"), lambda g: seen.append(g.clone().double()))
-    g, layout = torch.stack(seen), site.model.layout
+    client.model.load(hospitals.theta())
+    gradients._visit(client, 3, stream(1, "east"), lambda g: seen.append(g.clone().double()))
+    g, layout = torch.stack(seen), client.model.layout
     torch.testing.assert_close(answer.g[: layout.trainable].double(), g.mean(0), rtol=1e-5, atol=1e-7)
     assert float(answer.g[layout.trainable :].abs().sum()) == 0.0
     variance = g.var(0) / len(g)
@@ -301,18 +301,18 @@ def test_a_source_answers_with_its_mean_gradient_and_that_means_variance_by_tens
 
 def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None:
     monkeypatch.setattr(gradients, "FOLD", 100)
-    site = hospitals.hospital("target")
-    layout = site.model.layout
+    client = hospitals.hospital("target")
+    layout = client.model.layout
     u = torch.zeros(2, layout.size)
     u[0, :5], u[1, -26:-16] = 5**-0.5, 10**-0.5
     unit = torch.arange(1.0, 1.0 + len(layout.parameters), dtype=torch.float64)
     question = gradients.Question(x=hospitals.theta(), u=u, unit=unit, images=6, batch=2, replicates=400)
-    answer = gradients.measure_geometry.run(site, question)
+    answer = gradients.measure_geometry.run(client, question)
     seen: list[Tensor] = []
-    site.model.load(hospitals.theta())
-    rng = stream(site.seed, "target", "advice").child("order")
+    client.model.load(hospitals.theta())
+    rng = stream(client.seed, "target", "advice").child("order")
     scale = torch.cat([torch.full((s.stop - s.start,), float(k)) for k, s in enumerate(layout.parameters, 1)])
-    gradients._visit(site, 2, rng, lambda g: seen.append((g / scale).double()))
+    gradients._visit(client, 2, rng, lambda g: seen.append((g / scale).double()))
     assert len(seen) == 3
     g, v = torch.stack(seen), torch.stack(seen).mean(0)
     t = g @ u[:, : layout.trainable].double().t()

@@ -9,7 +9,7 @@ from fdamed.config.study import Recipe
 from fdamed.config.train import Faults
 from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.server import Server
 from fdamed.methods.fedgtst import Guided, train_guided
 from fdamed.methods.fediir import FedIIR
 from tests.support import federation as hospitals
@@ -24,11 +24,11 @@ METHODS = {
 }
 
 
-def federation(names: tuple[str, ...] = hospitals.NAMES) -> InProcess:
+def federation(names: tuple[str, ...] = hospitals.NAMES) -> Server:
     """Hospitals that train by plain descent, as SCAFFOLD asks for."""
     server = hospitals.in_process(names)
-    for site in clients_of(server).values():
-        site.recipe = Recipe(lr=0.02, batch=4, optimizer="sgd")
+    for client in clients_of(server).values():
+        client.recipe = Recipe(lr=0.02, batch=4, optimizer="sgd")
     return server
 
 
@@ -67,11 +67,11 @@ def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_i
 @pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("exact", [0, 1])
 def test_where_no_parameter_has_a_gradient_fedgtst_stays_and_tells_a_norm_of_almost_zero(exact, full) -> None:
-    site = hospitals.hospital("north")
-    site.recipe = Recipe(lr=0.02, batch=14, optimizer="sgd")  # all images at once, as many of either class
+    client = hospitals.hospital("north")
+    client.recipe = Recipe(lr=0.02, batch=14, optimizer="sgd")  # all images at once, as many of either class
     nothing = torch.zeros_like(hospitals.theta())
-    cut = site.model.layout.trainable
+    cut = client.model.layout.trainable
     question = Guided(x=nothing, gamma=2.0, xi=0.5, exact=exact, full=full, plain=1)
-    reply = answer(site, train_guided, 1, 0, question)
+    reply = answer(client, train_guided, 1, 0, question)
     assert float(reply.x[:cut].abs().max()) < 1e-3 and torch.isfinite(reply.x).all()
     assert 0.0 < reply.gamma < 1e-3 and reply.loss == pytest.approx(0.6931472)

@@ -40,10 +40,10 @@ class Times:
 
 
 @step("tests.unit.test_unreliable.remember")
-def remember(site: Client, ask: Times) -> Times:
+def remember(client: Client, ask: Times) -> Times:
     """Count the questions that arrived."""
-    site.memory["times"] = site.memory.get("times", torch.zeros(1)) + ask.count
-    return Times(count=int(site.memory["times"]))
+    client.memory["times"] = client.memory.get("times", torch.zeros(1)) + ask.count
+    return Times(count=int(client.memory["times"]))
 
 
 def unreliable(seed: int = 3, quorum: int = 1, **faults: object) -> Server:
@@ -306,8 +306,8 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         title, steps = "Nosy", (train_locally,)
 
     inner = hospitals.in_process()
-    for site in clients_of(inner).values():
-        site.release = frozenset({"update"})
+    for client in clients_of(inner).values():
+        client.release = frozenset({"update"})
     with pytest.raises(FdamedError, match="does not release"):
         run(Nosy(), unreliable_server(inner, Faults(), 0), hospitals.theta(), 1, hospitals.no_judge)
 

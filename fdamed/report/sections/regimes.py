@@ -62,7 +62,7 @@ def advised(study: Study, sweep: Sweep, target: str) -> dict[Values, Decision]:
 
 def picture(study: Study, sweep: Sweep, target: str) -> Markup:
     """Columns are the values of the first option, rows those of the second."""
-    found, told, runs = regimes(study, sweep, target), advised(study, sweep, target), list(competing(study, sweep))
+    found, advice, runs = regimes(study, sweep, target), advised(study, sweep, target), list(competing(study, sweep))
     columns, rows = ([v for i, v in enumerate(side) if v not in side[:i]] for side in zip(*sweep.values, strict=True))
     rows = sorted(rows, key=lambda v: (isinstance(v, str), v))
 
@@ -70,14 +70,14 @@ def picture(study: Study, sweep: Sweep, target: str) -> Markup:
         here = found.get(values)
         if here is None:
             return None
-        decision, hatched = told.get(values), len(here.leaders) > 1
+        decision, hatched = advice.get(values), len(here.leaders) > 1
         text = "\n".join([here.winner, beside(here), *([f"advised: {named(decision)}"] if decision else [])])
         strength = 0.1 + 0.35 * min(here.lead / FULL, 1.0)
         return Cell(runs.index(here.winner), strength, tip(sweep, here, decision), text, hatched)
 
     panel = Panel("", [[cell((column, row)) for column in columns] for row in rows], [str(c) for c in columns])
     title = f"Best run at {target} by {sweep.name}, in {study.name}"
-    words = " ".join(tip(sweep, here, told.get(values)) for values, here in found.items())
+    words = " ".join(tip(sweep, here, advice.get(values)) for values, here in found.items())
     return heat([panel], [f"{sweep.options[1]} {row}" for row in rows], title, CELL, words, sweep.options[0])
 
 
@@ -123,9 +123,9 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
     rows = []
     for view in targets(study):
         for sweep in maps(study):
-            told = advised(study, sweep, view.name)
+            advice_by_values = advised(study, sweep, view.name)
             for values, here in regimes(study, sweep, view.name).items():
-                d = told.get(values)
+                d = advice_by_values.get(values)
                 advice = (d.first, d.clear, d.lost(d.first).mean) if d else (None, None, None)
                 place = ("; ".join(sweep.options), "; ".join(map(str, values)))
                 scores = (here.winner, here.scores[here.winner], here.second, here.lead, here.p)
@@ -139,15 +139,15 @@ def context(study: Study) -> dict[str, Any]:
 
 
 def _shown(study: Study, sweep: Sweep, view: View, file: str) -> dict[str, Any]:
-    found, told = regimes(study, sweep, view.name), advised(study, sweep, view.name)
+    found, advice = regimes(study, sweep, view.name), advised(study, sweep, view.name)
     return {
         "file": file,
         "name": sweep.name,
         "sentence": sentence(found),
-        "advice": agreement(found, told, study.name),
+        "advice": agreement(found, advice, study.name),
         "options": sweep.options,
         "columns": len({first for first, *_ in sweep.values}),
-        "cells": [(here, told.get(values)) for values, here in found.items()],
+        "cells": [(here, advice.get(values)) for values, here in found.items()],
     }
 
 
@@ -162,9 +162,9 @@ def sentence(found: Mapping[Values, Regime]) -> str:
     return f"{first}{f' ({alone})' if alone else ''}; in {tied} the leaders cannot be separated."
 
 
-def agreement(found: Mapping[Values, Regime], told: Mapping[Values, Decision], name: str) -> str:
+def agreement(found: Mapping[Values, Regime], advice: Mapping[Values, Decision], name: str) -> str:
     """How often the advice is among the leaders, and what following it loses."""
-    both = [(found[values], decision) for values, decision in told.items() if values in found]
+    both = [(found[values], decision) for values, decision in advice.items() if values in found]
     if not both:
         return ""
     among = sum(decision.first in here.leaders for here, decision in both)
