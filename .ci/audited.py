@@ -13,12 +13,12 @@ def main() -> int:
     except (OSError, ValueError, KeyError):
         return 3
     skipped = [package["name"] for package in found if "skip_reason" in package]
-    holes = [(package, hole) for package in found for hole in package.get("vulns", ())]
-    for package, hole in holes:
-        fixed = ", ".join(hole["fix_versions"]) or "no version yet"
-        print(f"audit: {package['name']} {package['version']}: {hole['id']}, fixed in {fixed}")
-    print(f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(holes)} holes known")
-    return 1 if holes else 3 if skipped or not found else 0
+    known = [(package, vulnerability) for package in found for vulnerability in package.get("vulns", ())]
+    for package, vulnerability in known:
+        fixed = ", ".join(vulnerability["fix_versions"]) or "no version yet"
+        print(f"audit: {package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
+    print(f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(known)} known vulnerabilities")
+    return 1 if known else 3 if skipped or not found else 0
 
 
 if __name__ == "__main__":

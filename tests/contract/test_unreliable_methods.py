@@ -81,8 +81,8 @@ def test_a_harsh_network_leaves_a_finite_model_that_learned_something(name, expe
 def test_the_harsh_network_has_every_fault(expected) -> None:
     why = {a["why"].partition(":")[0] for _, record in expected.values() for a in record.absences}
     assert why == {"absent by schedule", "late", "message lost"}
-    told = {a["why"] for _, record in expected.values() for a in record.absences}
-    assert {"message lost: weights down", "message lost: weights up", "message lost: update up"} <= told
+    reasons = {a["why"] for _, record in expected.values() for a in record.absences}
+    assert {"message lost: weights down", "message lost: weights up", "message lost: update up"} <= reasons
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -199,10 +199,10 @@ def test_one_process_a_hospital_fails_just_the_same() -> None:
         server = unreliable_server(apart, faults, SEED)
         theta, record = run(REGISTRY[name](), server, hospitals.theta(), 3, hospitals.no_judge)
         together = unreliable_server(hospitals.in_process(names), faults, SEED)
-        other, told = run(REGISTRY[name](), together, hospitals.theta(), 3, hospitals.no_judge)
+        other, other_record = run(REGISTRY[name](), together, hospitals.theta(), 3, hospitals.no_judge)
         assert torch.equal(theta, other)
-        assert record.ledger == told.ledger
-        assert record.absences == told.absences != []
+        assert record.ledger == other_record.ledger
+        assert record.absences == other_record.absences != []
     apart.close()
 
 

@@ -54,7 +54,7 @@ def expected():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_it_learns_something_finite_and_the_ledger_tells_what_crossed(name, expected) -> None:
+def test_it_learns_something_finite_and_the_ledger_lists_what_crossed(name, expected) -> None:
     theta, record = expected[name]
     assert torch.isfinite(theta).all() and not torch.equal(theta, hospitals.theta())
     sent = {line["kind"] for line in record.ledger if line["from"] != "server"}

@@ -104,14 +104,14 @@ def place_of(folder: Path, run: str) -> Path:
 
 
 def outcome(folder: Path, *runs: str) -> dict[str, bytes]:
-    """Everything that must be the same: files, last checkpoints, hospitals' memories, what MLflow is told."""
+    """Everything that must be the same: files, last checkpoints, hospitals' memories, what MLflow records."""
     out = {}
     for run in runs or RUNS:
         place = place_of(folder, run)
         out |= {f"{run}/{name}": (place / name).read_bytes() for name in COMPARED}
         for file in sorted(place.rglob("checkpoint.bin")):
             out[f"{run}/{file.relative_to(place)}"] = state_of(file)
-        out[f"{run}/mlflow"] = repr(told(place)).encode()
+        out[f"{run}/mlflow"] = repr(tracked(place)).encode()
     for file in sorted((folder / "results").rglob("memory/**/*.safetensors")):
         if file.stem != "aside":
             out[str(file.relative_to(folder))] = file.read_bytes()
@@ -119,14 +119,14 @@ def outcome(folder: Path, *runs: str) -> dict[str, bytes]:
 
 
 def state_of(checkpoint: Path) -> bytes:
-    """The method's state in a checkpoint; its head tells of the log, which has times in it."""
+    """The method's state in a checkpoint; its head describes the log, which has times in it."""
     content = checkpoint.read_bytes()
     (n,) = struct.unpack("<I", content[32:36])
     return content[36 + n :]
 
 
-def told(place: Path) -> list[object]:
-    """What an import tells MLflow of a run, but for times."""
+def tracked(place: Path) -> list[object]:
+    """What an import writes to MLflow for a run, except times."""
     record = read(place)
     assert record is not None
     curves = [(key, value, step) for key, value, _, step in points(record, 1) if not key.startswith("runtime/")]

@@ -46,8 +46,8 @@ def test_other_settings_versions_or_code_are_refused_with_the_reason(
     with pytest.MonkeyPatch.context() as patch:
         change(cut, patch)
         assert studies.fdamed(cut, *single(RUN)) == 2
-    told = capfd.readouterr().err
-    assert f"the checkpoint was made under other conditions ({key}: " in told and " then, " in told
+    stderr = capfd.readouterr().err
+    assert f"the checkpoint was made under other conditions ({key}: " in stderr and " then, " in stderr
     assert finish(cut, RUN) == expected
 
 

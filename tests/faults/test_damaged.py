@@ -37,9 +37,10 @@ def hurt(path: Path, damage: Damage) -> None:
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(cut: Path, expected, capfd, damage: Damage) -> None:
     hurt(state(cut) / "checkpoint.bin", damage)
     assert finish(cut, RUN) == expected
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert (
-        "checkpoint.bin is damaged (checksum); trying the one before" in told and "resumed after round 2 of 5" in told
+        "checkpoint.bin is damaged (checksum); trying the one before" in stderr
+        and "resumed after round 2 of 5" in stderr
     )
 
 
@@ -59,8 +60,8 @@ def test_a_damaged_memory_of_a_hospital_gives_way_to_the_checkpoint_before(
     memory = memories(cut, 3)[0]
     hurt(memory, damage) if damage else memory.unlink()
     assert finish(cut, RUN) == expected
-    told = capfd.readouterr().err
-    assert "damaged (a client's state)" in told and "resumed after round 2 of 5" in told
+    stderr = capfd.readouterr().err
+    assert "damaged (a client's state)" in stderr and "resumed after round 2 of 5" in stderr
 
 
 @pytest.mark.parametrize("what", ["checkpoints", "memories", "record"])
@@ -75,8 +76,8 @@ def test_where_both_generations_are_damaged_the_run_begins_anew_and_comes_to_the
     for file in files:
         hurt(file, DAMAGES["one bit"] if what != "record" else DAMAGES["empty"])
     assert finish(cut, RUN) == expected
-    told = capfd.readouterr().err
-    assert told.count("trying the one before") == 2 and "resumed after" not in told and "round 1/5" in told
+    stderr = capfd.readouterr().err
+    assert stderr.count("trying the one before") == 2 and "resumed after" not in stderr and "round 1/5" in stderr
 
 
 def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one_before(cut: Path, expected, capfd) -> None:

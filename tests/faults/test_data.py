@@ -19,7 +19,7 @@ from fdamed.methods.fedavg import FedAvg
 from fdamed.training.local import fit, predict
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
-from tests.unit.test_cache import SIZE, cached, make, manifest, picture
+from tests.unit.test_cache import SIZE, cached, make, manifest, new_image
 
 WORDS = """
 7 2 3 -2 9 10 99 0.5 1.5 -0.5 0.99 1.01 2.0 -1.5 1e1 1e-1 1_0 0x1 0b1 +-1 --1 nan NaN inf -inf Infinity none None
@@ -67,7 +67,7 @@ def test_of_a_thousand_cached_images_the_hundred_damaged_ones_are_made_again(tmp
     root = tmp_path / "data"
     (root / "deep").mkdir(parents=True)
     for number in range(1000):
-        Image.fromarray(picture(number)).save(root / "deep" / f"{number:02}.png")
+        Image.fromarray(new_image(number)).save(root / "deep" / f"{number:02}.png")
     assert make(manifest(1000), root).decoded == 1000
     good = cached(root)
     store = root.parent / "client" / ".cache" / "store.npy"

@@ -140,7 +140,7 @@ import json, sys, time
 from fdamed.data.image import Unreadable
 from fdamed.data.image import read_gray, read_header
 import fdamed.data.dicom.reader, PIL.Image, pydicom
-told = []
+results = []
 for path in sys.argv[1:]:
     for look in (read_header, read_gray):
         begin = time.process_time()
@@ -149,10 +149,10 @@ for path in sys.argv[1:]:
             reason = "accepted"
         except Unreadable as refused:
             reason = refused.reason
-        told.append([reason, time.process_time() - begin])
+        results.append([reason, time.process_time() - begin])
 # Not ru_maxrss, which remembers the parent's size from before exec.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps([told, int(peak.split()[1]) / 1024]))
+print(json.dumps([results, int(peak.split()[1]) / 1024]))
 """
 
 
@@ -162,8 +162,8 @@ def test_bombs_are_refused_within_a_second_and_two_hundred_megabytes(tmp_path: P
     child = subprocess.run(
         [sys.executable, "-c", MEASURED, *paths], capture_output=True, text=True, check=True, env=studies.environment()
     )
-    told, megabytes = json.loads(child.stdout)
-    assert [reason for reason, _ in told] == ["DEFLATED", "DEFLATED", "TOO_LARGE", "TOO_LARGE"]
-    assert max(seconds for _, seconds in told) < 1.0
+    results, megabytes = json.loads(child.stdout)
+    assert [reason for reason, _ in results] == ["DEFLATED", "DEFLATED", "TOO_LARGE", "TOO_LARGE"]
+    assert max(seconds for _, seconds in results) < 1.0
     assert megabytes < 200
-    print(told, megabytes)
+    print(results, megabytes)

@@ -29,24 +29,24 @@ def whole(prepared: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     """What the uninterrupted process came to, and how many steps and file operations it took."""
     folder = studies.copy(prepared, prepared.parent / "whole")
     with studies.victim(folder, "never", 0, "SIGKILL", *studies.batch()) as job:
-        told = job.stderr.read()
-    assert job.returncode == 0, told
+        stderr = job.stderr.read()
+    assert job.returncode == 0, stderr
     return studies.outcome(folder), json.loads((folder / "counts.json").read_text())
 
 
 def resumed(folder: Path) -> str:
     """Start again what was interrupted; what it said."""
     with studies.victim(folder, "never", 0, "SIGKILL", *studies.batch()) as job:
-        told = job.stderr.read()
-    assert job.returncode == 0, told
+        stderr = job.stderr.read()
+    assert job.returncode == 0, stderr
     assert studies.left_over(folder) == []
-    return told
+    return stderr
 
 
 def killed(folder: Path, what: str, number: int) -> None:
     with studies.victim(folder, what, number, "SIGKILL", *studies.batch()) as job:
-        told = job.stderr.read()
-    assert job.returncode == -signal.SIGKILL, told
+        stderr = job.stderr.read()
+    assert job.returncode == -signal.SIGKILL, stderr
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_sigterm_ends_with_75_within_the_grace_period_and_changes_no_bit(
     folder = studies.copy(prepared, tmp_path / "study")
     begin = time.monotonic()
     with studies.victim(folder, what, moment, "SIGTERM", *studies.batch()) as job:
-        told = job.stderr.read()
+        stderr = job.stderr.read()
     seconds = time.monotonic() - begin
     finished = all((studies.place_of(folder, run) / "done").exists() for run in studies.RUNS)
-    assert job.returncode == 75 or finished, told
+    assert job.returncode == 75 or finished, stderr
     assert seconds < GRACE + 30, "start and training included"
     if job.returncode == 75:
-        assert "stopped by SIGTERM" in told.splitlines()[-1]
+        assert "stopped by SIGTERM" in stderr.splitlines()[-1]
     assert studies.left_over(folder) == []
     resumed(folder)
     assert studies.outcome(folder) == expected, f"SIGTERM at {what} {moment} of {counts[what]}"

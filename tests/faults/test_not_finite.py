@@ -58,9 +58,9 @@ def test_no_number_that_is_not_finite_is_saved_and_the_run_can_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(Optimizer, "step", poisoned)
         code = studies.fdamed(folder, *single(RUN))
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert count[0] >= at
-    assert "not finite" in told
+    assert "not finite" in stderr
     found = numbers(folder)
     assert found and all(torch.isfinite(t).all() for t in found)
     place = studies.place_of(folder, RUN)

@@ -53,9 +53,9 @@ def test_a_disk_that_is_too_small_is_told_before_the_first_round(prepared: Path,
     folder = studies.copy(prepared, tmp_path / "study")
     monkeypatch.setattr(checkpoints, "free", lambda folder: 1000)
     assert studies.fdamed(folder, *single(RUN)) == 2
-    told = capsys.readouterr().err
-    assert re.search(r"this run needs about [\d.]+ MB for its checkpoints, and 0.0 MB are free", told)
-    assert "round 1" not in told
+    stderr = capsys.readouterr().err
+    assert re.search(r"this run needs about [\d.]+ MB for its checkpoints, and 0.0 MB are free", stderr)
+    assert "round 1" not in stderr
 
 
 def test_the_doctor_says_what_all_trainings_need(prepared: Path, monkeypatch, capsys) -> None:
@@ -104,9 +104,9 @@ def test_a_disk_that_fills_up_in_the_middle_costs_no_more_than_the_round(tmp_pat
                             pass
                     except OSError:
                         continue
-            told = job.stderr.read()
-        assert job.returncode == 2, told
-        assert "the disk is full" in told and "needed" in told and "free)" in told
+            stderr = job.stderr.read()
+        assert job.returncode == 2, stderr
+        assert "the disk is full" in stderr and "needed" in stderr and "free)" in stderr
         assert studies.left_over(folder) == []
         (disk / "ballast").unlink()
         assert finish(folder, RUN) == expected
@@ -119,8 +119,8 @@ def test_a_disk_that_is_full_from_the_start_is_told_before_training(tmp_path: Pa
         left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         (disk / "ballast").write_bytes(b"\0" * (left - 300_000))
         with studies.process(folder, *single(RUN)) as job:
-            told = job.stderr.read()
-        assert job.returncode == 2 and "for its checkpoints" in told and "round 1" not in told, told
+            stderr = job.stderr.read()
+        assert job.returncode == 2 and "for its checkpoints" in stderr and "round 1" not in stderr, stderr
 
 
 HUNGRY = """
@@ -145,9 +145,9 @@ def test_out_of_memory_names_the_batch_and_keeps_the_checkpoint(tmp_path: Path) 
     before = kept(folder)
     (folder / "hungry.py").write_text(HUNGRY)
     with studies.process(folder, *single(RUN), module="hungry", env=studies.environment()) as job:
-        told = job.stderr.read()
-    assert job.returncode == 2, told
-    error, where, fix = told.splitlines()[-3:]
+        stderr = job.stderr.read()
+    assert job.returncode == 2, stderr
+    error, where, fix = stderr.splitlines()[-3:]
     assert "out of memory in" in error and "batch 40" in error and ("hospital" in where or RUN in where)
     assert "smaller batch, which changes the results" in fix
     assert {name: content for name, content in kept(folder).items() if name in before} == before

@@ -86,8 +86,8 @@ def test_a_server_that_is_away_or_silent_costs_seconds_and_nothing_else(tmp_path
         begin = time.monotonic()
         assert main(["track", "--config", str(configured(tmp_path, f"http://127.0.0.1:{port}"))]) == 2
         assert time.monotonic() - begin < LIMIT
-    told = capsys.readouterr().err
-    assert "safe in files" in told and "same command again" in told
+    stderr = capsys.readouterr().err
+    assert "safe in files" in stderr and "same command again" in stderr
     assert main(["track", "--config", str(configured(tmp_path, None))]) == 0
     assert imported(tmp_path / "results/mlflow/mlflow.db") == imported(whole / "results/mlflow/mlflow.db")
 
@@ -97,8 +97,8 @@ def test_training_never_waits_for_the_server(tmp_path: Path) -> None:
     with black_hole() as port:
         folder = studies.prepare(tmp_path / "study", tracking={"uri": f"http://127.0.0.1:{port}"})
         assert studies.fdamed(folder, *studies.batch()) == 0
-    told = studies.place_of(folder, "scaffold") / "timing.jsonl"
-    assert len(told.read_text().splitlines()) == 5
+    timing = studies.place_of(folder, "scaffold") / "timing.jsonl"
+    assert len(timing.read_text().splitlines()) == 5
 
 
 @contextmanager

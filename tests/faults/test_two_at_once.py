@@ -23,9 +23,9 @@ def test_who_comes_second_is_told_who_holds_the_folder(prepared: Path, tmp_path:
     folder = studies.copy(prepared, tmp_path / "study")
     with locked(studies.place_of(folder, RUN)):
         assert studies.fdamed(folder, *single(RUN)) == 2
-    told = capfd.readouterr().err
-    assert "another run is writing to this folder" in told
-    assert f"Wait until process {os.getpid()} on " in told and " UTC ends" in told
+    stderr = capfd.readouterr().err
+    assert "another run is writing to this folder" in stderr
+    assert f"Wait until process {os.getpid()} on " in stderr and " UTC ends" in stderr
     assert (studies.place_of(folder, RUN) / ".lock").read_text() == "", "nothing of the machine stays behind"
 
 
@@ -33,12 +33,12 @@ def test_who_comes_second_is_told_who_holds_the_folder(prepared: Path, tmp_path:
 def test_of_two_trainings_started_together_one_wins_with_the_usual_bits(prepared: Path, expected, tmp_path) -> None:
     folder = studies.copy(prepared, tmp_path / "study")
     both = [studies.victim(folder, "never", 0, "SIGKILL", *single(RUN)) for _ in range(2)]
-    told = [job.communicate()[1] for job in both]
+    errors = [job.communicate()[1] for job in both]
     codes = [job.returncode for job in both]
     # The loser may also come after the winner's end, and then finds all done.
-    assert 0 in codes and set(codes) <= {0, 2}, told
+    assert 0 in codes and set(codes) <= {0, 2}, errors
     if 2 in codes:
-        assert "another run is writing to this folder" in told[codes.index(2)]
+        assert "another run is writing to this folder" in errors[codes.index(2)]
     assert studies.outcome(folder, RUN) == expected
 
 
@@ -50,8 +50,8 @@ def test_a_clock_that_jumps_changes_no_bit_and_no_run_ends_before_it_began(cut: 
     with studies.process(
         cut, "never", "0", "SIGKILL", "--", *single(RUN), module="tests.faults.victim", env=env
     ) as job:
-        told = job.stderr.read()
-    assert job.returncode == 0 and "resumed after round 3 of 5" in told, told
+        stderr = job.stderr.read()
+    assert job.returncode == 0 and "resumed after round 3 of 5" in stderr, stderr
     assert studies.outcome(cut, RUN) == expected
     record = read(studies.place_of(cut, RUN))
     assert record is not None

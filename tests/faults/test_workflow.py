@@ -95,8 +95,8 @@ def snakemake(folder: Path, *arguments: str, source: Path = studies.REPOSITORY) 
 class Made:
     """A finished study, and what both Snakemakes said."""
 
-    def __init__(self, folder: Path, raw: Path, before: dict[str, str], told: list[tuple[int, str]]) -> None:
-        self.folder, self.raw, self.before, self.told = folder, raw, before, told
+    def __init__(self, folder: Path, raw: Path, before: dict[str, str], outputs: list[tuple[int, str]]) -> None:
+        self.folder, self.raw, self.before, self.outputs = folder, raw, before, outputs
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +123,9 @@ def made(tmp_path_factory) -> Iterator[Made]:
 
 
 def test_of_two_workflows_one_wins_and_the_other_says_why(made: Made) -> None:
-    codes = sorted(code for code, _ in made.told)
-    assert codes[0] == 0 and codes[1] != 0, [text[-3000:] for _, text in made.told]
-    loser = next(text for code, text in made.told if code)
+    codes = sorted(code for code, _ in made.outputs)
+    assert codes[0] == 0 and codes[1] != 0, [text[-3000:] for _, text in made.outputs]
+    loser = next(text for code, text in made.outputs if code)
     assert "Directory cannot be locked" in loser or "another run is writing to this folder" in loser
     assert "Finished jobid" not in loser, "it has run nothing"
 
@@ -133,8 +133,8 @@ def test_of_two_workflows_one_wins_and_the_other_says_why(made: Made) -> None:
 def test_a_study_that_is_held_is_left_alone_even_where_snakemakes_own_lock_has_failed(made: Made) -> None:
     with locked(made.folder / "results" / "small"):
         job = snakemake(made.folder, "--forcerun", "init")
-        told = job.communicate()[0]
-    assert job.returncode == 1 and "another run is writing to this folder" in told and "Finished jobid" not in told
+        output = job.communicate()[0]
+    assert job.returncode == 1 and "another run is writing to this folder" in output and "Finished jobid" not in output
 
 
 def test_the_outputs_are_those_of_a_single_run_stage_by_stage(made: Made, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ CHANGES: list[tuple[str, Any, set[str], set[str]]] = [
 """Key, new value, rules that must run again, rules that must not."""
 
 
-def planned(told: str) -> dict[str, int]:
-    pairs = (line.split() for line in told.splitlines())
+def planned(output: str) -> dict[str, int]:
+    pairs = (line.split() for line in output.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
@@ -201,15 +201,15 @@ def test_a_changed_key_runs_again_what_it_affects(made: Made, tmp_path, key, val
     section[last] = value
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump(raw, allow_unicode=True))
-    told = snakemake(made.folder, "-n", "--configfile", str(other)).communicate()[0]
-    jobs = planned(told)
-    assert again <= jobs.keys() and not kept & jobs.keys(), (jobs, told[-2000:])
+    output = snakemake(made.folder, "-n", "--configfile", str(other)).communicate()[0]
+    jobs = planned(output)
+    assert again <= jobs.keys() and not kept & jobs.keys(), (jobs, output[-2000:])
     if key == "runs.gp.beta":
         assert jobs["federate"] == 1, "the other run stays as it is"
     if key == "seeds":
         assert jobs["federate"] == 2 and jobs["init"] == 1, "the finished seed stays as it is"
     if key != "seeds":
-        assert "params have changed" in told.lower(), "the reason is told"
+        assert "params have changed" in output.lower(), "the reason is shown"
 
 
 @pytest.mark.parametrize(
@@ -229,17 +229,19 @@ def test_changed_code_runs_again_what_it_makes(made: Made, tmp_path: Path, file,
     if file:
         with open(tmp_path / "fdamed" / file, "a") as code:
             code.write("\nCHANGED = 1\n")
-    told = snakemake(made.folder, "-n", source=tmp_path).communicate()[0]
-    jobs = planned(told)
-    assert again <= jobs.keys() and not kept & jobs.keys(), (jobs, told[-2000:])
+    output = snakemake(made.folder, "-n", source=tmp_path).communicate()[0]
+    jobs = planned(output)
+    assert again <= jobs.keys() and not kept & jobs.keys(), (jobs, output[-2000:])
 
 
 def test_a_folder_with_braces_is_refused_with_a_way_out(made: Made, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump(configuration(tmp_path / "{raw}")))
     job = snakemake(made.folder, "-n", "--configfile", str(other))
-    told = job.communicate()[0]
-    assert job.returncode == 1 and "takes the braces in this path for a wildcard" in told and "to do: rename" in told
+    output = job.communicate()[0]
+    assert (
+        job.returncode == 1 and "takes the braces in this path for a wildcard" in output and "to do: rename" in output
+    )
 
 
 # --- a file system that shows files late ---

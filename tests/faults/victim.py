@@ -1,7 +1,7 @@
 """`fdamed` that gets a signal from itself: `python -m tests.faults.victim WHAT NUMBER SIGNAL -- ARGUMENTS`.
 
 WHAT is `step` (before the optimizer's NUMBER-th step) or `file` (before the NUMBER-th file is opened for writing,
-renamed, linked or removed below the working directory), or `never`: then the last line tells how many of each there
+renamed, linked or removed below the working directory), or `never`: then the last line has how many of each there
 were. Checkpoints stay when a run is finished, so that a test can compare them.
 """
 

@@ -85,8 +85,8 @@ def test_the_twin_of_the_target_is_nearer_than_the_hospital_that_contradicts_it(
     assert sources["twin"]["cosine"]["value"] > sources["opposite"]["cosine"]["value"]
     assert sources["twin"]["d2"]["value"] < sources["opposite"]["d2"]["value"]
     assert sources["twin"]["gain"]["value"] > sources["opposite"]["gain"]["value"]
-    picture = (advised / "target.svg").read_text()
-    assert picture.startswith("<svg") and "twin" in picture and "opposite" in picture
+    svg = (advised / "target.svg").read_text()
+    assert svg.startswith("<svg") and "twin" in svg and "opposite" in svg
 
 
 def test_every_cell_tries_the_runs_that_can_be_tried_on_its_labels(advised: Path) -> None:

@@ -53,12 +53,12 @@ def probe(study: Path) -> dict:
 
 
 def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> None:
-    told = probe(study)
-    assert set(told["attributes"]) == {"sex", "age"} and told["images"] == 120
-    sex = told["attributes"]["sex"]
-    assert set(sex["runs"]) == {"untrained", "fedavg", "aux"} == set(told["runs"])
+    found = probe(study)
+    assert set(found["attributes"]) == {"sex", "age"} and found["images"] == 120
+    sex = found["attributes"]["sex"]
+    assert set(sex["runs"]) == {"untrained", "fedavg", "aux"} == set(found["runs"])
     assert all(r["value"] > 0.95 and 0.3 < r["shuffled"] < 0.7 for r in sex["runs"].values())
-    assert all(r["low"] < 0.5 < r["high"] for r in told["attributes"]["age"]["runs"].values())
+    assert all(r["low"] < 0.5 < r["high"] for r in found["attributes"]["age"]["runs"].values())
     (heads,) = sex["heads"]
     assert (heads["run"], heads["base"], heads["heads"], heads["value"]) == ("aux", "fedavg", ["sex"], 0.0)
     assert "p0001" not in (study / "c" / "attributes" / "B.json").read_text()
@@ -79,8 +79,8 @@ def test_groups_below_the_smallest_cell_are_no_class(study: Path) -> None:
 def test_where_nothing_is_known_of_the_patients_no_model_is_asked(study: Path) -> None:
     path = study / "c" / "clients" / "B" / "order.parquet"
     pd.read_parquet(path).drop(columns=["sex", "age", "view", "race"]).to_parquet(path)
-    told = probe(study)
-    assert told["attributes"] == {} and "runs" not in told
+    found = probe(study)
+    assert found["attributes"] == {} and "runs" not in found
 
 
 def test_a_study_without_finished_runs_is_one_clear_error(study: Path, capsys) -> None:

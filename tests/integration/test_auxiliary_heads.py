@@ -165,9 +165,9 @@ def test_a_head_for_which_no_source_has_labels_is_one_clear_error(
             pd.read_parquet(path).assign(sex=None).to_parquet(path)
             capsys.readouterr()
             refused = command(study, "federate", "shared", "--seed", "0")
-            told = capsys.readouterr().err
-            assert (refused != 0) == (nth == 1), told  # one source without labels is no obstacle
-        assert "no source has a label for the auxiliary head sex" in told and "Traceback" not in told
+            stderr = capsys.readouterr().err
+            assert (refused != 0) == (nth == 1), stderr  # one source without labels is no obstacle
+        assert "no source has a label for the auxiliary head sex" in stderr and "Traceback" not in stderr
     finally:
         for name, content in kept.items():
             orders[name].write_bytes(content)

@@ -94,7 +94,7 @@ def study(prepared: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+def error_parts(capfd: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
     """What the last command said of its error: three lines and no more."""
 
     def lines() -> list[str]:
@@ -114,13 +114,13 @@ def files(folder: Path) -> dict[str, bytes]:
 # --- tables ---
 
 
-def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path, told) -> None:
+def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path, error_parts) -> None:
     write_table(tmp_path / "raw" / "export.csv", ["file", "id", "house", "Oedema"], rows_of())
     assert stage(configure(tmp_path, tmp_path / "raw"), "ingest") == 2
-    what, where, _ = told()
+    what, where, _ = error_parts()
     assert what.startswith("missing column `Edema`") and where.endswith("export.csv")
     assert stage(configure(tmp_path, tmp_path / "raw", data={"table": "exports.csv"}), "ingest") == 2
-    what, where, fix = told()
+    what, where, fix = error_parts()
     assert what == "there is no such table" and where.endswith("exports.csv") and "export.csv" in fix
     assert files(tmp_path / "results") == {"small/clients/rejects.csv": b"file,row,reason,detail\n"}
 
@@ -138,17 +138,17 @@ def test_a_missing_table_or_column_stops_ingest_before_it_writes(tmp_path: Path,
     ],
 )
 def test_an_empty_domain_or_an_absent_class_leaves_the_earlier_cohort_as_it_was(
-    study: Path, told, cut: dict[str, Any], message: str
+    study: Path, error_parts, cut: dict[str, Any], message: str
 ) -> None:
     before = files(study.parent / "results")
     config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), split=cut)
     assert stage(config, "split") == 2
-    assert message in told()[0]
+    assert message in error_parts()[0]
     assert files(study.parent / "results") == before
 
 
-def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
-    study: Path, told, capfd: pytest.CaptureFixture[str]
+def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_leakage_check(
+    study: Path, error_parts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     results = study.parent / "results"
     path = results / "small/clients/North/manifest.parquet"
@@ -160,18 +160,18 @@ def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_guard(
     before = files(results)
     capfd.readouterr()
     assert stage(study, "leakage") == 2
-    what, where, fix = told()
+    what, where, fix = error_parts()
     assert what == "1 patients are in more than one split (at North)"
     assert where == "manifests of North, East" and "fdamed split" in fix
     assert files(results) == before
     assert not (results / "small/leakage.json").exists()
 
 
-def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path, told) -> None:
+def test_images_too_small_to_recognize_copies_are_refused_with_the_key(study: Path, error_parts) -> None:
     config = yaml.safe_load(study.read_text())
     study.write_text(yaml.safe_dump(config | {"image": {"size": 28}}))
     assert stage(study, "leakage") == 2
-    what, where, fix = told()
+    what, where, fix = error_parts()
     assert "28 pixels" in what and where == "image.size" and "32" in fix
 
 
@@ -194,7 +194,7 @@ def test_images_too_small_to_tell_copies_by_are_refused_with_the_key(study: Path
     ],
 )
 def test_a_stage_before_its_turn_names_the_one_to_run_first(
-    study: Path, told, absent: str, command: list[str], maker: str
+    study: Path, error_parts, absent: str, command: list[str], maker: str
 ) -> None:
     root = study.parent / "results" / "small"
     if absent:
@@ -202,7 +202,7 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     guarded(root)
     before = files(root)
     assert stage(study, *command) == 2
-    assert maker in told()[2]
+    assert maker in error_parts()[2]
     assert files(root) == before
 
 
@@ -219,7 +219,7 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     ],
 )
 def test_a_file_that_was_cut_short_names_the_stage_to_run_again(
-    study: Path, told, damaged: str, command: list[str], maker: str
+    study: Path, error_parts, damaged: str, command: list[str], maker: str
 ) -> None:
     root = study.parent / "results" / "small"
     content = (root / damaged).read_bytes()
@@ -227,7 +227,7 @@ def test_a_file_that_was_cut_short_names_the_stage_to_run_again(
     guarded(root)
     before = files(root)
     assert stage(study, *command) == 2
-    assert maker in told()[2]
+    assert maker in error_parts()[2]
     assert files(root) == before
 
 
@@ -239,13 +239,13 @@ def test_a_file_that_was_cut_short_names_the_stage_to_run_again(
     ],
 )
 def test_what_was_made_with_other_settings_is_not_trained_on(
-    study: Path, told, changes: dict[str, Any], message: str, maker: str
+    study: Path, error_parts, changes: dict[str, Any], message: str, maker: str
 ) -> None:
     config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), **changes)
     guarded(study.parent / "results" / "small")
     before = files(study.parent / "results")
     assert stage(config, "federate", *FEDERATE) == 2
-    what, _, fix = told()
+    what, _, fix = error_parts()
     assert message in what and maker in fix
     assert files(study.parent / "results") == before
 
@@ -261,12 +261,14 @@ def test_what_was_made_with_other_settings_is_not_trained_on(
         ("runs/fedavg/North/0", ["federate", *FEDERATE]),
     ],
 )
-def test_a_folder_that_another_run_holds_is_left_alone(study: Path, told, folder: str, command: list[str]) -> None:
+def test_a_folder_that_another_run_holds_is_left_alone(
+    study: Path, error_parts, folder: str, command: list[str]
+) -> None:
     root = study.parent / "results" / "small"
     before = files(root)
     with locked(root / folder):
         assert stage(study, *command) == 2
-        what, where, _ = told()
+        what, where, _ = error_parts()
         assert what == "another run is writing to this folder"
         assert where == str(root / folder)
     assert files(root) == before
@@ -287,12 +289,12 @@ def test_a_folder_that_another_run_holds_is_left_alone(study: Path, told, folder
     ],
 )
 def test_what_the_study_does_not_have_is_named_with_what_it_has(
-    study: Path, told, command: list[str], message: str, choice: str
+    study: Path, error_parts, command: list[str], message: str, choice: str
 ) -> None:
     root = study.parent / "results"
     before = files(root)
     assert stage(study, *command) == 2
-    what, _, fix = told()
+    what, _, fix = error_parts()
     assert message in what and choice in fix
     assert files(root) == before
     assert not (root / "small/runs").exists()

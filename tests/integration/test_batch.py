@@ -67,16 +67,16 @@ def test_a_batch_writes_the_files_of_single_jobs_and_a_failing_run_loses_no_othe
 
     capfd.readouterr()
     assert batch(study, "fedavg", "wild", "gp") == 2
-    told = capfd.readouterr().err
-    assert "1 of 3 runs of this batch failed: wild/edema/0" in told and "not finite" in told
-    assert "run 3 of 3: gp/edema/0" in told
+    stderr = capfd.readouterr().err
+    assert "1 of 3 runs of this batch failed: wild/edema/0" in stderr and "not finite" in stderr
+    assert "run 3 of 3: gp/edema/0" in stderr
     for name in ("fedavg", "gp"):
         assert content(study, name) == single[name]
         delete_outputs(study, name)
 
     assert batch(study, "gp", "fedavg") == 0
-    told = capfd.readouterr().err
-    assert told.count("under the same conditions and restored") == 2 and "round 1/2" not in told
+    stderr = capfd.readouterr().err
+    assert stderr.count("under the same conditions and restored") == 2 and "round 1/2" not in stderr
     for name in ("fedavg", "gp"):
         assert content(study, name) == single[name]
 
@@ -106,9 +106,9 @@ def test_sigterm_ends_with_75_and_one_line_and_the_next_start_goes_on(study: Pat
         while "round 1/2" not in (line := job.stderr.readline()):
             assert line, "the run ended before its first round"
         os.kill(job.pid, signal.SIGTERM)
-        told = job.stderr.read()
+        stderr = job.stderr.read()
     assert job.returncode == 75
-    assert [line for line in told.splitlines() if "stopped by SIGTERM" in line] == told.splitlines()[-1:]
+    assert [line for line in stderr.splitlines() if "stopped by SIGTERM" in line] == stderr.splitlines()[-1:]
     assert not (folder / "done").exists()
     again = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "resumed after round 1 of 2" in again.stderr

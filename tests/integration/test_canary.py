@@ -215,7 +215,7 @@ def spoiled_too_much(root: Path) -> dict[str, Any]:
     return {"reject_share": 0.0}
 
 
-def misspelt_name(root: Path) -> dict[str, Any]:
+def misspelled_name(root: Path) -> dict[str, Any]:
     """Images lie beside the table, and the nearest name there is an image's."""
     word = Tree({}).plant("patient", 0)
     (root / f"{word}_export.dcm").write_bytes(b"")
@@ -255,7 +255,7 @@ def open_quote(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "spoil",
-    [spoiled_too_much, misspelt_name, no_header, no_header_and_twice_the_same, contradiction, ragged, open_quote],
+    [spoiled_too_much, misspelled_name, no_header, no_header_and_twice_the_same, contradiction, ragged, open_quote],
 )
 def test_no_error_quotes_an_identifier(
     spoil: Callable[[Path], dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch

@@ -200,8 +200,10 @@ def test_a_trained_backbone_gives_other_features_than_the_frozen_one(study: Path
 def test_features_leave_no_hospital_whose_policy_does_not_say_so(tmp_path: Path, capsys) -> None:
     config = write_study(tmp_path, release=["weights", "update", "statistic", "scalar", "count"])
     assert stage("fit-classical", config, "--run", "tca", "--target", "target") == 2
-    told = capsys.readouterr().err
-    assert "`runs.not_aligned`: not_aligned needs the features of every client" in told and "privacy.release" in told
+    stderr = capsys.readouterr().err
+    assert (
+        "`runs.not_aligned`: not_aligned needs the features of every client" in stderr and "privacy.release" in stderr
+    )
     assert not (tmp_path / "results" / "small" / "runs").exists()
     release = frozenset(Config.model_validate_json(config.read_text()).privacy.release)
     with pytest.raises(FdamedError, match=r"tca asks north in step classical\.send_labeled_features for features"):

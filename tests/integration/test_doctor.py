@@ -18,18 +18,18 @@ from fdamed.core.files import megabytes
 from fdamed.models.backbone import build
 from fdamed.pipeline.environment_checks import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
-from tests.support.raw_trees import CHEXPERT_HEADER, write_picture, write_table
+from tests.support.raw_trees import CHEXPERT_HEADER, write_image, write_table
 
 
 def tree(folder: Path, header: list[str] = CHEXPERT_HEADER) -> Path:
     rows = rows_of(90)
     write_table(folder / "raw" / RELEASE / "train.csv", header, rows)
     for row in rows:
-        write_picture(folder / "raw" / row[0])
+        write_image(folder / "raw" / row[0])
     return configure(folder)
 
 
-def told(path: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+def doctor_report(path: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--json", "--config", str(path)])
     out = capfd.readouterr()
     assert CANARY not in out.out + out.err
@@ -39,7 +39,7 @@ def told(path: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, dict[str, 
 def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, report = told(tree(tmp_path), capfd)
+    code, report = doctor_report(tree(tmp_path), capfd)
     assert code == 0
     assert report["ok"]
     assert report["clients"]["Edema"]["positive"] == 0.5
@@ -58,7 +58,7 @@ def test_what_the_study_can_show_is_told_before_training(tmp_path: Path, capfd: 
         content = yaml.safe_load(path.read_text())
         content["privacy"]["smallest_cell"] = smallest
         path.write_text(yaml.safe_dump(content))
-        return told(path, capfd)[1]
+        return doctor_report(path, capfd)[1]
 
     report = with_cell(40)
     status, detail = checks(report)["suppressed"]
@@ -89,23 +89,23 @@ def test_a_missing_column_unreadable_files_and_an_impossible_cut_give_exit_2(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     header = ["Seks" if c == "Sex" else c for c in CHEXPERT_HEADER]
-    code, report = told(tree(tmp_path / "column", header), capfd)
+    code, report = doctor_report(tree(tmp_path / "column", header), capfd)
     assert code == 2
     assert "missing column `Sex` (nearest: Seks" in fail(report)
 
     path = tree(tmp_path / "files")
     for row in rows_of(90)[:60]:
         (tmp_path / "files/raw" / row[0]).write_bytes(b"")
-    code, report = told(path, capfd)
+    code, report = doctor_report(path, capfd)
     assert code == 2
     assert "33.3% of a sample of 180 files" in fail(report)
 
     tree(tmp_path / "split")
-    code, report = told(configure(tmp_path / "split", split={"labeled": 4000}), capfd)
+    code, report = doctor_report(configure(tmp_path / "split", split={"labeled": 4000}), capfd)
     assert code == 2
     assert "too few for 4000 labeled" in fail(report)
 
-    code, report = told(configure(tmp_path, data={"root": str(tmp_path / "nowhere")}), capfd)
+    code, report = doctor_report(configure(tmp_path, data={"root": str(tmp_path / "nowhere")}), capfd)
     assert code == 2
     assert "no such folder" in fail(report)
 
@@ -128,18 +128,18 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 def test_slurm_is_checked_only_where_it_is(tmp_path: Path, no_slurm: Path, capfd) -> None:
-    code, report = told(tree(tmp_path), capfd)
+    code, report = doctor_report(tree(tmp_path), capfd)
     assert code == 0 and "sbatch" not in checks(report) and "plug-in" not in checks(report)
 
 
 def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
     monkeypatch.setattr("fdamed.cli.commands.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
     tree(tmp_path)
-    code, report = told(configure(tmp_path, train={"device": "cuda"}), capfd)
+    code, report = doctor_report(configure(tmp_path, train={"device": "cuda"}), capfd)
     assert code == 2 and checks(report)["gpu"][0] == "fail"
     program(no_slurm, "sbatch", "exit 0")
     program(no_slurm, "sinfo", "echo 'gpu*|up|2-00:00:00|4|gpu:a100:4'")
-    _, report = told(configure(tmp_path, train={"device": "cuda"}), capfd)
+    _, report = doctor_report(configure(tmp_path, train={"device": "cuda"}), capfd)
     assert checks(report)["gpu"] == ("ok", "a partition of the cluster has GPUs")
 
 
@@ -206,25 +206,25 @@ def test_a_head_whose_label_is_the_same_everywhere_is_warned_about_with_its_cure
     tree(tmp_path)
     runs = {"aux": {"method": "finetune", "auxiliary": {"heads": ["sex", "age", "view"]}}, "fedavg": {}}
     path = configure(tmp_path, model={"heads": ["sex", "age", "view"]}, runs=runs)
-    code, report = told(path, capfd)
+    code, report = doctor_report(path, capfd)
     found = [c["detail"] for c in report["checks"] if c["check"] == "heads"]
     assert code == 0 and len(found) == 1
     assert "`view` can learn nothing at Lesion:" in found[0] and "Remove it from runs.*.auxiliary" in found[0]
     assert main(["ingest", "--config", str(path)]) == main(["split", "--config", str(path)]) == 0
     assert "warning: the auxiliary head `view`" in capfd.readouterr().err
     unused = configure(tmp_path, model={"heads": ["sex", "view"]})
-    assert "heads" not in checks(told(unused, capfd)[1])
+    assert "heads" not in checks(doctor_report(unused, capfd)[1])
 
 
 def test_a_cohort_of_the_paper_without_pretrained_weights_is_warned_about_and_wrong_ones_fail(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tree(tmp_path)
-    status, detail = checks(told(path, capfd)[1])["weights"]
+    status, detail = checks(doctor_report(path, capfd)[1])["weights"]
     assert status == "warn" and "NO PRETRAINED WEIGHTS" in detail and "model.weights" in detail
     net = build(Model(width=0.0625))
     save_file(net.trunk.state_dict(), tmp_path / "w.safetensors")
     fitting = {"width": 0.0625, "weights": str(tmp_path / "w.safetensors")}
-    assert checks(told(configure(tmp_path, model=fitting), capfd)[1])["weights"][0] == "ok"
-    code, report = told(configure(tmp_path, model=fitting | {"width": 0.125}), capfd)
+    assert checks(doctor_report(configure(tmp_path, model=fitting), capfd)[1])["weights"][0] == "ok"
+    code, report = doctor_report(configure(tmp_path, model=fitting | {"width": 0.125}), capfd)
     assert code == 2 and "of another network" in fail(report)

@@ -97,10 +97,10 @@ def test_original_files_score_as_in_the_study(study: Path, models, run: str, run
     monkeypatch.setattr(exported_models, "has_onnxruntime", lambda: runtime == "onnxruntime")
     command = ["predict", "--model", str(models[run]), *originals(study), "--workers", "1"]
     assert main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    found = np.array([image["probability"][1] for image in told["images"]])
+    result = json.loads(capsys.readouterr().out)
+    found = np.array([image["probability"][1] for image in result["images"]])
     kept = pd.read_parquet(root(study) / "clients" / "edema" / "predictions" / run / "edema" / "0.parquet")
-    assert told["runtime"] == runtime and [i["file"] for i in told["images"]] == originals(study)
+    assert result["runtime"] == runtime and [i["file"] for i in result["images"]] == originals(study)
     assert len(found) == len(kept) > 5
     assert np.abs(found - kept["score"].to_numpy()).max() < 1e-5
 
@@ -219,7 +219,7 @@ def test_a_model_that_differs_in_onnx_is_not_written(study: Path, tmp_path: Path
     assert not any(tmp_path.iterdir())
 
 
-def test_the_card_tells_what_was_measured_and_what_was_not(study: Path, models) -> None:
+def test_the_card_shows_what_was_measured_and_what_was_not(study: Path, models) -> None:
     card = (models["fedavg"] / "model_card.md").read_text()
     for heading in (
         *("Model details", "Intended use", "Training and evaluation data", "What left each hospital"),
@@ -251,8 +251,8 @@ def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
     model = str(models["fedavg"])
     monkeypatch.setattr(predict, "BATCH", 2)  # the first batch holds no image, the second two, the last none
     assert main(["predict", "--model", model, "images", "gone.png", "--workers", "1"]) == 0
-    told = capsys.readouterr()
-    rows = list(csv.DictReader(io.StringIO(told.out)))
+    output = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(output.out)))
     assert [(r["file"], r["reason"]) for r in rows] == [
         ("images/lateral.dcm", "OTHER_VIEW"),
         ("images/notes.txt", "NOT_AN_IMAGE"),
@@ -264,11 +264,11 @@ def test_csv_names_files_as_given_and_lists_the_refused_with_their_reasons(
         assert bool(row["score"]) == bool(row["call"]) == (not row["reason"]) == (not row["detail"])
         if row["score"]:
             assert row["call"] == ("Edema" if float(row["score"]) >= 0.5 else "no Edema")
-    assert "2 of 5 files scored with onnxruntime, OTHER_VIEW 1" in told.err
-    assert not {"CANARY", "Doe"} & {w for w in ("CANARY", "Doe") if w in told.out + told.err}
+    assert "2 of 5 files scored with onnxruntime, OTHER_VIEW 1" in output.err
+    assert not {"CANARY", "Doe"} & {w for w in ("CANARY", "Doe") if w in output.out + output.err}
     assert main(["predict", "--model", model, "images/notes.txt", "--out", "scores.csv", "--workers", "1"]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and "none of the 1 files could be scored" in told.err
+    output = capsys.readouterr()
+    assert output.out == "" and "none of the 1 files could be scored" in output.err
     assert "NOT_AN_IMAGE" in (tmp_path / "scores.csv").read_text()
 
 
@@ -309,15 +309,15 @@ def test_without_onnxruntime_torch_scores_and_a_changed_file_is_refused(
     assert main(command) == 2 and "there is no model.json" in capsys.readouterr().err
 
 
-def test_status_tells_done_running_failed_and_left(study: Path, capsys) -> None:
+def test_status_shows_done_running_failed_and_left(study: Path, capsys) -> None:
     logs, folder = root(study) / "logs", root(study) / "runs" / "later" / "edema" / "0"
     command = ["status", "--config", str(study)]
 
     def state() -> dict[str, dict]:
         assert main([*command, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["finished"] is False and told["files"]["audit"] and not told["files"]["report"]
-        return {s["run"]: s for s in told["each"]}
+        result = json.loads(capsys.readouterr().out)
+        assert result["finished"] is False and result["files"]["audit"] and not result["files"]["report"]
+        return {s["run"]: s for s in result["each"]}
 
     before = state()
     assert {run: s["state"] for run, s in before.items()} == dict.fromkeys(TRAINED, "done") | {

@@ -17,7 +17,7 @@ from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.data.manifest import content_hash
 from fdamed.data.splitting.leakage import check_manifests
-from tests.support.raw_trees import CHEXPERT_HEADER, chexpert_row, write_picture, write_table
+from tests.support.raw_trees import CHEXPERT_HEADER, chexpert_row, write_image, write_table
 
 RELEASE = "CheXpert-v1.0-small"
 CONDITIONS = {"Lesion": "Lung_Lesion", "Edema": "Edema"}
@@ -40,7 +40,7 @@ def study(tmp_path: Path) -> Path:
     rows = rows_of(90)
     write_table(tmp_path / "raw" / RELEASE / "train.csv", CHEXPERT_HEADER, rows)
     for row in rows:
-        write_picture(tmp_path / "raw" / row[0])
+        write_image(tmp_path / "raw" / row[0])
     return configure(tmp_path)
 
 
@@ -69,8 +69,8 @@ def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capf
     assert main(["ingest", "--config", str(study)]) == 0
     assert main(["split", "--config", str(study)]) == 0
     root = study.parent / "results/small"
-    told = json.loads((root / "ingest.json").read_text())
-    assert (told["rows"], told["patients"], told["rejected"]) == (180, 90, {})
+    summary = json.loads((root / "ingest.json").read_text())
+    assert (summary["rows"], summary["patients"], summary["rejected"]) == (180, 90, {})
     cohort = json.loads((root / "cohort.json").read_text())
     manifests = {p: pd.read_parquet(root / f"clients/{p}/manifest.parquet") for p in CONDITIONS}
     check_manifests(manifests)
@@ -129,7 +129,7 @@ def test_too_many_refusals_stop_with_exit_2_after_they_were_listed(
 ) -> None:
     folder = study.parent
     for row in rows_of(90)[:30]:
-        (folder / "raw" / row[0]).write_bytes(b"no picture")
+        (folder / "raw" / row[0]).write_bytes(b"no image")
     assert main(["ingest", "--config", str(study)]) == 2
     error = capfd.readouterr().err
     assert "16.7% of the rows and files were rejected" in error

@@ -84,39 +84,39 @@ def asked(study: Path, client: str = "A") -> dict:
 
 
 def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_weights_are_not(study: Path) -> None:
-    told = asked(study)
-    assert set(told["targets"]["B"]["runs"]) == {"known"}, "in the other runs the hospital had no part, or no model"
-    known = told["targets"]["B"]["runs"]["known"]
+    found = asked(study)
+    assert set(found["targets"]["B"]["runs"]) == {"known"}, "in the other runs the hospital had no part, or no model"
+    known = found["targets"]["B"]["runs"]["known"]
     for attack in ("loss", "calibrated"):
         assert known[attack]["auc"]["value"] > 0.8 and known[attack]["auc"]["low"] > 0.6
         assert known[attack]["tpr_at_1"] is None, "80 others cannot show a rate of one in a hundred"
-    assert told["untrained"]["auc"]["low"] < 0.5 < told["untrained"]["auc"]["high"]
+    assert found["untrained"]["auc"]["low"] < 0.5 < found["untrained"]["auc"]["high"]
     assert "A0001" not in (study / "c" / "membership" / "A.json").read_text()
-    shown = recognized.context([told])
+    shown = recognized.context([found])
     assert shown["above"] == ["known at A"] and [row["run"] for row in shown["rows"]][-1] == "untrained"
-    assert recognized.frame([told])["attack"].tolist() == ["loss", "calibrated"]
+    assert recognized.frame([found])["attack"].tolist() == ["loss", "calibrated"]
 
 
 def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
-    """B sent weights in target_only, which trains on adapt: 40 patients; 10 of them are too few to tell anything."""
-    told = asked(study, "B")["targets"]["B"]
-    assert set(told["runs"]) == {"target_only"} and told["references"] == 1
+    """B sent weights in target_only, which trains on adapt: 40 patients; 10 of them are too few to report anything."""
+    found = asked(study, "B")["targets"]["B"]
+    assert set(found["runs"]) == {"target_only"} and found["references"] == 1
     config = json.loads((study / "config.json").read_text())
     config["runs"]["target_only"] = {"labeled": 10}
     (study / "config.json").write_text(json.dumps(config))
-    told = asked(study, "B")["targets"]["B"]
-    assert told["runs"] == {} and told["suppressed"] == ["target_only"]
+    found = asked(study, "B")["targets"]["B"]
+    assert found["runs"] == {} and found["suppressed"] == ["target_only"]
 
 
 def test_who_is_on_both_sides_of_a_leaking_split_is_no_proof_of_innocence(study: Path) -> None:
-    """All others become images of members: nobody is left to compare with, so nothing is told."""
+    """All others become images of members: nobody is left to compare with, so nothing is reported."""
     path = study / "c" / "clients" / "A" / "order.parquet"
     frame = pd.read_parquet(path)
     frame["patient"] = [f"A{i % (N // 4):04d}" for i in range(N)]
     frame.to_parquet(path)
-    told = asked(study)
-    assert told["targets"]["B"] == {"runs": {}, "suppressed": ["known"], "references": 1}
-    assert recognized.frame([told]).empty
+    found = asked(study)
+    assert found["targets"]["B"] == {"runs": {}, "suppressed": ["known"], "references": 1}
+    assert recognized.frame([found]).empty
 
 
 def test_bad_requests_are_one_clear_error(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,8 +109,8 @@ def test_a_table_that_is_too_wide_folds_its_last_columns_and_shows_them_when_ask
     tab.open(page, width=400, height=844)
     heads = "[...document.querySelectorAll('#scores .view:not([hidden]) thead th')].filter((h) => h.offsetWidth)"
     few = tab.see(f"{heads}.map((h) => h.textContent.trim())")
-    told = tab.see("document.querySelector('#scores .columns').textContent")
-    assert few[:2] == ["Run", "AUC"] and "more column" in told and "MB sent" in told
+    text = tab.see("document.querySelector('#scores .columns').textContent")
+    assert few[:2] == ["Run", "AUC"] and "more column" in text and "MB sent" in text
     tab.click("#scores .columns button")
     every = tab.see(f"{heads}.map((h) => h.textContent.trim())")
     assert every[: len(few)] == few and every[-1] == "MB sent"

@@ -85,8 +85,8 @@ def test_after_an_outage_a_failure_is_tried_again_when_slurm_answers(stage: Stag
     outage = "touch outage; sleep 1; (sleep 1; rm outage) > /dev/null 2>&1 & exit 1"
     stage.snakemake(f"if [ $n = 1 ]; then {outage}; fi; exit 0")
     assert stage.watch() == 0
-    told = capfd.readouterr().err
-    assert "SLURM does not answer" in told and "SLURM answers again" in told
+    stderr = capfd.readouterr().err
+    assert "SLURM does not answer" in stderr and "SLURM answers again" in stderr
     assert stage.calls == ["start", "start"]
 
 

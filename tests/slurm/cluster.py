@@ -212,8 +212,8 @@ class Cluster:
         begin = time.monotonic()
         while not true():
             if time.monotonic() - begin > seconds:
-                told = "\n".join(f"{p.name}: {p.read_text(errors='replace')[-600:]}" for p in self._logs())
-                raise NoSlurm(f"{what} did not come up within {seconds:.0f} s\n{told}")
+                tails = "\n".join(f"{p.name}: {p.read_text(errors='replace')[-600:]}" for p in self._logs())
+                raise NoSlurm(f"{what} did not come up within {seconds:.0f} s\n{tails}")
             time.sleep(0.2)
 
     def _logs(self) -> list[Path]:

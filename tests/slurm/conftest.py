@@ -53,7 +53,7 @@ def on_cluster(folder: Path, config: Path, profile: str = "slurm") -> list[str]:
 
 @dataclass
 class Seen:
-    """What squeue told while something ran."""
+    """Output of squeue while something ran."""
 
     most: int = 0
     """Jobs that ran at the same time."""

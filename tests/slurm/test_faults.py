@@ -96,8 +96,8 @@ def test_a_bad_day_ends_with_the_bits_of_a_good_one(cluster: Cluster, tmp_path: 
             watch.wait(120)
     assert digests(there) == expected
     assert re.search(r"resumed after round [1-9]", words(log))
-    told = [line for line in said.read_text().splitlines() if " watch: " in line]
-    print(f"\na bad day: {time.monotonic() - begin:.0f} s", *told, sep="\n  ")
+    lines = [line for line in said.read_text().splitlines() if " watch: " in line]
+    print(f"\na bad day: {time.monotonic() - begin:.0f} s", *lines, sep="\n  ")
 
 
 def words(log: Path) -> str:

@@ -53,11 +53,11 @@ class Page:
             message["sessionId"] = self.session
         os.write(self.writing, json.dumps(message).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self.last:
-                if "error" in told:
-                    raise RuntimeError(f"{method}: {told['error']['message']}")
-                answer: dict[str, Any] = told["result"]
+            reply = self._next()
+            if reply.get("id") == self.last:
+                if "error" in reply:
+                    raise RuntimeError(f"{method}: {reply['error']['message']}")
+                answer: dict[str, Any] = reply["result"]
                 return answer
 
     def _next(self) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class Page:
                 raise RuntimeError("the browser ended")
             self.rest += part
         raw, self.rest = self.rest.split(b"\0", 1)
-        told: dict[str, Any] = json.loads(raw)
-        self._note(told)
-        return told
+        reply: dict[str, Any] = json.loads(raw)
+        self._note(reply)
+        return reply
 
-    def _note(self, told: dict[str, Any]) -> None:
-        name, parameters = told.get("method", ""), told.get("params", {})
+    def _note(self, reply: dict[str, Any]) -> None:
+        name, parameters = reply.get("method", ""), reply.get("params", {})
         self.events.append(name)
         if name == "Runtime.exceptionThrown":
             self.complaints.append(str(parameters["exceptionDetails"]))
@@ -99,10 +99,10 @@ class Page:
 
     def see(self, expression: str) -> Any:
         """The value of a script expression in the page."""
-        told = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(str(told["exceptionDetails"].get("exception", told["exceptionDetails"])))
-        return told["result"].get("value")
+        reply = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reply:
+            raise RuntimeError(str(reply["exceptionDetails"].get("exception", reply["exceptionDetails"])))
+        return reply["result"].get("value")
 
     def press(self, key: str) -> None:
         """A real key press, wherever the focus is."""
@@ -123,14 +123,14 @@ class Page:
         self.ask("Input.dispatchMouseEvent", type="mousePressed", **head)
         self.ask("Input.dispatchMouseEvent", type="mouseReleased", **head)
 
-    def picture(self, path: Path, whole: bool = False) -> None:
+    def screenshot(self, path: Path, whole: bool = False) -> None:
         """What is on the screen as a PNG file; `whole`: the page from top to bottom."""
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
 
     def printed(self, path: Path) -> None:
         """The page as it prints, as a PDF file."""
-        told = self.ask("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, printBackground=False)
-        path.write_bytes(base64.b64decode(told["data"]))
+        reply = self.ask("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, printBackground=False)
+        path.write_bytes(base64.b64decode(reply["data"]))
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def clinical(job: dict[str, Any]) -> dict[str, Any]:
     return {"kept": sorted(frame["image"]), "refused": rejects.counts()}
 
 
-def pictures(job: dict[str, Any]) -> dict[str, Any]:
+def images(job: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"kept": len(benchmark.read(Domain(kind="mnist_m", root=job["root"]), "data"))}
     except FdamedError as error:
@@ -68,12 +68,12 @@ def manifest(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     jobs = json.loads(Path(sys.argv[1]).read_text())
     sys.addaudithook(listen)
-    told = []
+    lines = []
     for job in jobs:
         opened.clear()
-        made = {"clinical": clinical, "pictures": pictures, "manifest": manifest}[job["kind"]](job)
+        made = {"clinical": clinical, "images": images, "manifest": manifest}[job["kind"]](job)
         allowed = tuple(os.path.realpath(p) + "/" for p in job["roots"])
-        told.append(
+        lines.append(
             {
                 "name": job["name"],
                 **made,
@@ -81,7 +81,7 @@ def main() -> None:
                 "outside": sorted({p for p in opened if not p.startswith(allowed)}),
             }
         )
-    print(json.dumps(told))
+    print(json.dumps(lines))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
     return path
 
 
-def write_picture(path: Path, shade: int = 90) -> None:
+def write_image(path: Path, shade: int = 90) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.tile(np.arange(64, dtype=np.uint8), (64, 1)) + np.uint8(shade)
     Image.fromarray(pixels).save(path)
@@ -68,11 +68,11 @@ def chexpert_rows(release: str = "CheXpert-v1.0-small") -> list[list[str]]:
     ]
 
 
-def chexpert_tree(parent: Path, release: str = "CheXpert-v1.0-small", pictures: bool = True) -> Path:
+def chexpert_tree(parent: Path, release: str = "CheXpert-v1.0-small", images: bool = True) -> Path:
     rows = chexpert_rows()
     write_table(parent / release / "train.csv", CHEXPERT_HEADER, rows)
-    for row in rows if pictures else ():
-        write_picture(parent / release / row[0].partition("/")[2])
+    for row in rows if images else ():
+        write_image(parent / release / row[0].partition("/")[2])
     return parent
 
 
@@ -133,7 +133,7 @@ def mimic_tree(root: Path, suffix: str = "jpg", release: str = "2.0.0", zipped: 
     for dicom, patient, study, view, _ in MIMIC_IMAGES:
         path = root / f"files/p{patient[:2]}/p{patient}/s{study}/{dicom}.{suffix}"
         if suffix == "jpg":
-            write_picture(path)
+            write_image(path)
         else:
             write_dicom(path, ViewPosition=view, BurnedInAnnotation="YES" if view == "AP" else "NO")
     return root
@@ -260,7 +260,7 @@ NIH_ROWS = [
 def nih_tree(root: Path, folders: tuple[str, ...] = ("images",)) -> Path:
     write_table(root / "Data_Entry_2017_v2020.csv", NIH_HEADER, NIH_ROWS)
     for i, row in enumerate(NIH_ROWS):
-        write_picture(root / folders[i % len(folders)] / row[0])
+        write_image(root / folders[i % len(folders)] / row[0])
     (root / "train_val_list.txt").write_text("".join(r[0] + "\n" for r in NIH_ROWS[:3]), encoding="utf-8")
     (root / "test_list.txt").write_text("".join(r[0] + "\n" for r in NIH_ROWS[3:5]), encoding="utf-8")
     return root

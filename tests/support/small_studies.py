@@ -162,17 +162,17 @@ def _domain(domain: dict[str, Any], model: dict[str, Any], place: Path) -> dict[
                 file[f"{part}/data"], file[f"{part}/target"] = rng.random((m, 256)), y[:m]
     elif kind == "folder":
         for i, label in enumerate(y):
-            _picture(rng, place / f"class_{label:02d}" / f"{i}.png")
+            _write_image(rng, place / f"class_{label:02d}" / f"{i}.png")
     elif kind == "mnist_m":
         for part, m in (("train", n), ("test", 40)):
             for i in range(m):
-                _picture(rng, place / f"mnist_m_{part}" / f"{i:08d}.png")
+                _write_image(rng, place / f"mnist_m_{part}" / f"{i:08d}.png")
             lines = "".join(f"{i:08d}.png {y[i]}\n" for i in range(m))
             (place / f"mnist_m_{part}_labels.txt").write_text(lines, encoding="ascii")
     return domain | {"kind": kind} | ({"root": str(root)} if "root" in domain else {})
 
 
-def _picture(rng: np.random.Generator, path: Path) -> None:
+def _write_image(rng: np.random.Generator, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image: NDArray[np.uint8] = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(image).save(path)

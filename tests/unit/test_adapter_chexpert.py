@@ -131,7 +131,7 @@ def test_a_missing_column_is_named_with_its_nearest(tmp_path: Path, column: str)
 def test_a_missing_image_is_listed_and_too_many_stop_the_ingest(tmp_path: Path) -> None:
     root = chexpert_tree(tmp_path)
     (root / chexpert_rows()[0][0]).unlink()
-    (root / chexpert_rows()[1][0]).write_bytes(b"\xff\xd8\xff but no picture")
+    (root / chexpert_rows()[1][0]).write_bytes(b"\xff\xd8\xff but no image")
     rejects = Rejects()
     frame = read_index(data(root), "s", rejects)
     assert len(frame) == 4
@@ -149,6 +149,6 @@ def test_race_comes_from_the_demographics_workbook(tmp_path: Path) -> None:
     book.active.append(["patient00002", "Female", 87, "Asian - Historical Conv.", None])
     book.active.append(["patient00123", "Male", 41, None, None])
     book.save(tmp_path / "demo.xlsx")
-    root = chexpert_tree(tmp_path / "root", pictures=False)
+    root = chexpert_tree(tmp_path / "root", images=False)
     frame = read_rows(data(root, demographics=str(tmp_path / "demo.xlsx")), "s", Rejects())
     assert frame["race"].fillna("-").tolist() == ["White", "Asian", "Asian", "-", "-", "-"]

@@ -12,7 +12,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.data.datasets.table import Table
 from fdamed.data.ingestion import read_index, read_rows
 from fdamed.data.row_reader import Rejects
-from tests.support.raw_trees import write_picture, write_table
+from tests.support.raw_trees import write_image, write_table
 
 HEADER = ["Datei", "Kennung", "Geschlecht", "Alter", "Ebene", "Befund", "Haus"]
 ROWS = [
@@ -49,7 +49,7 @@ def data(root: Path, **keys: Any) -> Table:
 def tree(root: Path, table_rows: list[list[str]] = ROWS) -> Path:
     write_table(root / "export.tsv", HEADER, table_rows, "\t")
     for row in table_rows:
-        write_picture(root / row[0])
+        write_image(root / row[0])
     return root
 
 

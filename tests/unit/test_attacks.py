@@ -99,7 +99,7 @@ def test_what_looks_ordinary_does_not_spoil_the_rules_that_it_would_harm_most(na
     hold(name, attack, seed=0)
 
 
-def test_who_points_the_other_way_is_left_aside_and_asked_again() -> None:
+def test_a_source_that_points_the_other_way_is_excluded_and_asked_again() -> None:
     found = federate("fedavg", 0, "sign flip").record.absences
     assert {(a["client"], a["reason"]) for a in found} == {(ATTACKER, "direction")}
     assert {a["why"] for a in found} == {"it points against clients with label rates like its own"}
@@ -171,7 +171,7 @@ def test_without_declared_rates_such_a_hospital_would_have_been_left_out() -> No
 
 
 @pytest.mark.parametrize("shares", [{}, {ATTACKER: (0.1, 0.9)}])
-def test_who_declares_other_rates_or_none_is_not_judged_by_its_direction(
+def test_a_source_that_declares_other_rates_or_none_is_not_judged_by_its_direction(
     shares: dict[str, tuple[float, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The price: an attacker that also declares false label rates is accepted, and the model stays finite."""

@@ -99,17 +99,17 @@ def test_gains_and_changed_gaps_are_of_the_seeds_that_both_runs_have(study: Path
     for run, seed in (("fedavg", 0), ("gp", 2)):
         (study / f"c/clients/B/predictions/{run}/B/{seed}.parquet").unlink()
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    assert told["runs"] == {"fedavg": [1, 2], "gp": [0, 1]}
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert audit["runs"] == {"fedavg": [1, 2], "gp": [0, 1]}
     a, b = (pd.read_parquet(study / f"c/clients/B/predictions/{run}/B/1.parquet") for run in ("fedavg", "gp"))
     area = {
         sex: [roc_auc_score(f["y"][f["sex"] == sex], f["score"][f["sex"] == sex]) for f in (a, b)]
         for sex in ("Female", "Male")
     }
-    women = next(g for g in told["groups"] if g["are"] == ["Female"])["runs"]["gp"]["gains"]["auc"]
+    women = next(g for g in audit["groups"] if g["are"] == ["Female"])["runs"]["gp"]["gains"]["auc"]
     assert women["value"] == pytest.approx(area["Female"][1] - area["Female"][0], abs=1e-4)
     assert women["seeds_error"] is None, "one seed is common"
-    apart = next(g for g in told["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
+    apart = next(g for g in audit["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
     before, after = (area[apart["best"]][i] - area[apart["worst"]][i] for i in (0, 1))
     assert apart["change"]["value"] == pytest.approx(after - abs(before), abs=2e-4)
 
@@ -118,9 +118,9 @@ def test_runs_without_a_common_seed_have_no_gain(study: Path) -> None:
     for run, seed in (("fedavg", 0), ("gp", 1), ("gp", 2)):
         (study / f"c/clients/B/predictions/{run}/B/{seed}.parquet").unlink()
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    assert all(g["runs"]["gp"]["gains"] == {} for g in told["groups"])
-    assert all(g["change"] is None for g in told["gaps"])
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert all(g["runs"]["gp"]["gains"] == {} for g in audit["groups"])
+    assert all(g["change"] is None for g in audit["gaps"])
 
 
 def test_influences_give_the_variance_of_delong_and_obuchowski(frame) -> None:
@@ -183,28 +183,28 @@ def study(tmp_path: Path, frame) -> Path:
     return tmp_path
 
 
-def test_the_audit_tells_who_gains_and_names_no_patient(study: Path) -> None:
+def test_the_audit_shows_who_gains_and_names_no_patient(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     text = (study / "c/audit/B.json").read_text()
     assert "p0001" not in text
-    told = json.loads(text)
-    (pair,) = [p for p in told["pairs"] if p["metric"] == "auc"]
+    audit = json.loads(text)
+    (pair,) = [p for p in audit["pairs"] if p["metric"] == "auc"]
     assert (pair["first"], pair["second"], pair["seeds"]) == ("fedavg", "gp", 3)
     assert pair["value"] < 0 and pair["p_holm"] == pair["p"] < 0.001
-    gain = {tuple(g["are"]): g["runs"]["gp"]["gains"]["auc"]["value"] for g in told["groups"] if g["by"] == ["sex"]}
+    gain = {tuple(g["are"]): g["runs"]["gp"]["gains"]["auc"]["value"] for g in audit["groups"] if g["by"] == ["sex"]}
     assert gain["Female",] > 0.15 > abs(gain["Male",])
-    gaps = {(g["by"], g["run"], g["metric"]): g for g in told["gaps"]}
+    gaps = {(g["by"], g["run"], g["metric"]): g for g in audit["gaps"]}
     assert gaps["sex", "fedavg", "auc"]["worst"] == "Female" and gaps["sex", "fedavg", "auc"]["low"] > 0
     assert gaps["sex", "gp", "auc"]["low"] < 0
     for run in ("fedavg", "gp"):
-        assert all(b["n"] >= SMALLEST for b in told["calibration"][run]["bins"])
+        assert all(b["n"] >= SMALLEST for b in audit["calibration"][run]["bins"])
 
 
 def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    assert set(told["scores"]) == set(TWO)
-    for metric, by_run in told["scores"].items():
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert set(audit["scores"]) == set(TWO)
+    for metric, by_run in audit["scores"].items():
         for run, score in by_run.items():
             values = [
                 scores(f["y"], f["score"])[metric]
@@ -213,8 +213,8 @@ def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> Non
             ]
             assert score["value"] == pytest.approx(np.mean(values), abs=1e-6), (metric, run)
             assert score["low"] < score["value"] < score["high"] and "p" not in score
-    assert {p["metric"] for p in told["pairs"]} == set(TWO)
-    acc = next(p for p in told["pairs"] if p["metric"] == "acc")
+    assert {p["metric"] for p in audit["pairs"]} == set(TWO)
+    acc = next(p for p in audit["pairs"] if p["metric"] == "acc")
     assert acc["mcnemar"] is None, "two images a patient"
 
 
@@ -229,8 +229,8 @@ def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -
     for path in (study / "c/clients/B/predictions").rglob("*.parquet"):
         pd.read_parquet(path).drop_duplicates("patient").to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    acc = next(p for p in told["pairs"] if p["metric"] == "acc")
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    acc = next(p for p in audit["pairs"] if p["metric"] == "acc")
     by_seed = []
     for seed in range(3):
         a, b = (pd.read_parquet(study / f"c/clients/B/predictions/{r}/B/{seed}.parquet") for r in ("fedavg", "gp"))
@@ -240,28 +240,28 @@ def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -
     assert acc["mcnemar"] == pytest.approx(max(by_seed))
 
 
-def test_groups_tell_gains_calibration_and_how_gaps_changed(study: Path) -> None:
+def test_groups_report_gains_calibration_and_how_gaps_changed(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    women = next(g for g in told["groups"] if g["are"] == ["Female"])
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    women = next(g for g in audit["groups"] if g["are"] == ["Female"])
     assert set(women["runs"]["gp"]["gains"]) == {"auc", "sensitivity", "false_alarms", "brier", "bias"}
     assert women["runs"]["fedavg"]["gains"] == {}
     brier = women["runs"]["gp"]["brier"]
     assert brier["low"] < brier["value"] < brier["high"]
-    hidden = [g for g in told["groups"] if g["n"] is None]
-    assert hidden and all("calibration" not in g for g in hidden), "bins would tell the number that is hidden"
-    closer = next(g for g in told["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
+    hidden = [g for g in audit["groups"] if g["n"] is None]
+    assert hidden and all("calibration" not in g for g in hidden), "bins would reveal the number that is hidden"
+    closer = next(g for g in audit["gaps"] if (g["by"], g["run"], g["metric"]) == ("sex", "gp", "auc"))
     assert closer["change"]["high"] < 0, "the gap between the sexes has closed"
-    alarms = [g for g in told["gaps"] if g["metric"] == "false_alarms"]
+    alarms = [g for g in audit["gaps"] if g["metric"] == "false_alarms"]
     assert alarms and all(g["value"] >= 0 for g in alarms)
 
 
 def test_groups_have_four_decimals_and_where_their_number_is_hidden_two_and_no_shares(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    counted = [g["runs"]["gp"] for g in told["groups"] if g["n"] is not None]
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    counted = [g["runs"]["gp"] for g in audit["groups"] if g["n"] is not None]
     assert all(r["sensitivity"]["value"] == round(r["sensitivity"]["value"], 4) for r in counted)
-    hidden = [g["runs"]["gp"] for g in told["groups"] if g["n"] is None]
+    hidden = [g["runs"]["gp"] for g in audit["groups"] if g["n"] is None]
     assert counted and hidden
     for run in hidden:
         assert not {"sensitivity", "false_alarms", "bias"} & (run.keys() | run["gains"].keys())
@@ -284,9 +284,9 @@ def test_several_classes_are_compared_by_accuracy_and_calibrated_by_the_class_th
         frame = pd.DataFrame({"patient": np.arange(200).astype(str), "y": y})
         frame.assign(**{f"score_{c}": p[:, c] for c in range(3)}).to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    assert set(told["scores"]) == {"acc", "balanced_acc", "brier"} and told["groups"] == []
-    assert all(b["chance"] >= 1 / 3 for b in told["calibration"]["gp"]["bins"]), "the largest of three chances"
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert set(audit["scores"]) == {"acc", "balanced_acc", "brier"} and audit["groups"] == []
+    assert all(b["chance"] >= 1 / 3 for b in audit["calibration"]["gp"]["bins"]), "the largest of three chances"
 
 
 def test_runs_that_were_judged_on_other_images_are_not_compared(study: Path, capsys) -> None:
@@ -301,9 +301,9 @@ def test_a_target_with_few_images_of_a_class_lets_nothing_out(study: Path) -> No
         few = pd.read_parquet(path)
         pd.concat([few[few["y"] == 1].head(4), few[few["y"] == 0]]).to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
-    told = json.loads((study / "c/audit/B.json").read_text())
-    assert told["pairs"] == told["groups"] == told["gaps"] == [] and told["scores"] == told["calibration"] == {}
-    assert told["suppressed"] == "fewer than 11 images of a class"
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert audit["pairs"] == audit["groups"] == audit["gaps"] == [] and audit["scores"] == audit["calibration"] == {}
+    assert audit["suppressed"] == "fewer than 11 images of a class"
 
 
 def test_nothing_to_compare_is_one_clear_error(study: Path, tmp_path: Path, capsys) -> None:

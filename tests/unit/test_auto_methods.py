@@ -104,7 +104,7 @@ def test_fedgp_auto_projects_as_definition_3_1_says() -> None:
     assert after(FedGPAuto(), answers(MOVES)) == pytest.approx(expected, abs=4e-6)
 
 
-def test_with_one_step_beta_is_what_the_option_says_and_the_log_tells(caplog) -> None:
+def test_with_one_step_beta_is_what_the_option_and_the_log_say(caplog) -> None:
     server = answers(MOVES, steps=1)
     after(FedGPAuto(unestimated=0.25), server)
     assert (server.notes["beta/S1"], server.notes["beta/S2"]) == (0.25, 0.25)

@@ -35,9 +35,9 @@ def test_fashion_mnist_has_7000_images_of_each_class() -> None:
 
 
 def test_a_missing_set_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(FdamedError, match=r"train-images") as told:
+    with pytest.raises(FdamedError, match=r"train-images") as error:
         read(Domain(kind="idx", root=str(tmp_path / "nowhere")), "here")
-    assert "dataset-fashion-mnist" in told.value.fix
+    assert "dataset-fashion-mnist" in error.value.fix
 
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_images_are_brought_to_the_side_and_channels_of_the_model() -> None:
     assert fitted(color, 4, 1).x[0, 0, 0] == round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)
 
 
-def test_pictures_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_path: Path) -> None:
+def test_images_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_path: Path) -> None:
     from PIL import Image
 
     for label, shade in (("cat", 10), ("dog", 200)):
@@ -114,6 +114,6 @@ def test_pictures_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_pa
     found = read(Domain(kind="folder", root=str(tmp_path)), "here", side=20)
     assert found.x.shape == (12, 20, 20, 3)
     assert found.y.tolist() == [0] * 6 + [1] * 6 and (found.x[:6] == 10).all() and (found.x[6:] == 200).all()
-    (tmp_path / "cat" / "0.png").write_bytes(b"no picture")
+    (tmp_path / "cat" / "0.png").write_bytes(b"no image")
     with pytest.raises(FdamedError, match="not a readable image"):
         read(Domain(kind="folder", root=str(tmp_path)), "here")

@@ -26,7 +26,7 @@ from tests.support.dicom_files import dataset, thorax, write
 SIZE = 32
 
 
-def picture(seed: int) -> np.ndarray:
+def new_image(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (40, 32), dtype=np.uint8)
 
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     (folder / "deep").mkdir(parents=True)
     for number in range(24):
-        Image.fromarray(picture(number)).save(folder / "deep" / f"{number:02}.png")
+        Image.fromarray(new_image(number)).save(folder / "deep" / f"{number:02}.png")
     return folder
 
 
@@ -168,7 +168,7 @@ def test_only_new_and_changed_files_are_decoded_again_even_after_the_outputs_wer
         (root.parent / "client" / name).unlink()
     assert make(manifest(), root).decoded == 4
     assert all(np.array_equal(cached(root)[n], i) for n, i in first.items())
-    Image.fromarray(picture(99)).save(root / "deep" / "03.png")
+    Image.fromarray(new_image(99)).save(root / "deep" / "03.png")
     assert make(manifest(), root).decoded == 1
     assert not np.array_equal(cached(root)["deep/03.png"], first["deep/03.png"])
     assert make(manifest(), root).decoded == 0
@@ -246,7 +246,7 @@ def test_too_many_refused_files_stop_the_build_and_the_work_done_is_kept(root: P
     assert not (root.parent / "client" / "images.npy").exists()
     assert Path(caught.value.where).read_text().count("NOT_AN_IMAGE") == 3
     for number in range(3):
-        Image.fromarray(picture(number)).save(root / "deep" / f"{number:02}.png")
+        Image.fromarray(new_image(number)).save(root / "deep" / f"{number:02}.png")
     assert make(manifest(), root, share=0.05) == Report(24, 3, {})
 
 
@@ -270,7 +270,7 @@ def test_a_full_disk_is_known_before_the_first_image(root: Path, monkeypatch: py
 
 def test_paths_never_leave_the_root(root: Path) -> None:
     secret = root.parent / "secret.png"
-    Image.fromarray(picture(0)).save(secret)
+    Image.fromarray(new_image(0)).save(secret)
     (root / "link.png").symlink_to(secret)
     (root / "out").symlink_to(root.parent)
     (root / "loop").symlink_to(root / "loop")

@@ -50,9 +50,9 @@ def test_an_unforeseen_error_at_a_hospital_does_not_quote_its_data(monkeypatch, 
 
     monkeypatch.setattr(ingest, "run", broken)
     assert cli.main(["ingest", "--config", "x.yaml"]) == 70
-    told = capsys.readouterr().err
-    assert "ValueError" in told and "test_cli.py" in told
-    assert "Doe^Jane" not in told
+    stderr = capsys.readouterr().err
+    assert "ValueError" in stderr and "test_cli.py" in stderr
+    assert "Doe^Jane" not in stderr
 
 
 def test_the_healthcare_papers_parameter_counts(tmp_path: Path, capsys) -> None:

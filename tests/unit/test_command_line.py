@@ -52,13 +52,13 @@ def test_help_shows_every_group_in_order_and_each_command_an_example(capsys) -> 
         ("methods --jsn=1", "`--json`"),
     ],
 )
-def test_a_misspelt_word_is_answered_with_the_nearest_one(typed: str, meant: str, capsys) -> None:
+def test_a_misspelled_word_is_answered_with_the_nearest_one(typed: str, meant: str, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(typed.split())
-    told = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2
-    assert [line.split(":")[0] for line in told[:3]] == ["error", "where", "to do"]
-    assert f"Did you mean {meant}" in told[2]
+    assert [line.split(":")[0] for line in lines[:3]] == ["error", "where", "to do"]
+    assert f"Did you mean {meant}" in lines[2]
 
 
 def test_a_mistake_without_a_likeness_says_where_help_is(capsys) -> None:
@@ -66,16 +66,16 @@ def test_a_mistake_without_a_likeness_says_where_help_is(capsys) -> None:
         with pytest.raises(SystemExit) as stopped:
             cli.main(words)
         assert stopped.value.code == 2
-        told = capsys.readouterr().err
-        assert "--help`" in told and "Did you mean" not in told
+        stderr = capsys.readouterr().err
+        assert "--help`" in stderr and "Did you mean" not in stderr
 
 
 def test_one_method_is_explained_with_its_options_messages_and_paper(capsys) -> None:
     assert cli.main(["methods", "fedprox"]) == 0
-    told = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     for part in ("MLSys", "0: FedAvg", "0.01", "number, 0.0 or more", "number from 0.0 to 1.0", "mu: scalar"):
-        assert part in told
-    assert "kd3a" not in told
+        assert part in stdout
+    assert "kd3a" not in stdout
     for typed, near in (("fedprx", "(did you mean `fedprox`?)"), ("fedfoo", "`fedfoo`\n")):
         assert cli.main(["methods", typed]) != 0
         assert near in capsys.readouterr().err
@@ -181,11 +181,11 @@ def test_zsh_completes(scripts, tmp_path: Path) -> None:
 def _read_until(screen: int, word: str, seconds: float = 120.0) -> str:
     import select
 
-    told, end = "", time.monotonic() + seconds
-    while word not in told and time.monotonic() < end:
+    output, end = "", time.monotonic() + seconds
+    while word not in output and time.monotonic() < end:
         if select.select([screen], [], [], 1.0)[0]:
-            told += os.read(screen, 4096).decode(errors="replace")
-    return told
+            output += os.read(screen, 4096).decode(errors="replace")
+    return output
 
 
 def test_no_color_is_printed_where_no_color_is_set_or_nobody_looks(monkeypatch, capsys) -> None:

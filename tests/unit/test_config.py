@@ -40,7 +40,7 @@ def refused(raw: dict) -> str:
     return caught.value.what
 
 
-def test_a_misspelt_option_of_a_method_is_named_with_what_is_allowed() -> None:
+def test_a_misspelled_option_of_a_method_is_named_with_what_is_allowed() -> None:
     what = refused(changed(runs__gp__bta=0.5))
     assert "`runs.gp.bta`" in what and "did you mean `beta`?" in what and "warmup" in what
 
@@ -61,7 +61,7 @@ def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         (changed(sead=3), "unknown key `sead` (did you mean `seeds`?)"),
         (changed(sead=3), "tracking, train, variant, variants"),
@@ -101,9 +101,9 @@ def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
         (changed(train={"source": {"lr": 0.1, "batch": 1}}), "`train.source.batch`"),
     ],
 )
-def test_each_mistake_is_one_clear_line(raw, told) -> None:
+def test_each_mistake_is_one_clear_line(raw, message) -> None:
     what = refused(raw)
-    assert told in what
+    assert message in what
     assert "\n" not in what
 
 
@@ -189,7 +189,7 @@ def test_a_variant_is_merged_over_the_file_and_several_are_merged_in_turn() -> N
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         (changed(split__by="iid", split__clients=10), "`split.clients` (did you mean `n_clients`?)"),
         (changed(split__labelled=9), "`split.labelled` (did you mean `labeled`?)"),
@@ -205,8 +205,8 @@ def test_a_variant_is_merged_over_the_file_and_several_are_merged_in_turn() -> N
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_misspelt_key_is_answered_with_the_one_it_resembles(raw: dict, told: str) -> None:
-    assert f"unknown key {told}; " in refused(raw)
+def test_a_misspelled_key_is_answered_with_the_one_it_resembles(raw: dict, message: str) -> None:
+    assert f"unknown key {message}; " in refused(raw)
 
 
 def test_a_name_that_a_user_chose_is_never_an_old_key() -> None:

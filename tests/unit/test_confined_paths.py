@@ -20,7 +20,7 @@ from fdamed.data.benchmark import sources as benchmark
 from fdamed.data.image import Unreadable
 from fdamed.data.safe_paths import Roots
 from tests.support import raw_trees
-from tests.support.raw_trees import write_picture
+from tests.support.raw_trees import write_image
 
 LINKS = {
     "link.png": "file",
@@ -135,7 +135,7 @@ def midrc(root: Path, outside: Path) -> dict[str, Any]:
 
 def table(root: Path, outside: Path) -> dict[str, Any]:
     spoil(root, outside)
-    write_picture(root / "good.png")
+    write_image(root / "good.png")
     (root / "export.csv").write_text("file,id,ill\ngood.png,1,1\n")
     add_rows(root / "export.csv", [[p, f"p{i}", "0"] for i, p in enumerate(PAYLOADS)])
     data = {"table": "export.csv", "columns": {"image": "file", "patient": "id"}, "labels": {"ill": "ill"}}
@@ -143,12 +143,12 @@ def table(root: Path, outside: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What a process of its own made of every tree."""
     folder = tmp_path_factory.mktemp("confined")
     outside = folder / "outside"
     outside.mkdir()
-    write_picture(outside / "secret.png")
+    write_image(outside / "secret.png")
     raw_trees.write_dicom(outside / "secret.dcm")
     jobs: list[dict[str, Any]] = []
     for make in (chexpert, mimic, nih, midrc, table):
@@ -159,10 +159,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     for i, payload in enumerate(PAYLOADS):
         root = folder / "digits" / str(i)
         spoil(root / "mnist_m_train", outside)
-        write_picture(root / "mnist_m_test" / "0.png")
+        write_image(root / "mnist_m_test" / "0.png")
         (root / "mnist_m_train_labels.txt").write_text(f"{payload} 3\n", encoding="ascii", errors="replace")
         (root / "mnist_m_test_labels.txt").write_text("0.png 3\n")
-        jobs.append({"name": f"pictures {i}", "kind": "pictures", "root": str(root), "roots": [str(root)]})
+        jobs.append({"name": f"images {i}", "kind": "images", "root": str(root), "roots": [str(root)]})
     root = str(folder / "table")
     jobs.append(
         {"name": "manifest", "kind": "manifest", "root": root, "roots": [root], "images": [*PAYLOADS, "good.png"]}
@@ -175,8 +175,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("layout", ["chexpert", "mimic", "nih", "midrc", "table"])
-def test_no_path_in_a_table_leads_out_of_the_root(layout: str, told: dict[str, dict[str, Any]]) -> None:
-    found = told[layout]
+def test_no_path_in_a_table_leads_out_of_the_root(layout: str, results: dict[str, dict[str, Any]]) -> None:
+    found = results[layout]
     assert found["outside"] == []
     assert found["inside"] > found["good"], "the hook must have heard the tables and the good images"
     assert len(found["kept"]) == found["good"], found["kept"]
@@ -184,15 +184,15 @@ def test_no_path_in_a_table_leads_out_of_the_root(layout: str, told: dict[str, d
     assert found["refused"]["PATH_OUTSIDE_ROOT"] >= 20
 
 
-def test_no_name_in_a_list_of_pictures_leads_out_of_its_folder(told: dict[str, dict[str, Any]]) -> None:
-    each = [found for name, found in told.items() if name.startswith("pictures")]
+def test_no_name_in_a_list_of_images_leads_out_of_its_folder(results: dict[str, dict[str, Any]]) -> None:
+    each = [found for name, found in results.items() if name.startswith("images")]
     assert len(each) == len(PAYLOADS)
     assert {p for found in each for p in found["outside"]} == set()
     assert all("error" in found for found in each), [f["name"] for f in each if "error" not in f]
 
 
-def test_no_path_in_a_manifest_leads_out_of_the_root(told: dict[str, dict[str, Any]]) -> None:
-    found = told["manifest"]
+def test_no_path_in_a_manifest_leads_out_of_the_root(results: dict[str, dict[str, Any]]) -> None:
+    found = results["manifest"]
     assert (found["outside"], found["kept"], found["refused"]) == ([], ["good.png"], len(PAYLOADS))
 
 
@@ -203,7 +203,7 @@ def test_links_into_folders_that_the_configuration_allows_are_followed(tmp_path:
     from fdamed.data.row_reader import Rejects
 
     root, store = tmp_path / "root", tmp_path / "store"
-    write_picture(store / "a.png")
+    write_image(store / "a.png")
     root.mkdir()
     (root / "a.png").symlink_to(store / "a.png")
     (root / "export.csv").write_text("file,id,ill\na.png,1,1\n")

@@ -221,15 +221,15 @@ def outcome(name: str, server: Server, **options: object) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize("name", NOISED)
-def test_a_method_that_goes_with_noise_learns_under_it_and_tells_what_it_cost(name: str) -> None:
+def test_a_method_that_allows_noise_learns_under_it_and_reports_its_cost(name: str) -> None:
     pytest.importorskip("opacus", reason="the extra `privacy` is not installed")
     theta, record = outcome(name, federation(**hospitals.suited(name)))
     assert torch.isfinite(theta).all()
-    told = [{k: v for k, v in line.items() if k.startswith("privacy/epsilon/")} for line in record.metrics]
+    epsilon = [{k: v for k, v in line.items() if k.startswith("privacy/epsilon/")} for line in record.metrics]
     asked = {line["to"] for line in record.ledger if "report_privacy_cost" not in line["step"]} - {"server", "target"}
     if asked:
-        assert set(told[-1]) == {f"privacy/epsilon/{p}" for p in ("north", "east", "south")}
-        assert all(v > 0 for v in told[-1].values())
+        assert set(epsilon[-1]) == {f"privacy/epsilon/{p}" for p in ("north", "east", "south")}
+        assert all(v > 0 for v in epsilon[-1].values())
     if name == "fedavg":
         assert torch.equal(theta, outcome(name, federation(False))[0])
 
@@ -290,8 +290,8 @@ def test_secure_noise_is_accounted_for_in_a_file_that_a_resume_does_not_set_back
         run(fedavg, federation(False, place), theta, 4, killed(3), keep, after=log_costs)
     found, record = run(fedavg, federation(False, place), theta, 4, hospitals.no_judge, keep, after=log_costs)
     assert lines_in({}, place / "north" / FILE) == [(1.0, 4 / 7, 5 * 4)]
-    told = record.metrics[-1]["privacy/epsilon/north"]
-    assert told == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
+    spent = record.metrics[-1]["privacy/epsilon/north"]
+    assert spent == epsilon([(1.0, 4 / 7, 20)], 7**-1.1) > epsilon([(1.0, 4 / 7, 16)], 7**-1.1)
     other, _ = run(fedavg, federation(False, tmp_path / "other"), theta, 4, hospitals.no_judge)
     assert not torch.equal(found, other)
 
@@ -427,12 +427,12 @@ def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest
     import sys
 
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    with pytest.raises(FdamedError, match="needs Opacus") as told:
+    with pytest.raises(FdamedError, match="needs Opacus") as error:
         accountants()
-    assert "fdamed[privacy]" in told.value.fix
+    assert "fdamed[privacy]" in error.value.fix
 
 
-def test_a_site_without_noise_is_trained_as_ever() -> None:
+def test_a_client_without_noise_is_trained_as_before() -> None:
     data = Labeled(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), {})
     client = Client(
         "a", data, FlatModel(Plain()), Recipe(lr=0.1, batch=2), 0, hospitals.RELEASE, role="source", minimum=NO_MINIMUM

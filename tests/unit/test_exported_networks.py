@@ -38,7 +38,7 @@ def network(**settings: object) -> torch.nn.Module:
 def test_onnx_gives_torchs_probabilities_for_any_number_of_images(tmp_path: Path, settings, shape) -> None:
     net = network(**settings)
     path = tmp_path / "net.onnx"
-    write_onnx(net, torch.rand(2, *shape), path, {"told": {"size": 32}})
+    write_onnx(net, torch.rand(2, *shape), path, {"notes": {"size": 32}})
     rng = np.random.default_rng(0)
     batches = [rng.random((n, *shape), dtype=np.float32) for n in (1, 2, 7)]
     there, here = in_onnxruntime(path), in_torch(net)

@@ -96,7 +96,7 @@ def test_anything_else_is_refused_with_the_key(index: pd.DataFrame, text: str) -
     assert error.value.where == "split.where"
 
 
-def test_a_misspelt_name_gets_its_nearest(index: pd.DataFrame) -> None:
+def test_a_misspelled_name_gets_its_nearest(index: pd.DataFrame) -> None:
     with pytest.raises(FdamedError, match="did you mean `race`"):
         holds("rase == 'x'", index, "w")
     with pytest.raises(FdamedError, match="did you mean `Edema`"):

@@ -459,7 +459,7 @@ def test_a_discriminator_of_identical_domains_stays_undecided() -> None:
     assert float(domain_loss(logit, 1.0) + domain_loss(logit, 0.0)) == pytest.approx(2 * math.log(2), abs=0.01)
 
 
-def test_a_discriminator_of_different_domains_learns_to_tell_them() -> None:
+def test_a_discriminator_of_different_domains_learns_to_tell_them_apart() -> None:
     f_s, f_t = normal(32, 4) + 2.0, normal(32, 4) - 2.0
     di = taught(f_s, f_t, 60).module
     assert bool((di(f_s) > 0).all()) and bool((di(f_t) < 0).all())

@@ -101,7 +101,7 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("images", [0, 1])
-def test_a_target_with_one_image_tells_nothing_of_it(images) -> None:
+def test_a_target_with_one_image_reveals_nothing_of_it(images) -> None:
     target = hospital("target")
     target.data = Unlabeled(target.data.images[:images])
     reply = embed.run(

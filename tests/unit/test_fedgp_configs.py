@@ -146,7 +146,7 @@ def test_what_the_sources_learn_of_colors_is_wrong_where_the_colors_are_exchange
     assert accuracy["fedavg"] < 0.3 and accuracy["oracle"] > 0.7
 
 
-def test_pictures_in_folders_become_the_four_hospitals_of_vlcs(tmp_path: Path) -> None:
+def test_images_in_folders_become_the_four_hospitals_of_vlcs(tmp_path: Path) -> None:
     from PIL import Image
 
     config = _tiny(tmp_path, "vlcs", tmp_path / "VLCS", size=32)

@@ -47,7 +47,7 @@ def question(**options) -> Guided:
     return Guided(**{"x": hospitals.theta()} | given | options)
 
 
-def told(client=None, **options) -> Trained:
+def trained(client=None, **options) -> Trained:
     return answer(client or hospitals.hospital("north"), train_guided, 1, 0, question(**options))
 
 
@@ -80,7 +80,7 @@ def test_models_are_averaged_all_alike_or_by_images() -> None:
         assert torch.equal(theta, mean([seen[1, p][1].x for p in ("east", "north", "south")], weights))
 
 
-def test_without_its_regularizer_it_is_fedavg_bit_by_bit_and_tells_the_norms() -> None:
+def test_without_its_regularizer_it_is_fedavg_bit_by_bit_and_reports_the_norms() -> None:
     theta, record, _ = watched(FedGTST(xi=0.0, weighting="samples"), hospitals.in_process(), 3)
     plain, other = run(FedAvg(), hospitals.in_process(), hospitals.theta(), 3, hospitals.no_judge)
     assert torch.equal(theta, plain)
@@ -183,8 +183,8 @@ def test_when_all_drop_out_model_and_guide_stay() -> None:
 
 def test_in_phi_the_guided_model_is_sent_and_the_larger_norm() -> None:
     for full in (1, 0):
-        outside, inside = (told(xi=3.0, gamma=0.0, full=full, plain=p) for p in (0, 1))
-        plain = told(xi=0.0, full=full)
+        outside, inside = (trained(xi=3.0, gamma=0.0, full=full, plain=p) for p in (0, 1))
+        plain = trained(xi=0.0, full=full)
         assert torch.equal(inside.x, outside.x) and inside.loss == outside.loss
         assert not torch.equal(inside.x, plain.x)
         assert inside.gamma == max(outside.gamma, plain.gamma)
@@ -195,15 +195,15 @@ def test_in_phi_auxiliary_heads_are_those_of_the_guided_training() -> None:
     kept = []
     for plain in (0, 1):
         client = hospitals.hospital("north", auxiliary=True)
-        told(client, plain=plain)
+        trained(client, plain=plain)
         kept.append(client.memory["heads"])
     assert torch.equal(*kept)
 
 
 def test_the_full_norm_is_that_of_all_images_at_the_trained_model() -> None:
     client = hospitals.hospital("north")
-    x = told(client, xi=0.0).x
-    full, path = told(client, x=x, full=1), told(client, x=x)
+    x = trained(client, xi=0.0).x
+    full, path = trained(client, x=x, full=1), trained(client, x=x)
     assert full.gamma == pytest.approx(float(jacobian(full.x, client.data).norm()), rel=1e-5)
     assert torch.equal(full.x, path.x), "which norm is sent does not change the training"
 
@@ -212,13 +212,13 @@ def test_where_a_round_is_one_step_the_norm_of_the_path_is_that_of_the_papers_ja
     client = hospitals.hospital("north")
     client.recipe = client.recipe.model_copy(update={"batch": len(client.data)})
     there = float(jacobian(hospitals.theta(), client.data, train=True).norm())
-    assert told(client).gamma == pytest.approx(there, rel=1e-5)
+    assert trained(client).gamma == pytest.approx(there, rel=1e-5)
 
 
 def test_a_guide_below_shortens_the_gradient_and_one_above_lengthens_it() -> None:
-    plain = told(xi=0.0).gamma
+    plain = trained(xi=0.0).gamma
     for exact in (0, 1):
-        norm = {g: told(xi=3.0, gamma=g, exact=exact).gamma for g in (0.0, 3.0)}
+        norm = {g: trained(xi=3.0, gamma=g, exact=exact).gamma for g in (0.0, 3.0)}
         assert norm[0.0] < plain < norm[3.0]
 
 
@@ -226,7 +226,7 @@ def test_a_guide_below_shortens_the_gradient_and_one_above_lengthens_it() -> Non
 @pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("auxiliary", [False, True])
 def test_every_variant_trains_to_something_finite(exact, full, auxiliary) -> None:
-    reply = told(hospitals.hospital("north", auxiliary=auxiliary), exact=exact, full=full, plain=1)
+    reply = trained(hospitals.hospital("north", auxiliary=auxiliary), exact=exact, full=full, plain=1)
     assert torch.isfinite(reply.x).all() and math.isfinite(reply.gamma) and reply.gamma > 0.0
 
 
@@ -237,22 +237,22 @@ def test_one_image_or_one_class_is_enough(full, exact) -> None:
     data = client.data
     for rows in (slice(0, 1), data.y == 1):
         client.data = Labeled(data.images[rows], data.y[rows], {k: v[rows] for k, v in data.auxiliary.items()})
-        reply = told(client, full=full, exact=exact, plain=1)
+        reply = trained(client, full=full, exact=exact, plain=1)
         assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
 
 
 def test_a_norm_beyond_float_is_told_as_none(monkeypatch) -> None:
     monkeypatch.setattr("fdamed.methods.fedgtst.norm_of", lambda g: math.inf)
-    assert told(full=1, gamma=NONE).gamma == NONE
+    assert trained(full=1, gamma=NONE).gamma == NONE
 
 
 def test_differences_in_bfloat16_are_refused_and_the_exact_way_is_not() -> None:
     client = hospitals.hospital("north")
     client.precision = "bfloat16"
     with pytest.raises(FdamedError, match="bfloat16"):
-        told(client)
-    assert torch.isfinite(told(client, exact=1).x).all()
-    assert torch.isfinite(told(client, gamma=NONE).x).all(), "without a guide there is no difference"
+        trained(client)
+    assert torch.isfinite(trained(client, exact=1).x).all()
+    assert torch.isfinite(trained(client, gamma=NONE).x).all(), "without a guide there is no difference"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_bytes_are_fedavgs_and_a_guide_settings_and_a_norm_for_each_participant(
     assert spent["down"] - before["down"] == (8 + 4 * 8) * participants, "the guide, and four settings"
 
 
-def test_statistics_by_hand_and_what_norms_alone_can_tell() -> None:
+def test_statistics_by_hand_and_what_norms_alone_can_show() -> None:
     assert statistics([torch.tensor([3.0, 4.0]), torch.tensor([3.0, -4.0])]) == pytest.approx((3.0, 16.0))
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -96,7 +96,7 @@ def test_where_all_agree_the_penalty_is_nothing(double) -> None:
     assert torch.equal(aligned_loss(head, own, 5.0, z, y), F.cross_entropy(head(z), y))
 
 
-def test_a_source_tells_the_gradient_of_all_its_images() -> None:
+def test_a_source_sends_the_gradient_of_all_its_images() -> None:
     client = hospitals.hospital("north")
     x = answer(client, trained_from(client), 1, 0, Alignment(g=torch.zeros(HEAD), weight=0.0)).x
     reply = answer(client, send_head_gradient, 1, 0, Model(x=x))
@@ -147,7 +147,7 @@ def test_the_running_mean_by_hand() -> None:
     assert server.notes["head/variance"] == pytest.approx(HEAD * (1.5**2 + 0.5**2 + 0.5**2) / 3)
 
 
-def test_a_source_that_tells_nothing_is_not_in_the_mean_and_trains_all_the_same() -> None:
+def test_a_source_that_sends_nothing_is_not_in_the_mean_and_trains_all_the_same() -> None:
     server, asked = scripted({"east": (ONES, 10), "north": ([0.0] * HEAD, 0), "south": (THREES, 10)})
     state = FedIIR(ema=0.0).round(FedIIR().start(hospitals.theta()), server)
     assert state.g.tolist() == [2.0] * HEAD
@@ -189,7 +189,7 @@ def test_the_penalty_draws_the_heads_gradient_to_the_one_of_all(auxiliary) -> No
     assert apart[1] < apart[0]
 
 
-def test_one_image_tells_nothing_of_itself_and_one_class_is_enough() -> None:
+def test_one_image_reveals_nothing_of_itself_and_one_class_is_enough() -> None:
     client = hospitals.hospital("north")
     data = client.data
     for rows, n in ((slice(0, 1), 0), (data.y == 1, 7)):

@@ -289,15 +289,15 @@ def test_most_votes_win_then_the_larger_log_probability_then_the_first_class() -
 # --- inside a hospital ------------------------------------------------------------------------------------------------
 
 
-def test_a_source_tells_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
+def test_a_source_sends_the_mean_of_its_random_features_and_the_target_its_negative() -> None:
     for name, sign in (("north", 1.0), ("target", -1.0)):
         client = begun(name, batch=64)
-        told = answer(client, send_mean, 1, 0, call()).x
+        sent = answer(client, send_mean, 1, 0, call()).x
         client.model.load(hospitals.theta())
         f = training_features(client, torch.from_numpy(client.data.images).unsqueeze(1) / 255.0)
         by_hand = fourier_features(f / (f.norm(dim=1, keepdim=True) + 1e-5), client.memory["fedrf.omega"]).mean(0)
-        assert torch.allclose(told, sign * by_hand, atol=1e-6)
-        assert float(told.norm()) < 1.0
+        assert torch.allclose(sent, sign * by_hand, atol=1e-6)
+        assert float(sent.norm()) < 1.0
 
 
 def test_equal_batches_under_equal_extractors_are_no_distance_apart() -> None:

@@ -167,11 +167,11 @@ def test_reference_scale_and_moments_stay_in_the_source_and_go_on() -> None:
     server.transport = Altered(server.transport, watched)
     run(FedSR(), server, hospitals.theta(), 2, hospitals.no_judge)
     assert len(seen) == 6
-    for asked, told, memory in seen:
+    for asked, answered, memory in seen:
         own = memory[REFERENCE].numpy()
         assert len(own) == 2 * CLASSES * D + 1
         for row in own.reshape(-1)[: 2 * CLASSES * D].reshape(-1, D):
-            assert row.tobytes() not in asked and row.tobytes() not in told
+            assert row.tobytes() not in asked and row.tobytes() not in answered
     memory = clients_of(server)["north"].memory
     begun = FlatModel(Reference(CLASSES, D, True)).read()
     assert not torch.equal(memory[REFERENCE], begun) and not torch.equal(

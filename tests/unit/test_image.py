@@ -97,7 +97,7 @@ def test_no_truncation_is_accepted(tmp_path: Path, suffix: str) -> None:
         assert refused(cut) in REASONS, end
 
 
-def test_a_flat_picture_is_refused(tmp_path: Path) -> None:
+def test_a_flat_image_is_refused(tmp_path: Path) -> None:
     Image.fromarray(np.full((64, 64), 9, np.uint8)).save(tmp_path / "a.png")
     assert refused(tmp_path / "a.png") == "CONSTANT"
 

@@ -86,7 +86,7 @@ def test_decoding_an_image_loads_torch_but_not_monai() -> None:
     assert "torch" in found and not found & (NEVER | TABLES | STATISTICS)
 
 
-def test_the_source_tells_what_python_loads() -> None:
+def test_the_source_shows_what_python_loads() -> None:
     code = "import sys, fdamed.cli.main, fdamed.cli.commands.federate; print(*sys.modules)"
     there = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
     assert loaded("fdamed.cli.commands.federate") <= there

@@ -126,8 +126,8 @@ def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
     """MLflow's page renders notes as Markdown."""
     evil = MARKUP[0]
     config = write_study(tmp_path, runs={"gp": {}}, seeds=[0], train={"rounds": 2}, split=CUT | {"by": evil})
-    told = experiment_tags(load(config))["mlflow.note.content"]
-    assert "<script" not in told and "&lt;script&gt;" in told
+    note = experiment_tags(load(config))["mlflow.note.content"]
+    assert "<script" not in note and "&lt;script&gt;" in note
 
 
 def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:

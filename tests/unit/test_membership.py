@@ -1,4 +1,4 @@
-"""Membership inference on patients of whom it is known which trained the model."""
+"""Membership inference on patients with known membership."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def test_the_shares_on_paper() -> None:
     """
     said = np.concatenate([[9.0, 7.0, 6.0, 0.5], [10.0, 8.0], -np.arange(1.0, 99.0)])
     members = np.arange(104) < 4
-    told = attacked([members], [said], stream(0, "x"), 1)
-    assert told is not None
-    assert told["auc"]["value"] == pytest.approx(393 / 400)
-    assert told["tpr_at_1"]["value"] == 0.25
-    assert told["tpr_at_01"] is None  # one wrong call in 100 is more than one in a thousand
+    found = attacked([members], [said], stream(0, "x"), 1)
+    assert found is not None
+    assert found["auc"]["value"] == pytest.approx(393 / 400)
+    assert found["tpr_at_1"]["value"] == 0.25
+    assert found["tpr_at_01"] is None  # one wrong call in 100 is more than one in a thousand
 
 
 def test_shares_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     members = rng.random(3000) < 0.4
     said = np.round(rng.normal(members * 1.5, 1.0), 2)  # with ties
-    told = attacked([members], [said], stream(0, "x"), 11, 200)
+    result = attacked([members], [said], stream(0, "x"), 11, 200)
     wrong, found, _ = roc_curve(members, said, drop_intermediate=False)
-    assert told is not None and told["auc"]["value"] == pytest.approx(roc_auc_score(members, said))
-    assert told["tpr_at_1"]["value"] == pytest.approx(found[wrong <= 0.01].max())
-    assert told["tpr_at_01"]["value"] == pytest.approx(found[wrong <= 0.001].max())
-    for one in told.values():
+    assert result is not None and result["auc"]["value"] == pytest.approx(roc_auc_score(members, said))
+    assert result["tpr_at_1"]["value"] == pytest.approx(found[wrong <= 0.01].max())
+    assert result["tpr_at_01"]["value"] == pytest.approx(found[wrong <= 0.001].max())
+    for one in result.values():
         assert one["low"] < one["value"] < one["high"]
 
 
@@ -42,8 +42,8 @@ def test_a_model_that_knows_nobody_is_at_one_half_and_the_interval_holds_it() ->
     held = 0
     for i in range(40):
         members = rng.random(300) < 0.5
-        told = attacked([members], [rng.normal(size=300)], stream(i, "x"), 11, 300)
-        held += told["auc"]["low"] <= 0.5 <= told["auc"]["high"]
+        found = attacked([members], [rng.normal(size=300)], stream(i, "x"), 11, 300)
+        held += found["auc"]["low"] <= 0.5 <= found["auc"]["high"]
     assert held >= 34  # of 38 to be expected
 
 
@@ -66,9 +66,9 @@ def test_few_patients_on_either_side_let_nothing_out() -> None:
 def test_a_share_that_stands_for_few_patients_is_told_as_a_bound() -> None:
     rng = np.random.default_rng(3)
     members = np.arange(400) < 200
-    told = attacked([members], [rng.normal(size=400)], stream(0, "x"), 11, 100)
-    assert told["tpr_at_1"] == {"below": 0.055} or told["tpr_at_1"]["value"] == 0.0
-    assert told["tpr_at_01"] is None
+    found = attacked([members], [rng.normal(size=400)], stream(0, "x"), 11, 100)
+    assert found["tpr_at_1"] == {"below": 0.055} or found["tpr_at_1"]["value"] == 0.0
+    assert found["tpr_at_01"] is None
 
 
 def test_another_seed_widens_the_interval() -> None:
@@ -106,5 +106,5 @@ def test_classes_that_are_more_frequent_among_members_give_nobody_away() -> None
 
 
 def test_a_class_that_no_other_patient_has_is_not_asked_about() -> None:
-    told = within_class(np.array([3.0, 5.0, 1.0, 2.0]), [0, 0, 0, 1], np.array([False, True, True, False]))
-    assert told[:3].tolist() == [0.0, 2.0, -2.0] and np.isnan(told[3])
+    found = within_class(np.array([3.0, 5.0, 1.0, 2.0]), [0, 0, 0, 1], np.array([False, True, True, False]))
+    assert found[:3].tolist() == [0.0, 2.0, -2.0] and np.isnan(found[3])

@@ -66,6 +66,6 @@ def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(tmp
     cost = {"epsilon": 3.2149, "delta": 1e-4, "spent": []}
     sources = {"a": cost, "b": cost | {"epsilon": 7.0}} | {f"c{i}": cost | {"epsilon": 1.0} for i in range(MANY)}
     edit(config.parent / "runs/gp/NC/0/run.json", privacy={"unit": "patient", "mode": "secure", "sources": sources})
-    told = card(config, "gp", "NC")[0]
-    assert "each patient of a source" in told and "b 7.00 (delta 1.0e-04), a 3.21 (delta 1.0e-04), c0 1.00" in told
-    assert " and at most as much at 2 others. Secure: " in told and "nobody can repeat" in told
+    text = card(config, "gp", "NC")[0]
+    assert "each patient of a source" in text and "b 7.00 (delta 1.0e-04), a 3.21 (delta 1.0e-04), c0 1.00" in text
+    assert " and at most as much at 2 others. Secure: " in text and "nobody can repeat" in text

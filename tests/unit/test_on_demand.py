@@ -35,8 +35,8 @@ class Counting(OneModel):
     steps = (count_up,)
 
     def round(self, state: Model, server) -> Model:
-        told = server.ask_all(server.sources, count_up, state)
-        server.notes |= {f"count/{client}": float(r.n) for client, r in told.items()}
+        answers = server.ask_all(server.sources, count_up, state)
+        server.notes |= {f"count/{client}": float(r.n) for client, r in answers.items()}
         return Model(x=state.x + 1)
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_writes_no_more_when_the_run_is_long(tmp_path) -> None:
     assert max(sizes[1:]) - min(sizes[1:]) < 40, "the record is in the log, not in the checkpoint"
 
 
-def test_of_many_sources_the_metrics_tell_lowest_mean_and_highest() -> None:
+def test_of_many_sources_the_metrics_have_lowest_mean_and_highest() -> None:
     many = {f"s{i:03d}": hospitals.hospital("north") for i in range(60)} | {"target": hospitals.hospital("target")}
     server = Server(InProcess(many), "target", "test")
     _, record = run(Counting(), server, hospitals.theta(), 2, hospitals.no_judge)

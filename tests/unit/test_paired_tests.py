@@ -71,11 +71,11 @@ def test_the_error_over_patients_is_the_spread_over_repeated_studies() -> None:
     studies = [many(seed) for seed in range(400)]
     found = [auc_of(*s) for s in studies]
     spread = np.std([f.value[0] - f.value[1] for f in found], ddof=1)
-    told = np.sqrt(np.mean([difference(f, [0], [1]).patients ** 2 for f in found]))
+    result = np.sqrt(np.mean([difference(f, [0], [1]).patients ** 2 for f in found]))
     as_if_independent = np.sqrt(
         np.mean([difference(auc_of(y, p, np.arange(len(y))), [0], [1]).patients ** 2 for y, p, _ in studies])
     )
-    assert told == pytest.approx(spread, rel=0.1)
+    assert result == pytest.approx(spread, rel=0.1)
     assert as_if_independent < 0.7 * spread
 
 
@@ -98,27 +98,27 @@ def test_accuracy_of_single_images_is_the_paired_difference_of_proportions() -> 
     found = share_of((p >= 0.5) == (y == 1), np.arange(len(y)))
     assert found is not None
     apart = ((p[0] >= 0.5) == y).astype(float) - ((p[1] >= 0.5) == y)
-    told = difference(found, [0], [1])
-    assert told.value == pytest.approx(apart.mean())
-    assert told.patients == pytest.approx(stats.sem(apart), rel=1e-12)
+    result = difference(found, [0], [1])
+    assert result.value == pytest.approx(apart.mean())
+    assert result.patients == pytest.approx(stats.sem(apart), rel=1e-12)
 
 
 def test_the_same_predictions_are_no_difference() -> None:
     y, p, owner = many(5)
     found = auc_of(y, np.stack([p[0], p[0]]), owner)
     assert found is not None
-    told = difference(found, [0], [1])
-    assert (told.value, told.p, told.low, told.high) == (0.0, 1.0, 0.0, 0.0)
+    result = difference(found, [0], [1])
+    assert (result.value, result.p, result.low, result.high) == (0.0, 1.0, 0.0, 0.0)
 
 
 def test_seeds_add_their_own_variance_by_hand() -> None:
     """Differences 0.02 and 0.06 over two seeds, patients independent of each other with variance 0.0001 a model."""
     scored = Scored(np.array([0.82, 0.86, 0.80, 0.80]), np.eye(4) * 1e-4)
-    told = difference(scored, [0, 1], [2, 3])
-    assert told.value == pytest.approx(0.04)
-    assert told.patients == pytest.approx(0.01)  # sqrt(4 x 0.0001 / 4)
-    assert told.seeds_error == pytest.approx(0.02)  # sqrt(0.0008 / 2)
-    assert told.p == pytest.approx(2 * stats.t.sf(0.04 / np.sqrt(0.0005), 0.0005**2 / 0.0004**2), rel=1e-12)
+    result = difference(scored, [0, 1], [2, 3])
+    assert result.value == pytest.approx(0.04)
+    assert result.patients == pytest.approx(0.01)  # sqrt(4 x 0.0001 / 4)
+    assert result.seeds_error == pytest.approx(0.02)  # sqrt(0.0008 / 2)
+    assert result.p == pytest.approx(2 * stats.t.sf(0.04 / np.sqrt(0.0005), 0.0005**2 / 0.0004**2), rel=1e-12)
 
 
 def test_too_few_patients_of_a_class_have_no_interval() -> None:

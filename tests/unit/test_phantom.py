@@ -82,7 +82,7 @@ def test_a_correlation_has_the_sign_and_size_asked_for_at_its_own_client_alone()
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_without_a_correlation_neither_sex_nor_age_nor_position_tells_who_is_ill(layout: str) -> None:
+def test_without_a_correlation_neither_sex_nor_age_nor_position_predicts_who_is_ill(layout: str) -> None:
     cohort = cohort_of(Phantom(patients=6000, size=64), layout)
     for domain in list(cohort.shifts)[:2]:
         for name in ("male", "age", "supine"):

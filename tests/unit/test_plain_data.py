@@ -32,7 +32,7 @@ STUDY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("seeds: [0]\nstudy: x\nseeds: [1]", "the key `seeds` occurs twice (mapping in line 1)"),
         ("data: {root: a, root: b}", "the key `root` occurs twice"),
@@ -51,22 +51,22 @@ STUDY: dict[str, Any] = {
     ],
     ids=lambda value: re.sub(r"\W+", "_", value)[:24],
 )
-def test_a_file_that_is_not_plain_data_is_one_clear_line(text: str, told: str, tmp_path: Path, monkeypatch) -> None:
+def test_a_file_that_is_not_plain_data_is_one_clear_line(text: str, message: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(FdamedError) as caught:
         configfile.load(path)
-    assert told in caught.value.what and caught.value.where == str(path)
+    assert message in caught.value.what and caught.value.where == str(path)
     assert len(caught.value.what) < 1000 and "\n" not in caught.value.what
     assert not (tmp_path / "sang").exists()
 
 
 def test_json_is_read_as_strictly(tmp_path: Path) -> None:
     path = tmp_path / "study.json"
-    for text, told in (('{"a": 1, "a": 2}', "twice"), ("{", "expected")):
+    for text, message in (('{"a": 1, "a": 2}', "twice"), ("{", "expected")):
         path.write_text(text)
-        with pytest.raises(FdamedError, match=told):
+        with pytest.raises(FdamedError, match=message):
             configfile.read(path)
     path.write_text(json.dumps(STUDY))
     assert configfile.read(path) == STUDY

@@ -46,7 +46,7 @@ def study(**sections: Any) -> dict[str, Any]:
     return content
 
 
-def told(**sections: Any) -> FdamedError:
+def error_of(**sections: Any) -> FdamedError:
     with pytest.raises(FdamedError) as caught:
         parse(study(**sections), "study.yaml")
     return caught.value
@@ -132,11 +132,11 @@ def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_t
 
 
 def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
-    cut, told = (
+    cut, expected = (
         study()["split"] | {"labeled": 100},
         r"`train\.target\.epochs: 2` \(100 images in batches of 16: 14",
     )
-    with pytest.raises(FdamedError, match=told + r" steps\), or `privacy\.smallest_steps: 7`"):
+    with pytest.raises(FdamedError, match=expected + r" steps\), or `privacy\.smallest_steps: 7`"):
         parse(study(split=cut, runs={"gp": {}}, train={}), "test")
     recipe = {"lr": 2e-4, "batch": 16}
     parse(study(split=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
@@ -169,11 +169,11 @@ def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_more_epochs_wou
 
 
 def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
-    few = told(split={"labeled": 60}, runs={"gp": {}})
+    few = error_of(split={"labeled": 60}, runs={"gp": {}})
     assert "`runs.gp`, target B: B has 60 images" in few.what and "Nothing was started" in few.fix
-    assert "takes 7 local steps" in told(split={"labeled": 100}, runs={"gp": {}}).what
+    assert "takes 7 local steps" in error_of(split={"labeled": 100}, runs={"gp": {}}).what
     parse(study(split={"labeled": 60}), "test")  # fedavg never asks the target
-    small = told(split={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})
+    small = error_of(split={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})
     assert "A has 90 images" in small.what  # two classes, at most
 
 
@@ -196,19 +196,19 @@ def test_noise_goes_with_the_methods_that_say_so_and_with_no_other(name: str) ->
     if catalog()[name]["noised"]:
         assert parse(study(**sections), "test").differential_of(parse(study(**sections), "test").runs[name])
     else:
-        assert "send values that DP-SGD does not protect" in told(**sections).what
+        assert "send values that DP-SGD does not protect" in error_of(**sections).what
 
 
 def test_noise_needs_a_norm_that_looks_at_one_image_at_a_time() -> None:
-    error = told(model={"norm": "batch"}, privacy=NOISE)
+    error = error_of(model={"norm": "batch"}, privacy=NOISE)
     assert "BatchNorm mixes the images of a batch" in error.what and error.fix == "Set `model.norm: group`."
 
 
 def test_what_noise_cannot_cover_is_refused_beside_it() -> None:
     heads = {"model": {"heads": ["sex"], "norm": "group"}}
-    assert "auxiliary heads" in told(**heads, runs={"fedavg": NOISE | {"auxiliary": {"heads": ["sex"]}}}).what
-    assert "bfloat16" in told(train={"precision": "bfloat16"}, privacy=NOISE).what
-    assert "uses the sources again" in told(runs={"fedavg": NOISE | {"then": {"method": "fedavg"}}}).what
+    assert "auxiliary heads" in error_of(**heads, runs={"fedavg": NOISE | {"auxiliary": {"heads": ["sex"]}}}).what
+    assert "bfloat16" in error_of(train={"precision": "bfloat16"}, privacy=NOISE).what
+    assert "uses the sources again" in error_of(runs={"fedavg": NOISE | {"then": {"method": "fedavg"}}}).what
     parse(study(runs={"fedavg": NOISE | {"then": {"method": "finetune_head"}}}), "test")
 
 
@@ -221,7 +221,7 @@ SECURE = {"privacy": {"secure_aggregation": True}}
 
 
 def test_secure_aggregation_with_fedgp_is_refused_because_a_projection_needs_each_update() -> None:
-    error = told(**SECURE, runs={"fedgp": {}})
+    error = error_of(**SECURE, runs={"fedgp": {}})
     assert "fedgp cannot run with privacy.secure_aggregation" in error.what
     assert "a projection on each source's update needs each update" in error.what
 
@@ -234,7 +234,7 @@ def test_a_method_that_declares_nothing_counts_as_one_that_needs_each_update() -
 def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
     release = {"release": ["weights", "update", "statistic", "features", "scalar", "count"], "secure_aggregation": True}
     why = catalog()[name]["needs_each"]
-    error = told(privacy=release, runs={name: {}}, **SGD)
+    error = error_of(privacy=release, runs={name: {}}, **SGD)
     assert (why in error.what) if why else ("fdamed cannot mask updates" in error.what and "SecAgg+" in error.fix)
 
 
@@ -252,8 +252,8 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
     from fdamed.training.dp_sgd import epsilon
 
     assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
-    told = guarded.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
-    assert (told["minimum"].images, told["minimum"].steps) == (100, 10) and told["rows"][0][:4] == (
+    context = guarded.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
+    assert (context["minimum"].images, context["minimum"].steps) == (100, 10) and context["rows"][0][:4] == (
         "noisy",
         "A",
         "reproducible",

@@ -155,12 +155,12 @@ def test_the_report_draws_one_map_for_each_target_with_names_in_its_cells(tmp_pa
     table = pd.read_csv(folder / "tables/regimes.csv")
     assert list(table["values"]) == ["20; 0", "20; 0.1", "60; 0", "60; 0.1"]
     assert set(table["best"]) <= {"fedavg", "finetune", "gp"}, "oracle trains on all labels and does not compete"
-    picture = (folder / "figures/regimes_labeled_noise.svg").read_text()
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    svg = (folder / "figures/regimes_labeled_noise.svg").read_text()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"noise 0", "noise 0.1", "20", "60", "labeled"} <= set(texts)
     assert sum(text in {"fedavg", "finetune", "gp"} for text in texts) == 4, "the winner's name in every cell"
     tied = table["not_separated"].str.contains(";")
-    assert picture.count('class="hatch"') == int(tied.sum())
+    assert svg.count('class="hatch"') == int(tied.sum())
     assert 'id="regimes"' in (folder / "index.html").read_text(encoding="utf-8")
 
 
@@ -174,14 +174,14 @@ def test_the_advice_stands_in_the_cells_and_its_regret_in_one_sentence(tmp_path:
     from tests.unit.test_report_advice import advice, cell
 
     config = study_with_a_map(tmp_path, advise=True)
-    told = advice() | {
+    given = advice() | {
         "cells": [
             cell(n, s, {f"gp-labeled-{n}-noise-{s}": 0.2, f"fedavg-noise-{s}": 0.1}, clear=n == 20)
             for n in MAP["labeled"]
             for s in MAP["noise"]
         ]
     }
-    write_json(config.parent / "advice/NC.json", told)
+    write_json(config.parent / "advice/NC.json", given)
     assert main(["report", "--config", str(config)]) == 0
     folder = config.parent / "report"
     page = (folder / "index.html").read_text(encoding="utf-8")

@@ -320,15 +320,15 @@ def test_a_reply_says_how_long_a_remembered_answer_took(tmp_path: Path) -> None:
     assert same == body and len(again["remembered"]) == 2 and min(again["remembered"]) > 0
 
 
-@pytest.mark.parametrize("told", ["1", [1.0], [1.0, -1.0], [1.0, float("inf")], [1.0, float("nan")], [1, 2], {"a": 1}])
-def test_a_reply_with_no_such_times_is_malformed(told) -> None:
+@pytest.mark.parametrize("times", ["1", [1.0], [1.0, -1.0], [1.0, float("inf")], [1.0, float("nan")], [1, 2], {"a": 1}])
+def test_a_reply_with_no_such_times_is_malformed(times) -> None:
     class Lying(Processes):
         def __init__(self) -> None:
             super().__init__({}, hospitals.model().layout, "test", {})
 
         def exchange(self, client: str, request: bytes) -> bytes:
             return pack(
-                {"ok": True, "remembered": told}, encode(answer(hospitals.hospital(client), train_locally, 1, 0, ASK))
+                {"ok": True, "remembered": times}, encode(answer(hospitals.hospital(client), train_locally, 1, 0, ASK))
             )
 
     transport = Lying()

@@ -341,7 +341,7 @@ def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_pa
 # --- protocol, absences, weights, classes ----------------------------------------------------------------------------
 
 
-def test_the_caption_tells_the_protocol_and_the_headline_has_the_chosen_round(tmp_path: Path) -> None:
+def test_the_caption_names_the_protocol_and_the_headline_has_the_chosen_round(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
         rows = [{"round": r, "val/auc": float(r == 2), "test/auc": 0.123 if r == 2 else 0.9} for r in (1, 2, 3, 4)]

@@ -48,14 +48,14 @@ def cell(labeled: int, noise: float, drops: dict[str, float], clear: bool = True
 
 def advice(target: str = "NC", clear: bool = True, **drops: float) -> dict[str, Any]:
     """Advice in which fedgp wins."""
-    told = {"fedgp": 0.2, "fedavg": 0.1, "target_only": 0.05} | drops
+    all_drops = {"fedgp": 0.2, "fedavg": 0.1, "target_only": 0.05} | drops
     return {
         "study": "demo",
         "target_name": target,
         "seed": 0,
         "warmup": 2,
         "cost": {"images": 400, "images_of_one_run": 10_000, "share": 0.04, "runs": 6},
-        "cells": [cell(100, 0.0, told, clear)],
+        "cells": [cell(100, 0.0, all_drops, clear)],
         "predicted": {"fedavg": about(0.4)},
         "sources": [
             {"source": s, "verdict": v, "gain": about(g), "d2": about(d2), "tau2": about(0.5)}
@@ -78,8 +78,8 @@ def scores(**runs: list[float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run", "method", "target", "seed", "client", "split", "metric", "value", "why"])
 
 
-def hindsight(told: dict[str, Any], **runs: list[float]) -> Any:
-    return decisions(told, scores(**runs), "auc", {})
+def hindsight(advice: dict[str, Any], **runs: list[float]) -> Any:
+    return decisions(advice, scores(**runs), "auc", {})
 
 
 def test_what_was_lost_is_the_paired_difference_to_the_best_run_in_points() -> None:
@@ -152,22 +152,22 @@ def test_the_map_describes_each_source_with_the_rule_of_its_region() -> None:
 
 
 def test_the_map_names_its_regions_and_spreads_the_names_of_sources() -> None:
-    picture = str(decision_map(advice()))
-    assert 'role="img"' in picture and 'aria-label="NC: τ² = 0.50' in picture
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    svg = str(decision_map(advice()))
+    assert 'role="img"' in svg and 'aria-label="NC: τ² = 0.50' in svg
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"target only", "source only", "LO", "CO", "ED"} <= set(texts)
-    assert "<style" not in picture, "a style inside the page would change the whole page"
-    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="(?:start|end)">(?:LO|CO|ED)<', picture))
+    assert "<style" not in svg, "a style inside the page would change the whole page"
+    heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="(?:start|end)">(?:LO|CO|ED)<', svg))
     assert len(heights) == 3 and all(b - a >= 14.9 for a, b in itertools.pairwise(heights))
 
 
 def test_a_map_as_a_file_has_its_colors_written_out_and_escapes_names() -> None:
     spots = [Spot("<b>&", (1.0, 0.5, 2.0), (1.0, 1e-9, 2.0))]
-    picture = standalone(landscape(lambda sigma, d: "fedgp" if d < sigma else "target_only", spots, "t"))
-    assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    assert ".c2 { color: #009e73; }" in picture and "var(" not in picture and "light-dark" not in picture
-    assert "<b>" not in picture and "&lt;b&gt;&amp;" in picture
-    assert picture.count('class="half') == 4, "two regions and their entries in the legend"
+    svg = standalone(landscape(lambda sigma, d: "fedgp" if d < sigma else "target_only", spots, "t"))
+    assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert ".c2 { color: #009e73; }" in svg and "var(" not in svg and "light-dark" not in svg
+    assert "<b>" not in svg and "&lt;b&gt;&amp;" in svg
+    assert svg.count('class="half') == 4, "two regions and their entries in the legend"
 
 
 def words(config: Path) -> str:

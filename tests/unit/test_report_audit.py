@@ -28,7 +28,7 @@ def pair(first: str, second: str, value: float, p: float) -> dict:
     }
 
 
-def told(value: float) -> dict:
+def entry(value: float) -> dict:
     return {"value": value, "low": value - 0.05, "high": value + 0.05}
 
 
@@ -40,7 +40,7 @@ def audit() -> dict:
     return {
         "reference": "fedavg",
         "runs": {"fedavg": [0], "gp": [0], "oracle": [0]},
-        "scores": {"auc": {"fedavg": told(0.6), "gp": told(0.7), "oracle": told(0.9)}},
+        "scores": {"auc": {"fedavg": entry(0.6), "gp": entry(0.7), "oracle": entry(0.9)}},
         "pairs": [
             pair("fedavg", "gp", -0.1, 0.01),
             pair("fedavg", "oracle", -0.3, 0.001),
@@ -52,8 +52,8 @@ def audit() -> dict:
                 "are": ["<b>Female"],
                 "n": 1200,
                 "runs": {
-                    "fedavg": {"auc": told(0.6), "gains": {}},
-                    "gp": {"auc": told(0.7), "brier": told(0.2), "gains": {"auc": told(0.1)}},
+                    "fedavg": {"auc": entry(0.6), "gains": {}},
+                    "gp": {"auc": entry(0.7), "brier": entry(0.2), "gains": {"auc": entry(0.1)}},
                 },
             }
         ],
@@ -128,7 +128,7 @@ def test_names_of_groups_are_text_and_not_markup(audit) -> None:
 
 
 def test_ranks_are_taken_over_the_targets_that_were_told(audit) -> None:
-    other = audit | {"scores": {"auc": {"fedavg": told(0.8), "gp": told(0.7), "oracle": told(0.9)}}}
+    other = audit | {"scores": {"auc": {"fedavg": entry(0.8), "gp": entry(0.7), "oracle": entry(0.9)}}}
     found = comparison.ranked({"A": audit, "B": other, "C": audit | {"scores": {}}}, ["fedavg", "gp", "oracle"])
     assert (found.names, found.ranks, found.sets) == (("oracle", "fedavg", "gp"), (1.0, 2.5, 2.5), 2)
     assert comparison.ranked({"A": audit}, ["fedavg", "gp"]) is None
@@ -189,9 +189,9 @@ def test_an_audit_written_before_there_were_limits_and_probes_can_still_be_shown
     assert subgroups.shown(study(A=audit))["A"]["runs"][1]["rows"][0]["gain"]["value"] == 0.1
 
 
-def test_a_card_calls_hidden_what_a_group_may_not_tell() -> None:
-    told = {"auc": {"value": 0.8, "low": 0.7, "high": 0.9}, "calibration_error": None}
-    audit = {"groups": [{"by": ["sex"], "are": ["F"], "n": None, "runs": {"gp": told}}], "gaps": []}
+def test_a_card_calls_hidden_what_a_group_must_not_reveal() -> None:
+    hidden = {"auc": {"value": 0.8, "low": 0.7, "high": 0.9}, "calibration_error": None}
+    audit = {"groups": [{"by": ["sex"], "are": ["F"], "n": None, "runs": {"gp": hidden}}], "gaps": []}
     assert model_card.group_rows(audit, "gp") == [
         ["sex: F", "hidden", "0.80 (0.70 to 0.90)", "hidden", "hidden", "hidden"]
     ]

@@ -117,9 +117,9 @@ def test_the_policy_names_script_and_style_by_their_hashes_and_no_tag_has_a_styl
     tmp_path: Path,
 ) -> None:
     page = report(write_study(tmp_path, **STUDY))
-    told = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
-    assert told is not None and "unsafe-inline" not in told[1]
-    rules = dict(rule.split(" ", 1) for rule in told[1].replace("&#39;", "'").split("; "))
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+    assert policy is not None and "unsafe-inline" not in policy[1]
+    rules = dict(rule.split(" ", 1) for rule in policy[1].replace("&#39;", "'").split("; "))
 
     def allowed(text: str, rule: str) -> bool:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in rules[rule]

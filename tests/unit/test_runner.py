@@ -90,8 +90,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
     newest.write_bytes(damage(newest.read_bytes()))
     capsys.readouterr()
     theta, record = fedavg(keep(tmp_path / "hurt"), 4)
-    told = capsys.readouterr().err
-    assert "damaged" in told and "resumed after round 2" in told
+    stderr = capsys.readouterr().err
+    assert "damaged" in stderr and "resumed after round 2" in stderr
     assert torch.equal(theta, expected)
     assert [m["round"] for m in record.metrics] == [1, 2, 3, 4]
 

@@ -31,8 +31,8 @@ def test_the_papers_learning_rate_falls_to_a_tenth_every_fifty_rounds() -> None:
     assert steady.at(99) is steady
 
 
-@step("tests.unit.test_schedule.tell_rate")
-def tell_rate(client: Client, ask: Model) -> Trained:
+@step("tests.unit.test_schedule.report_rate")
+def report_rate(client: Client, ask: Model) -> Trained:
     return Trained(x=ask.x, n=1, loss=client.recipe.lr)
 
 
@@ -40,11 +40,11 @@ def test_every_question_of_a_round_meets_the_rate_of_that_round() -> None:
     server = hospitals.in_process()
     for client in clients_of(server).values():
         client.recipe = Recipe(lr=0.08, decay=Decay(factor=0.5, every=2))
-    told = []
+    rates = []
     for round in range(1, 6):
         server.begin(round, 5)
-        told.append(server.ask("north", tell_rate, Model(x=hospitals.theta())).loss)
-    assert told == [0.08, 0.08, 0.04, 0.04, 0.02]
+        rates.append(server.ask("north", report_rate, Model(x=hospitals.theta())).loss)
+    assert rates == [0.08, 0.08, 0.04, 0.04, 0.02]
     assert clients_of(server)["north"].recipe.lr == 0.08
 
 

@@ -95,9 +95,9 @@ def test_no_small_group_is_judged_and_none_follows_from_the_numbers_of_the_other
     assert tables > 400
 
 
-def fits(told: float, parts: int, decimals: int) -> bool:
-    """Whether some whole number of so many parts is told as this."""
-    return abs(round(told * parts) / parts - told) <= 0.5 * 10.0**-decimals + 1e-9
+def fits(shown: float, parts: int, decimals: int) -> bool:
+    """Whether some whole number of so many parts rounds to this."""
+    return abs(round(shown * parts) / parts - shown) <= 0.5 * 10.0**-decimals + 1e-9
 
 
 @pytest.mark.parametrize("smallest", [5, SMALLEST])
@@ -119,18 +119,18 @@ def test_no_small_group_follows_from_the_scores_of_the_others(smallest: int) -> 
             continue
         (women,) = entries
         assert women["are"] == ("F",) and women["n"] is None
-        told = {
+        shown = {
             score: [run[score]["value"] for run in women["runs"].values() if score in run]
             + [run["gains"][score]["value"] for run in women["runs"].values() if score in run["gains"]]
             for score in ("sensitivity", "false_alarms", "auc")
         }
-        decimals = max(len(str(v).split(".")[1]) for v in told["auc"])
+        decimals = max(len(str(v).split(".")[1]) for v in shown["auc"])
         positives, negatives = int(y.sum()), int(n - y.sum())
         for p in range(max(smallest, positives - smallest + 1), positives + 1):
             for q in range(max(smallest, negatives - smallest + 1), negatives + 1):
-                assert all(fits(v, seeds * p, 4) for v in told["sensitivity"]), f"{positives - p} positives or more"
-                assert all(fits(v, seeds * q, 4) for v in told["false_alarms"]), f"{negatives - q} negatives or more"
-                assert all(fits(v, 2 * seeds * p * q, decimals) for v in told["auc"])
+                assert all(fits(v, seeds * p, 4) for v in shown["sensitivity"]), f"{positives - p} positives or more"
+                assert all(fits(v, seeds * q, 4) for v in shown["false_alarms"]), f"{negatives - q} negatives or more"
+                assert all(fits(v, 2 * seeds * p * q, decimals) for v in shown["auc"])
                 tried += 1
     assert tried > 300
 

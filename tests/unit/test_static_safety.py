@@ -188,4 +188,4 @@ def test_the_repository_holds_no_radiograph_and_no_large_file() -> None:
         assert path.stat().st_size <= 1 << 20, f"{path.name} is larger than 1 MB"
         assert head[128:132] != b"DICM" and not head.startswith(b"\xff\xd8\xff"), f"{path.name} is a radiograph"
         assert not head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"SQLite")), f"{path.name} is an archive or a database"
-        assert not head.startswith(b"\x89PNG") or ROOT / "docs" in path.parents, f"{path.name} is a picture"
+        assert not head.startswith(b"\x89PNG") or ROOT / "docs" in path.parents, f"{path.name} is an image"

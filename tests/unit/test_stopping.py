@@ -52,8 +52,8 @@ def test_in_the_middle_of_a_round_it_stops_at_once_and_ends_later_with_the_same_
         rounds(tmp_path / "split", server=interrupted(round, question))
     capsys.readouterr()
     theta, record = rounds(tmp_path / "split")
-    told = capsys.readouterr().err
-    assert (f"resumed after round {round - 1} of {ROUNDS}" in told) == (round > 1)
+    stderr = capsys.readouterr().err
+    assert (f"resumed after round {round - 1} of {ROUNDS}" in stderr) == (round > 1)
     assert torch.equal(theta, expected)
     assert record.metrics == whole.metrics and record.ledger == whole.ledger
 
@@ -79,7 +79,7 @@ def test_a_hospital_in_a_process_of_its_own_leaves_the_decision_to_the_server(tm
     server = hospitals.processes(names)
     run(GP(), server, hospitals.theta(), 1, hospitals.no_judge, keep(tmp_path / "split", 1))
     for worker in server.transport.processes.values():
-        os.kill(worker.pid, signal.SIGTERM)  # as SLURM tells every process of the job
+        os.kill(worker.pid, signal.SIGTERM)  # as SLURM signals every process of the job
     theta, record = run(GP(), server, hospitals.theta(), 2, hospitals.no_judge, keep(tmp_path / "split", 1))
     server.close()
     assert torch.equal(theta, expected)

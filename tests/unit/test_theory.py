@@ -125,7 +125,7 @@ def test_theorem_4_6_is_exact_with_the_unit_vector_of_its_proof(case, beta: floa
     assert theorem_4_6(beta, g_t, g_s[source], g_hat) == pytest.approx(expected)
 
 
-def test_the_case_tells_the_theorems_fourth_term_apart(case) -> None:
+def test_the_case_separates_the_theorems_fourth_term(case) -> None:
     _g_t, g_s, g_hat = case
     share = kept(g_hat, g_s[0]).mean()
     assert 0 < float(share) < 1
@@ -252,12 +252,12 @@ def findings(near: float = 1.0, far: float = 9.0) -> Findings:
 
 
 def test_the_explanation_names_the_source_that_helps_and_the_one_that_hurts() -> None:
-    told = explain(findings(), {"fedda": Rule("fedda", 0.5, "samples"), "alone": Rule("target_only")})
-    verdicts = {s["source"]: s["verdict"] for s in told["sources"]}
+    result = explain(findings(), {"fedda": Rule("fedda", 0.5, "samples"), "alone": Rule("target_only")})
+    verdicts = {s["source"]: s["verdict"] for s in result["sources"]}
     assert verdicts == {"good": "helps", "bad": "hurts"}
-    assert told["sources"][0]["d2"]["value"] == pytest.approx(0.25)
-    assert told["predicted"]["alone"]["value"] == pytest.approx(1.0)
-    assert told["predicted"]["fedda"]["value"] > 1.0, "the source against the target costs more than it gives"
+    assert result["sources"][0]["d2"]["value"] == pytest.approx(0.25)
+    assert result["predicted"]["alone"]["value"] == pytest.approx(1.0)
+    assert result["predicted"]["fedda"]["value"] > 1.0, "the source against the target costs more than it gives"
     assert explain(findings(near=1e-9), {})["target"]["sigma2"]["value"] == 1e-9
 
 

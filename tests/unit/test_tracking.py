@@ -232,7 +232,7 @@ def test_the_default_store_lies_below_results(tmp_path: Path) -> None:
     assert store.artifacts == tmp_path.resolve() / "results/mlflow/artifacts"
 
 
-def test_errors_of_the_store_are_the_users_to_mend() -> None:
+def test_errors_of_the_store_are_for_the_user_to_fix() -> None:
     with pytest.raises(FdamedError):
         connect(Store("http://127.0.0.1:9"))
 
@@ -254,9 +254,9 @@ def test_the_report_is_kept_as_an_artifact(tracked: Path, tmp_path: Path) -> Non
 
 def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a_test_score(tmp_path: Path) -> None:
     config = load(write_study(tmp_path, runs={"fedavg": {}, "gp": {}, "oracle": {}}, train={"rounds": 3}, seeds=[0, 1]))
-    told = {"fedavg": (0.7, 0.6), "gp": (0.5, 0.9), "oracle": (0.99, 0.99)}  # means: 0.65, 0.70
+    scores = {"fedavg": (0.7, 0.6), "gp": (0.5, 0.9), "oracle": (0.99, 0.99)}  # means: 0.65, 0.70
     records = []
-    for run, values in told.items():
+    for run, values in scores.items():
         for seed, value in enumerate(values):
             folder = tmp_path / f"results/demo/runs/{run}/NC/{seed}"
             edit(folder / "scores/NC.json", auc=1.0 if run == "fedavg" else 0.1)

@@ -81,7 +81,7 @@ def test_without_any_known_label_the_auxiliary_loss_is_nothing() -> None:
     assert heads.theta.tolist() == pytest.approx([LN3, 0.0])
 
 
-def test_alpha_nought_trains_the_main_task_alone() -> None:
+def test_alpha_zero_trains_the_main_task_alone() -> None:
     with_heads, plain = line(), line()
     recipe = Recipe(lr=0.1, batch=2, optimizer="sgd")
     heads = sex_head()

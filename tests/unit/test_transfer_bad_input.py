@@ -66,7 +66,7 @@ def test_a_source_that_vanishes_after_its_head_gradient_is_in_the_mean_and_not_i
 
 @pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("exact", [0, 1])
-def test_where_no_parameter_has_a_gradient_fedgtst_stays_and_tells_a_norm_of_almost_zero(exact, full) -> None:
+def test_where_no_parameter_has_a_gradient_fedgtst_stays_and_reports_a_norm_of_almost_zero(exact, full) -> None:
     client = hospitals.hospital("north")
     client.recipe = Recipe(lr=0.02, batch=14, optimizer="sgd")  # all images at once, as many of either class
     nothing = torch.zeros_like(hospitals.theta())

@@ -82,12 +82,12 @@ def test_who_is_away_at_a_low_level_is_away_at_every_higher_one() -> None:
     assert len(hits(schedule(absent=1.0))) == 160
 
 
-def test_named_rounds_hit_whom_they_name_even_those_whom_chance_spares() -> None:
+def test_named_rounds_affect_the_named_clients_even_those_that_random_faults_spare() -> None:
     plan = schedule(away={2: ["north"], 3: ["sources"], 4: ["target"]}, spare=["north", "target"])
     assert hits(plan) == {(2, "north"), (3, "north"), (3, "east"), (3, "south"), (4, "target")}
 
 
-def test_chance_spares_whom_it_is_told_to() -> None:
+def test_random_faults_spare_the_clients_that_are_exempt() -> None:
     assert {p for _, p in hits(schedule(absent=1.0, spare=["target", "east"]))} == {"north", "south"}
     assert {p for _, p in hits(schedule(absent=1.0, spare=["sources"]))} == {"target"}
 
@@ -223,12 +223,12 @@ def test_the_order_in_which_hospitals_are_asked_changes_nothing() -> None:
 
 def test_methods_that_ask_different_steps_meet_the_same_faults() -> None:
     faults = {"absent": 0.2, "lost": {"update": 0.3, "weights": {"up": 0.3}}, "spare": ["target"]}
-    told = []
+    absences = []
     for method in (FedAvg(), FedGP()):
         server = unreliable_server(hospitals.in_process(), Faults.model_validate(faults), 3, quorum=0)
         _, record = run(method, server, hospitals.theta(), 6, hospitals.no_judge)
-        told.append([(a["round"], a["client"], a["why"].partition(":")[0]) for a in record.absences])
-    assert told[0] == told[1] and len(told[0]) >= 4
+        absences.append([(a["round"], a["client"], a["why"].partition(":")[0]) for a in record.absences])
+    assert absences[0] == absences[1] and len(absences[0]) >= 4
 
 
 # --- quorum -----------------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"absent": 1.5}, "`train.faults.absent`: should be less than or equal to 1"),
         ({"absent": -0.1}, "`train.faults.absent`"),
@@ -336,20 +336,20 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         ({"absnt": 0.1}, "did you mean `absent`?"),
     ],
 )
-def test_each_mistake_in_the_section_is_one_clear_line(given, told) -> None:
+def test_each_mistake_in_the_section_is_one_clear_line(given, message) -> None:
     what = refused(changed(train__faults=given))
-    assert told in what and "\n" not in what
+    assert message in what and "\n" not in what
 
 
 @pytest.mark.parametrize(
-    ("train", "told"),
+    ("train", "message"),
     [
         ({"quorum": 2}, "is 2, but 1 of 1 sources take part in a round"),
         ({"quorum": -1}, "`train.quorum`: should be greater than or equal to 0"),
     ],
 )
-def test_a_quorum_that_no_round_can_have_is_refused(train, told) -> None:
-    assert told in refused(changed(**{f"train__{key}": value for key, value in train.items()}))
+def test_a_quorum_that_no_round_can_have_is_refused(train, message) -> None:
+    assert message in refused(changed(**{f"train__{key}": value for key, value in train.items()}))
 
 
 def test_a_round_with_fewer_participants_than_the_quorum_is_lost() -> None:

@@ -86,7 +86,7 @@ def test_two_classes_of_ten_at_each_client_make_nobody_alike() -> None:
     assert peers(list(shares), shares, 0.1) == [[]] * 5
 
 
-def told(*along: float, agreement: float = 0.5) -> list[list[str]]:
+def excluded(*along: float, agreement: float = 0.5) -> list[list[str]]:
     known, limit = DirectionHistory(), torch.tensor([LIMIT])
     return [known.excluded(r, "step", "x", {"north": similarity(a, agreement)}, limit) for r, a in enumerate(along, 1)]
 
@@ -96,14 +96,14 @@ def similarity(along: float, agreement: float) -> Similarity:
 
 
 def test_one_odd_round_of_an_honest_hospital_costs_it_nothing_and_a_second_does() -> None:
-    assert told(0.3, -0.6, 0.3) == [[], [], []]
-    assert told(0.3, -0.6, -0.6) == [[], [], ["north"]]
+    assert excluded(0.3, -0.6, 0.3) == [[], [], []]
+    assert excluded(0.3, -0.6, -0.6) == [[], [], ["north"]]
 
 
-def test_who_is_opposed_from_the_first_round_is_left_aside_at_once_and_is_in_again_when_it_points_along() -> None:
-    assert told(-0.5, -0.5, 0.4, 0.4) == [["north"], ["north"], ["north"], []]  # means -0.5, -0.5, -0.05, 0.175
-    assert told(-0.1, -0.1) == [[], []]
-    assert told(-0.5, agreement=0.1) == [[]]
+def test_a_source_that_is_opposed_from_the_first_round_is_excluded_at_once_and_returns_when_it_points_along() -> None:
+    assert excluded(-0.5, -0.5, 0.4, 0.4) == [["north"], ["north"], ["north"], []]  # means -0.5, -0.5, -0.05, 0.175
+    assert excluded(-0.1, -0.1) == [[], []]
+    assert excluded(-0.5, agreement=0.1) == [[]]
 
 
 def test_norms_and_directions_are_checked_only_where_a_study_asks_for_it() -> None:
@@ -145,7 +145,7 @@ def accepted(checks: Validator, answers: dict[str, Moved], round: int = 1) -> se
     return set(checks.check(round, compute_update, dict.fromkeys(answers, question), answers).accepted)
 
 
-def test_where_whole_updates_have_nothing_in_common_a_layer_tells_who_points_the_other_way() -> None:
+def test_where_whole_updates_have_nothing_in_common_a_layer_shows_who_points_the_other_way() -> None:
     everybody, others, head = set(SOURCES), set(SOURCES) - {"lyon"}, 256 * 201
     assert left_after(None) == everybody
     assert left_after(slice(None)) == others
@@ -159,7 +159,7 @@ def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
     assert found == pytest.approx([LIMIT, -0.3, -1.5, LIMIT])
 
 
-def test_who_was_left_aside_stays_so_while_there_is_nobody_to_compare_with() -> None:
+def test_an_excluded_source_stays_excluded_while_there_is_nobody_to_compare_with() -> None:
     layout, generator = layout_of(Wide()), torch.Generator().manual_seed(1)
     checks, common = validator(layout), torch.randn(layout.size, generator=generator)
 
@@ -261,7 +261,7 @@ def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
     assert accepted(second, {"lyon": dataclasses.replace(sent["lyon"], g=common * 9)}, 2) == set(), "still excluded"
 
 
-def test_a_digest_tells_every_bit() -> None:
+def test_a_digest_depends_on_every_bit() -> None:
     assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
     long = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
     for place in (0, 1, 4_999, 8_191, 8_192, 10_000):

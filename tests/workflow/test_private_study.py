@@ -19,9 +19,9 @@ def test_epsilon_of_secure_noise_is_in_metrics_record_report_and_in_the_hospital
     assert done.returncode == 0, done.stderr[-6000:]
     root = tmp_path / "results" / "tiny_private"
     run = root / "runs" / "secure" / "edema" / "0"
-    told = json.loads((run / "run.json").read_text())["privacy"]
-    assert told["mode"] == "secure" and set(told["sources"]) == {"lesion", "consolidation"}
-    cost = told["sources"]["lesion"]
+    privacy = json.loads((run / "run.json").read_text())["privacy"]
+    assert privacy["mode"] == "secure" and set(privacy["sources"]) == {"lesion", "consolidation"}
+    cost = privacy["sources"]["lesion"]
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rounds = [line["privacy/epsilon/lesion"] for line in metrics]
     assert 0 < rounds[0] < rounds[1] == pytest.approx(cost["epsilon"], rel=1e-6)

@@ -39,9 +39,9 @@ def study(tmp_path_factory) -> Path:
     return folder
 
 
-def jobs(told: str) -> dict[str, str]:
+def jobs(output: str) -> dict[str, str]:
     """Rule -> number of jobs, from what a dry run says."""
-    pairs = (line.split() for line in told.splitlines())
+    pairs = (line.split() for line in output.splitlines())
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
@@ -103,10 +103,10 @@ def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> Non
 
 def test_every_hospital_asks_the_models_it_had_a_part_in_who_trained_them(study: Path) -> None:
     root = study / "results" / "tiny"
-    told = {p: json.loads((root / "membership" / f"{p}.json").read_text()) for p in ("lesion", "edema")}
-    assert set(told["lesion"]["targets"]["edema"]["runs"]) == {"fedavg", "gp_auxinfo"}
-    assert set(told["edema"]["targets"]["edema"]["runs"]) == {"gp_auxinfo"}, "fedavg has never seen the target"
-    assert told["edema"]["targets"]["edema"]["runs"]["gp_auxinfo"]["calibrated"]["auc"]
+    membership = {p: json.loads((root / "membership" / f"{p}.json").read_text()) for p in ("lesion", "edema")}
+    assert set(membership["lesion"]["targets"]["edema"]["runs"]) == {"fedavg", "gp_auxinfo"}
+    assert set(membership["edema"]["targets"]["edema"]["runs"]) == {"gp_auxinfo"}, "fedavg has never seen the target"
+    assert membership["edema"]["targets"]["edema"]["runs"]["gp_auxinfo"]["calibrated"]["auc"]
     assert "Membership inference" in (root / "report/index.html").read_text(encoding="utf-8")
 
 
@@ -192,14 +192,14 @@ def test_mlflow_has_each_run_once_even_after_a_second_import(study: Path) -> Non
 
 def test_snakemakes_own_report_and_graph_work(study: Path) -> None:
     assert snakemake(study, "--report", "report.html").returncode == 0
-    told = (study / "report.html").read_text(encoding="utf-8")
-    assert "page with the whole study" in told and "what left each hospital" in told
-    assert "how sure is that?" in told, "its first page says what the study is about"
+    page = (study / "report.html").read_text(encoding="utf-8")
+    assert "page with the whole study" in page and "what left each hospital" in page
+    assert "how sure is that?" in page, "its first page says what the study is about"
     graph = snakemake(study, "--rulegraph")
     assert graph.returncode == 0 and "federate" in graph.stdout
 
 
-def test_a_misspelt_key_stops_before_anything_starts(tmp_path: Path) -> None:
+def test_a_misspelled_key_stops_before_anything_starts(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(TINY.read_text().replace("beta:", "bta:"))
     stopped = snakemake(tmp_path, config=wrong)
@@ -282,8 +282,8 @@ def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_ml
     budget = pd.read_csv(root / "report" / "tables" / "budget.csv").set_index("run")
     assert str(budget.loc["transfer", "labeled"]) == "30" and budget.loc["transfer", "target_steps"] == 4
     with sqlite3.connect(tmp_path / "results" / "mlflow" / "mlflow.db") as db:
-        told = dict(db.execute("select key, value from params where key like 'then%'").fetchall())
-    assert told == {"then": "finetune_head", "then_rounds": "2", "then_lr": "0.005"} | {
+        params = dict(db.execute("select key, value from params where key like 'then%'").fetchall())
+    assert params == {"then": "finetune_head", "then_rounds": "2", "then_lr": "0.005"} | {
         "then_head": "new",
         "then_optimizer": "kept",
     }
