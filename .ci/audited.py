@@ -17,7 +17,9 @@ def main() -> int:
     for package, vulnerability in known:
         fixed = ", ".join(vulnerability["fix_versions"]) or "no version yet"
         print(f"audit: {package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
-    print(f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(known)} known vulnerabilities")
+    print(
+        f"audit: {len(found) - len(skipped)} of {len(found)} packages asked about, {len(known)} known vulnerabilities"
+    )
     return 1 if known else 3 if skipped or not found else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
-from fdamed.config.messages import shortened
+from fdamed.config.error_texts import shortened
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Then, Warmup
 from fdamed.config.split import Partition
 from fdamed.core.errors import nearest

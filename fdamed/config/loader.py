@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from fdamed.config.cross_checks import FIX, method_problems
-from fdamed.config.messages import explain
+from fdamed.config.error_texts import explain
 from fdamed.config.policy_checks import policy_problems
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError, nearest

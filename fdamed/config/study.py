@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fdamed.config.base import Name, Strict
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
-from fdamed.config.messages import explain
+from fdamed.config.error_texts import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Value, Warmup, combinations, laid_over

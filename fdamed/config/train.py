@@ -16,15 +16,15 @@ EVERY = "every"
 ROLES = ("target", "sources")
 SWEPT = ("absent", "lost", "deadline")
 """Keys that `runs.*.sweep` may vary like options of the method."""
-Chance = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Ways(Strict):
     """Probability that a message is lost, by direction."""
 
-    down: Chance = 0.0
+    down: Probability = 0.0
     """From the server to a hospital, which then does nothing."""
-    up: Chance = 0.0
+    up: Probability = 0.0
     """From a hospital, which has done its work."""
 
 
@@ -35,7 +35,7 @@ def _by_content(given: Any) -> Any:
 
 
 Lost = Annotated[
-    dict[str, Ways], BeforeValidator(_by_content, json_schema_input_type=Chance | dict[str, Chance | Ways])
+    dict[str, Ways], BeforeValidator(_by_content, json_schema_input_type=Probability | dict[str, Probability | Ways])
 ]
 
 
@@ -52,7 +52,7 @@ class Minutes(Strict):
 class Faults(Strict):
     """Absences, losses and delays, drawn from the seed: the same for every method."""
 
-    absent: Chance = 0.0
+    absent: Probability = 0.0
     """Probability that a hospital is absent for a whole round."""
     away: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field({})
     """Round -> who else is absent: hospitals, `target` or `sources`."""

@@ -126,7 +126,7 @@ def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: 
             "error": float(errors.mean()),
             "limit": float(limits.mean()),
             "bins": [
-                {"n": b.n, "chance": b.chance, "rate": b.rate, "low": b.interval[0], "high": b.interval[1]}
+                {"n": b.n, "probability": b.probability, "rate": b.rate, "low": b.interval[0], "high": b.interval[1]}
                 for b in joined(reliability(y[used[0]], p[used[0]], bins), smallest, PER_BIN)
             ],
         }

@@ -33,13 +33,13 @@ def bootstrap(
 
     `intervals`: score -> low and high, None where the data cannot define it. `undefined`: replicates without a class.
     """
-    labels, chances = checked(y, p)
+    labels, probabilities = checked(y, p)
     _, owner = np.unique(np.asarray(patient), return_inverse=True)
-    names = TWO if chances.ndim == 1 else SEVERAL
+    names = TWO if probabilities.ndim == 1 else SEVERAL
     if len(labels) == 0:
         return {"level": LEVEL, "replicates": 0, "undefined": 0, "intervals": dict.fromkeys(names)}
     patients = int(owner.max()) + 1
-    model = prepared(labels, chances, owner, patients)
+    model = prepared(labels, probabilities, owner, patients)
     parts = [model.scores(times) for times in draws(stream, replicates, patients, len(labels))]
     values = {name: np.concatenate([part[name] for part in parts]) for name in names}
     main = values["auc" if "auc" in values else "balanced_acc"]
@@ -67,7 +67,7 @@ def affordable(models: int, images: int) -> int:
 
 def scored(
     y: ArrayLike,
-    chances: Floats,
+    probabilities: Floats,
     patient: ArrayLike,
     stream: Stream,
     names: Sequence[str] | None = None,
@@ -75,16 +75,16 @@ def scored(
 ) -> dict[str, Scored]:
     """Score -> its values for R models on the same patients, and the covariance of their errors by the bootstrap.
 
-    `chances` (R, n) or (R, n, C). All models see the same draws, so that differences of models are paired. A score
+    `probabilities` (R, n) or (R, n, C). All models see the same draws, so that their differences are paired. A score
     that is undefined on the data, or in more than half of the draws, is left out. `replicates`: default `affordable`.
     """
     _, owner = np.unique(np.asarray(patient), return_inverse=True)
     patients = int(owner.max(initial=-1)) + 1
     if patients < 2:
         return {}
-    models = [prepared(*checked(y, row), owner, patients) for row in chances]
-    wanted = [n for n in (TWO if chances.ndim == 2 else SEVERAL) if names is None or n in names]
-    drawn = replicates or affordable(*chances.shape[:2])
+    models = [prepared(*checked(y, row), owner, patients) for row in probabilities]
+    wanted = [n for n in (TWO if probabilities.ndim == 2 else SEVERAL) if names is None or n in names]
+    drawn = replicates or affordable(*probabilities.shape[:2])
     once = np.ones((1, patients), dtype=np.float32)
     parts = [[m.scores(times) for m in models] for times in (once, *draws(stream, drawn, patients, len(owner)))]
     out = {}

@@ -26,7 +26,7 @@ class Bin:
 
     n: int
     positives: int
-    chance: float
+    probability: float
     """Mean probability."""
 
     @property
@@ -50,19 +50,19 @@ class Bin:
 
     def __add__(self, other: Bin) -> Bin:
         n = self.n + other.n
-        return Bin(n, self.positives + other.positives, (self.n * self.chance + other.n * other.chance) / n)
+        return Bin(n, self.positives + other.positives, (self.n * self.probability + other.n * other.probability) / n)
 
 
 def reliability(y: ArrayLike, p: ArrayLike, bins: int = BINS) -> list[Bin]:
     """Bins with about the same number of images, by rising probability; equal probabilities share a bin."""
-    labels, chances = checked(y, p)
+    labels, probabilities = checked(y, p)
     if not len(labels):
         return []
-    order = np.argsort(chances, kind="stable")
-    begins = _begins(chances[order], bins)
+    order = np.argsort(probabilities, kind="stable")
+    begins = _begins(probabilities[order], bins)
     sizes = np.diff([*begins, len(order)])
     positives = np.add.reduceat(labels[order], begins)
-    means = np.add.reduceat(chances[order], begins) / sizes
+    means = np.add.reduceat(probabilities[order], begins) / sizes
     return [Bin(int(n), int(k), float(c)) for n, k, c in zip(sizes, positives, means, strict=True)]
 
 
@@ -75,7 +75,7 @@ def _begins(ordered: NDArray[np.float64], bins: int) -> NDArray[np.intp]:
 def calibration_error(bins: list[Bin]) -> float | None:
     """Expected calibration error: mean distance of probability and rate, weighted by images; None without images."""
     n = sum(b.n for b in bins)
-    return sum(b.n * abs(b.chance - b.rate) for b in bins) / n if n else None
+    return sum(b.n * abs(b.probability - b.rate) for b in bins) / n if n else None
 
 
 def by_chance(y: ArrayLike, p: ArrayLike, bins: int = BINS) -> float | None:
@@ -84,10 +84,10 @@ def by_chance(y: ArrayLike, p: ArrayLike, bins: int = BINS) -> float | None:
     The error of perfectly calibrated probabilities is not 0, because the share of positives in a bin varies. The sum
     of y - p over a bin has variance sum p (1 - p); bins are taken as normal and images as independent.
     """
-    labels, chances = checked(y, p)
+    labels, probabilities = checked(y, p)
     if not len(labels):
         return None
-    ordered = np.sort(chances)
+    ordered = np.sort(probabilities)
     spread = np.sqrt(np.add.reduceat(ordered * (1 - ordered), _begins(ordered, bins)))
     return float(np.quantile((_scatter(len(spread)) @ spread) / len(labels), LEVEL))
 

@@ -33,18 +33,18 @@ MAIN = ("auc", "acc")
 """Scores by which every two runs are compared; by the others, every run with the reference."""
 
 
-def scored(frame: pd.DataFrame, chances: NDArray[np.float64], stream: Stream) -> dict[str, Scored]:
-    """Score -> values and covariance over patients, where defined; chances (R, n) or (R, n, C).
+def scored(frame: pd.DataFrame, probabilities: NDArray[np.float64], stream: Stream) -> dict[str, Scored]:
+    """Score -> values and covariance over patients, where defined; probabilities (R, n) or (R, n, C).
 
     AUC and accuracy have a variance in closed form; the others use the bootstrap's.
     """
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
     _, owner = np.unique(patient, return_inverse=True)
-    closed = {"auc": auc_of(y, chances, patient)} if chances.ndim == 2 else {}
-    closed["acc"] = share_of(_hits(y, chances), owner)
+    closed = {"auc": auc_of(y, probabilities, patient)} if probabilities.ndim == 2 else {}
+    closed["acc"] = share_of(_hits(y, probabilities), owner)
     known = {name: found for name, found in closed.items() if found is not None}
-    rest = [n for n in (SEVERAL if chances.ndim == 3 else TWO) if n not in closed]
-    return known | resampling.scored(y, chances, patient, stream, rest)
+    rest = [n for n in (SEVERAL if probabilities.ndim == 3 else TWO) if n not in closed]
+    return known | resampling.scored(y, probabilities, patient, stream, rest)
 
 
 def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
@@ -53,10 +53,10 @@ def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[s
 
 
 def pairs(
-    found: Mapping[str, Scored], runs: Runs, reference: str, frame: pd.DataFrame, chances: NDArray[np.float64]
+    found: Mapping[str, Scored], runs: Runs, reference: str, frame: pd.DataFrame, probabilities: NDArray[np.float64]
 ) -> list[dict[str, Any]]:
     """Every two runs with the seeds that both have; `p_holm` is corrected over all pairs of a score."""
-    hits = _hits(frame["y"].to_numpy(), chances)
+    hits = _hits(frame["y"].to_numpy(), probabilities)
     single = not frame["patient"].duplicated().any()  # McNemar's test needs independent images
     out = []
     for metric, values in found.items():
@@ -77,9 +77,11 @@ def pairs(
     return out
 
 
-def _hits(y: NDArray[np.int64], chances: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _hits(y: NDArray[np.int64], probabilities: NDArray[np.float64]) -> NDArray[np.bool_]:
     """(R, n): which images each model classifies correctly."""
-    return np.asarray(chances.argmax(axis=2) == y if chances.ndim == 3 else (chances >= THRESHOLD) == (y == 1))
+    return np.asarray(
+        probabilities.argmax(axis=2) == y if probabilities.ndim == 3 else (probabilities >= THRESHOLD) == (y == 1)
+    )
 
 
 def _mcnemar(hits: NDArray[np.bool_], first: Sequence[int], second: Sequence[int]) -> float:

@@ -30,9 +30,9 @@ LEAST = 1e-6
 """Probabilities are clipped here, so that one image does not outweigh a patient's others."""
 
 
-def surprise(y: ArrayLike, chances: ArrayLike) -> Floats:
+def surprise(y: ArrayLike, probabilities: ArrayLike) -> Floats:
     """Log-likelihood (n,) of labels `y` under probabilities (n, C): high where the loss is low."""
-    p, labels = np.asarray(chances, dtype=np.float64), np.asarray(y, dtype=np.intp)
+    p, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(y, dtype=np.intp)
     return np.asarray(np.log(np.clip(p[np.arange(len(labels)), labels], LEAST, 1.0)))
 
 

@@ -40,16 +40,16 @@ SPECIFICITY = 0.9
 
 def checked(y: ArrayLike, p: ArrayLike) -> tuple[Floats, Floats]:
     """Labels (n,) and probabilities, (n,) of the positive class or (n, C) of several, as float64; or ValueError."""
-    labels, chances = np.asarray(y, dtype=np.float64), np.asarray(p, dtype=np.float64)
-    if chances.ndim == 2 and chances.shape[1] == 2:
-        chances = chances[:, 1]
-    if labels.ndim != 1 or labels.shape != chances.shape[:1]:
-        raise ValueError(f"labels {labels.shape} and probabilities {chances.shape} must have the same length")
-    if chances.ndim == 1 and not np.isin(labels, (0.0, 1.0)).all():
+    labels, probabilities = np.asarray(y, dtype=np.float64), np.asarray(p, dtype=np.float64)
+    if probabilities.ndim == 2 and probabilities.shape[1] == 2:
+        probabilities = probabilities[:, 1]
+    if labels.ndim != 1 or labels.shape != probabilities.shape[:1]:
+        raise ValueError(f"labels {labels.shape} and probabilities {probabilities.shape} must have the same length")
+    if probabilities.ndim == 1 and not np.isin(labels, (0.0, 1.0)).all():
         raise ValueError("labels must be 0 or 1")
-    if not np.isfinite(chances).all() or (chances < 0).any() or (chances > 1).any():
+    if not np.isfinite(probabilities).all() or (probabilities < 0).any() or (probabilities > 1).any():
         raise ValueError("probabilities must be finite and lie between 0 and 1")
-    return labels, chances
+    return labels, probabilities
 
 
 def scores(y: ArrayLike, p: ArrayLike) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def scores(y: ArrayLike, p: ArrayLike) -> dict[str, Any]:
 
     `positives` is None with more than two classes, and `why` says why a score is None.
     """
-    labels, chances = checked(y, p)
-    n, two = len(labels), chances.ndim == 1
-    found = prepared(labels, chances, np.arange(n), n).scores(np.ones((1, n))) if n else {}
+    labels, probabilities = checked(y, p)
+    n, two = len(labels), probabilities.ndim == 1
+    found = prepared(labels, probabilities, np.arange(n), n).scores(np.ones((1, n))) if n else {}
     values = {name: float(found[name][0]) if name in found and np.isfinite(found[name][0]) else None for name in TWO}
     reason = "no images" if n == 0 else "a class is absent"
     if two and n:
@@ -70,22 +70,22 @@ def scores(y: ArrayLike, p: ArrayLike) -> dict[str, Any]:
     return {"n": n, "positives": int(labels.sum()) if two else None, **values, "why": why}
 
 
-def prepared(labels: Floats, chances: Floats, owner: NDArray[np.intp], patients: int) -> Two | Several:
+def prepared(labels: Floats, probabilities: Floats, owner: NDArray[np.intp], patients: int) -> Two | Several:
     """One model's images in the order that its scores need, and its sums by patient."""
 
     def by_patient(values: ArrayLike) -> Floats:
         sums = np.bincount(owner, weights=np.asarray(values, dtype=np.float64), minlength=patients)
         return sums.astype(np.float64)
 
-    if chances.ndim == 2:
-        hits = chances.argmax(axis=1) == labels
-        classes = [labels == c for c in range(chances.shape[1])]
-        squares = ((chances - np.eye(chances.shape[1])[labels.astype(np.int64)]) ** 2).sum(axis=1)
+    if probabilities.ndim == 2:
+        hits = probabilities.argmax(axis=1) == labels
+        classes = [labels == c for c in range(probabilities.shape[1])]
+        squares = ((probabilities - np.eye(probabilities.shape[1])[labels.astype(np.int64)]) ** 2).sum(axis=1)
         columns = [hits & c for c in classes] + classes + [squares]
-        return Several(np.stack([by_patient(c) for c in columns], axis=1), chances.shape[1])
-    true, said = labels == 1, chances >= THRESHOLD
-    columns = [true, ~true, said & true, ~said & ~true, (chances - labels) ** 2]
-    return Two(np.stack([by_patient(c) for c in columns], axis=1), Curve.of(true, chances, owner))
+        return Several(np.stack([by_patient(c) for c in columns], axis=1), probabilities.shape[1])
+    true, said = labels == 1, probabilities >= THRESHOLD
+    columns = [true, ~true, said & true, ~said & ~true, (probabilities - labels) ** 2]
+    return Two(np.stack([by_patient(c) for c in columns], axis=1), Curve.of(true, probabilities, owner))
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,9 @@ class Scored:
     covariance: Floats
 
 
-def auc_of(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> Scored | None:
-    """AUCs of `chances` (R, n) for labels `y` (n,); None where a class has fewer than two patients."""
-    labels, p, owner = _checked(y, chances, patient)
+def auc_of(y: ArrayLike, probabilities: ArrayLike, patient: ArrayLike) -> Scored | None:
+    """AUCs of `probabilities` (R, n) for labels `y` (n,); None where a class has fewer than two patients."""
+    labels, p, owner = _checked(y, probabilities, patient)
     positive, negative = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
     m, n, clusters = len(positive), len(negative), int(owner.max(initial=-1)) + 1
     with_positive, with_negative = len(np.unique(owner[positive])), len(np.unique(owner[negative]))
@@ -82,9 +82,9 @@ def share_of(hits: ArrayLike, owner: Ints) -> Scored | None:
     return Scored(found.value, clusters / (clusters - 1) * (found.of @ found.of.T))
 
 
-def auc_influence(y: ArrayLike, chances: ArrayLike, owner: Ints, patients: int) -> Influence | None:
+def auc_influence(y: ArrayLike, probabilities: ArrayLike, owner: Ints, patients: int) -> Influence | None:
     """AUCs and the patients' influences; `owner` counts among all `patients`. None where a class has fewer than two."""
-    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(chances, dtype=np.float64))
+    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(probabilities, dtype=np.float64))
     positive, negative = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
     if min(len(np.unique(owner[positive])), len(np.unique(owner[negative]))) < 2:
         return None
@@ -123,8 +123,8 @@ def _by_owner(values: Floats, owner: Ints, clusters: int) -> Floats:
     return np.stack([np.bincount(owner, weights=row, minlength=clusters) for row in values])
 
 
-def _checked(y: ArrayLike, chances: ArrayLike, patient: ArrayLike) -> tuple[Floats, Floats, Ints]:
-    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(chances, dtype=np.float64))
+def _checked(y: ArrayLike, probabilities: ArrayLike, patient: ArrayLike) -> tuple[Floats, Floats, Ints]:
+    labels, p = np.asarray(y, dtype=np.float64), np.atleast_2d(np.asarray(probabilities, dtype=np.float64))
     _, owner = np.unique(np.asarray(patient), return_inverse=True)
     if labels.ndim != 1 or p.shape[1:] != labels.shape or owner.shape != labels.shape:
         raise ValueError(f"labels {labels.shape}, scores {p.shape}, patients {owner.shape}: need (n,), (R, n), (n,)")

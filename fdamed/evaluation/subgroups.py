@@ -101,11 +101,11 @@ def _few(y: NDArray[np.int64], patient: NDArray[np.object_], smallest: int) -> b
     return positives in (0, n) or hides(n, positives, smallest) or len(np.unique(patient)) < smallest
 
 
-def standings(group: Group, frame: pd.DataFrame, chances: NDArray[np.float64], runs: Runs) -> dict[str, Standing]:
-    """Run -> its scores in the group; chances (R, n). Empty where a class has fewer than two patients."""
+def standings(group: Group, frame: pd.DataFrame, probabilities: NDArray[np.float64], runs: Runs) -> dict[str, Standing]:
+    """Run -> its scores in the group; probabilities (R, n). Empty where a class has fewer than two patients."""
     y = frame["y"].to_numpy()[group.rows]
     names, everyone = np.unique(frame["patient"].to_numpy(), return_inverse=True)
-    owner, patients, p = everyone[group.rows], len(names), chances[:, group.rows]
+    owner, patients, p = everyone[group.rows], len(names), probabilities[:, group.rows]
     area = auc_influence(y, p, owner, patients)
     if area is None:
         return {}

@@ -35,7 +35,7 @@ class Preparation:
         steps: list[dict[str, Any]] = [
             {"step": "decode", "formats": ["dicom", "jpeg", "png"], "channels": "one gray", **limits, **header},
             {"step": "rescale", "by": "DICOM PS3.3 C.11.1: modality LUT, or rescale slope and intercept"},
-            {"step": "window", "by": "DICOM PS3.3 C.11.2: VOI LUT, or the first window; 8-bit pictures: 0 to 255"}
+            {"step": "window", "by": "DICOM PS3.3 C.11.2: VOI LUT, or the first window; 8-bit images: 0 to 255"}
             | {"without": "these percentiles of the pixels that are not padding", "percentiles": list(TAILS)},
             {"step": "invert", "when": "MONOCHROME1"},
             {"step": "resize", "longer_side": self.size, "shrink": "area", "grow": "bilinear"},

@@ -61,7 +61,7 @@ class Directions:
 
     x: Weights
     u: Individual
-    length: Statistic
+    norm: Statistic
     pace: Scalar
 
 
@@ -116,7 +116,7 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     zero = torch.zeros(len(ask.u), dtype=torch.float64)
     e = Estimates(0.0, mean2, zero, zero, zero)
     if len(dots) > 1:
-        e = estimates(dots, squares, mean2, ask.length * client.recipe.lr)
+        e = estimates(dots, squares, mean2, ask.norm * client.recipe.lr)
     recipe, n = client.recipe, len(client.data)
     nominal_step = recipe.lr * recipe.epochs * n / recipe.batch
     return Compared(g=g, n=n, nominal_step=nominal_step, loss=outcome.loss, steps=len(dots), **vars(e))
@@ -134,7 +134,7 @@ class Comparison:
     names: list[str]
     u: Tensor
     """(N, P), unit norm over the parameters, zero in the buffers."""
-    length: Tensor
+    norm: Tensor
     """|update| (N,) float64."""
     nominal_step: Tensor
     n: list[int]
@@ -150,17 +150,17 @@ def compare(server: Server, state: Model, pace: float) -> Comparison:
     s: dict[str, Moved] = server.ask_all(server.sources, move_paced, Paced(x=state.x, pace=pace))
     cut, names, n = server.layout.trainable, list(s), [r.n for r in s.values()]
     nominal_step = torch.tensor([r.nominal_step for r in s.values()], dtype=torch.float64)
-    length = torch.zeros(len(names), dtype=torch.float64)
+    norm = torch.zeros(len(names), dtype=torch.float64)
     u = torch.zeros(len(names), server.layout.size)
     for i, name in enumerate(names):
         g = s.pop(name).g[:cut]
-        length[i] = torch.linalg.vector_norm(g, dtype=torch.float64)
-        if length[i] > SMALLEST:
-            torch.mul(g, 1.0 / float(length[i]), out=u[i, :cut])
-    ask = Directions(x=state.x, u=u, length=length / nominal_step, pace=pace)
+        norm[i] = torch.linalg.vector_norm(g, dtype=torch.float64)
+        if norm[i] > SMALLEST:
+            torch.mul(g, 1.0 / float(norm[i]), out=u[i, :cut])
+    ask = Directions(x=state.x, u=u, norm=norm / nominal_step, pace=pace)
     t: Compared = server.ask(server.target, compare_steps, ask)
     server.log({"train/loss": t.loss})
-    return Comparison(t, names, u, length, nominal_step, n)
+    return Comparison(t, names, u, norm, nominal_step, n)
 
 
 def weights(server: Server, c: Comparison, bias: str, found: Tensor, unestimated: float) -> Tensor:
@@ -203,7 +203,7 @@ class FedDAAuto(OneModel):
         w = normalized(c.n if self.weighting == "samples" else None, len(c.names))
         beta = weights(server, c, "d2", fedda_betas(c.estimates), self.unestimated)
         align = c.target.nominal_step / c.nominal_step if self.align else torch.ones_like(w)
-        shares = w * beta * align * c.length
+        shares = w * beta * align * c.norm
         return moved(c, state.x, server.layout, w * (1.0 - beta), shares[:, None], per_layer=False)
 
 
@@ -238,5 +238,5 @@ class FedGPAuto(OneModel):
         if self.projection == "true":
             share = torch.where(ss > 0, kept * (tt / ss.where(ss > 0, torch.ones_like(ss))).sqrt(), 0.0)
         else:
-            share = kept * (c.target.nominal_step / c.nominal_step * c.length)[:, None]
+            share = kept * (c.target.nominal_step / c.nominal_step * c.norm)[:, None]
         return moved(c, state.x, server.layout, w * (1.0 - beta), (w * beta)[:, None] * share, layered)

@@ -49,7 +49,7 @@ class Align:
 
 @message
 class Aligned:
-    """The hospital's own mean with its bandwidth."""
+    """The client's own mean with its bandwidth."""
 
     g: Update
     m: Annotated[Statistic, Check(shape=lambda ask, _: (KERNELS, 2 * ask.frequencies))]
@@ -118,7 +118,7 @@ def _bandwidth(f: Tensor, h: float) -> float:
 
 
 def shared_frequencies(client: Client, count: int) -> Tensor:
-    """omega (d, F), the same in every hospital of the study."""
+    """omega (d, F), the same in every client of the study."""
     d = shape_of(client.model.layout).d
     return torch.randn(d, count, generator=stream(client.seed, "fourier").torch).to(client.model.theta.device)
 

@@ -5,7 +5,7 @@ g <- ema g + (1 - ema) mean_k g_k and sends it; source k minimizes L_k + lambda 
 models are averaged uniformly. Head gradients alone are sent, as in the authors' code; the FedGTST paper says that all
 are. The head is one linear layer, so its gradient is written out and nothing is differentiated twice.
 
-Sent, each way: a model and a head gradient. A hospital keeps the model between the two questions of a round.
+Sent, each way: a model and a head gradient. A client keeps the model between the two questions of a round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fdamed.ops.aggregation import mean
 from fdamed.training.local import in_order
 
 KEPT = "fediir.model"
-"""The model, in a hospital's memory from the first question of a round to the second."""
+"""The model, in a client's memory from the first question of a round to the second."""
 
 
 def head_size(layout: Layout) -> int:

@@ -23,7 +23,7 @@ from fdamed.training.local import Correct
 
 @message
 class Near:
-    """theta_t, the weight of the distance to it, and the chance to be a straggler in this round."""
+    """theta_t, the weight of the distance to it, and the probability to be a straggler in this round."""
 
     x: Weights
     mu: Scalar
@@ -56,7 +56,7 @@ def proximal(model: FlatModel, x: Tensor, mu: float) -> Correct:
 
 
 def epochs(client: Client, stragglers: float) -> int:
-    """All of the client's epochs E, or with this chance a number drawn from 1..E."""
+    """All of the client's epochs E, or with this probability a number drawn from 1..E."""
     rng = client.rng.child("epochs").numpy
     return int(rng.integers(1, client.recipe.epochs + 1)) if rng.random() < stragglers else client.recipe.epochs
 
@@ -72,7 +72,7 @@ def epochs(client: Client, stragglers: float) -> int:
 class FedProx(OneModel):
     mu: float = option(0.01, "weight of the distance to the model of the round; 0: FedAvg", low=0.0)
     stragglers: float = option(
-        0.0, "chance that a source trains only for a number of its epochs, drawn from 1 to all", low=0.0, high=1.0
+        0.0, "probability that a source trains only for a number of its epochs, drawn from 1 to all", low=0.0, high=1.0
     )
 
     def round(self, state: Model, server: Server) -> Model:

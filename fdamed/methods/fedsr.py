@@ -127,7 +127,7 @@ class State:
 
 @step("fedsr.train", draws=train_locally, steps=lambda client, ask: ask.steps or None)
 def train(client: Client, ask: Ask) -> Answer:
-    """Train network, encoder and the hospital's own reference together."""
+    """Train network, encoder and the client's own reference together."""
     client.model.load(ask.x)
     shape, device = shape_of(client.model.layout), client.model.theta.device
     encoder = flat_part(Encoder(shape.d), ask.s, client.rng, device)
@@ -162,7 +162,7 @@ def objective(local: Local, encoder: FlatModel, reference: FlatModel, ask: Ask) 
 
 
 def round_batches(client: Client, steps: int) -> Iterator[Batch]:
-    """The batches of this round: the hospital's epochs, or the next `steps` of an endless training."""
+    """The batches of this round: the client's epochs, or the next `steps` of an endless training."""
     if not steps:
         yield from all_batches(client, client.rng)
     elif len(client.data):
@@ -194,7 +194,7 @@ class FedSR(Method[State]):
     weighting: Literal["uniform", "samples"] = option("uniform", "of the sources' models in the average")
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
-        """An encoder in every hospital, and a reference in every source."""
+        """An encoder in every client, and a reference in every source."""
         encoder, own = count(Encoder(features)), count(Reference(classes, features, self.scale))
         return (sources + 1) * encoder + sources * own
 

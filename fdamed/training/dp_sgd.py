@@ -1,4 +1,4 @@
-"""DP-SGD (Abadi et al. 2016, Algorithm 1) inside a hospital, with the patient as the unit of privacy.
+"""DP-SGD (Abadi et al. 2016, Algorithm 1) inside a client, with the patient as the unit of privacy.
 
 A step draws every patient with the same probability and one image of each drawn patient, clips the gradient of each
 image, adds Gaussian noise to their sum, and divides by the expected number, because the number drawn is not private.
@@ -32,7 +32,7 @@ Spent = tuple[float, float, int]
 
 @dataclass(frozen=True, eq=False)
 class Mechanism:
-    """How a hospital's training is made private; `patients` (n,) says whose each image is, by numbers from 0."""
+    """How a client's training is made private; `patients` (n,) says whose each image is, by numbers from 0."""
 
     multiplier: float
     clip: float
@@ -76,7 +76,7 @@ class Mechanism:
     def gradient(self, model: FlatModel, x: Tensor, y: Tensor, batch: int, rng: Stream) -> Tensor:
         """Set the model's gradient to (sum of clipped gradients + noise) / expected images -> the images' mean loss.
 
-        The loss is without noise and must not leave the hospital.
+        The loss is without noise and must not leave the client.
         """
         parameters = {s.name: view_of(model.trainable, s).detach() for s in model.layout.parameters}
 
@@ -137,7 +137,7 @@ def epsilon(spent: Sequence[Spent], delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _epsilon(spent: tuple[Spent, ...], delta: float) -> float:
-    """Cached, because it takes a tenth of a second and hospitals of one size ask the same."""
+    """Cached, because it takes a tenth of a second and clients of one size ask the same."""
     accountant = accountants()()
     accountant.history = list(spent)
     return float(accountant.get_epsilon(delta))

@@ -145,7 +145,7 @@ def local_loss(
     task: Task | None = None,
     precision: str = "float32",
 ) -> Tensor:
-    """What a hospital minimizes, on one batch; `side` has the batch's auxiliary labels."""
+    """What a client minimizes, on one batch; `side` has the batch's auxiliary labels."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         if not (auxiliary or task):
             return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)

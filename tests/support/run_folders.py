@@ -204,12 +204,12 @@ def write_predictions(root: Path, run: str, target: str, seed: int, images: int 
     same, own = stream(0, target).numpy, stream(seed, run, target).numpy
     y = same.permutation(np.arange(images) % 2)
     level = LEVEL.get(run, 0.55 + 0.3 * stream(0, run).numpy.random())
-    chance = 1 / (1 + np.exp(-(8 * (level - 0.5) * (y - 0.5) + own.standard_normal(images))))
+    probability = 1 / (1 + np.exp(-(8 * (level - 0.5) * (y - 0.5) + own.standard_normal(images))))
     frame = pd.DataFrame(
         {
             "patient": [f"{target}{i // 2:04}" for i in range(images)],
             "y": y.astype("int8"),
-            "score": chance.astype("float32"),
+            "score": probability.astype("float32"),
             "sex": same.choice(["Female", "Male"], images),
             "age": same.integers(20, 90, images).astype("float64"),
             "race": same.choice(["White", "Black", "Asian"], images),

@@ -81,11 +81,11 @@ def test_a_group_of_one_class_is_not_shown() -> None:
 
 
 def test_standings_are_the_groups_own_scores(frame) -> None:
-    chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
+    probabilities = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
     women = next(g for g in groups(frame, SMALLEST) if g.are == ("Female",))
-    found = standings(women, frame, chances, {"fedavg": {0: 0}, "gp": {0: 1}})
+    found = standings(women, frame, probabilities, {"fedavg": {0: 0}, "gp": {0: 1}})
     y = frame["y"].to_numpy()[women.rows]
-    p = chances[:, women.rows]
+    p = probabilities[:, women.rows]
     assert found["fedavg"].estimate("auc").value == pytest.approx(roc_auc_score(y, p[0]))
     gain = found["gp"].gain("auc", found["fedavg"])
     assert gain.value == pytest.approx(roc_auc_score(y, p[1]) - roc_auc_score(y, p[0])) and gain.low > 0.1
@@ -125,12 +125,12 @@ def test_runs_without_a_common_seed_have_no_gain(study: Path) -> None:
 
 def test_influences_give_the_variance_of_delong_and_obuchowski(frame) -> None:
     """Only the correction for few patients is simpler: one K / (K - 1) for all parts."""
-    chances = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
+    probabilities = np.stack([judged(frame, 0.2, 1), judged(frame, 2.0, 2)])
     names, owner = np.unique(frame["patient"], return_inverse=True)
-    full = auc_of(frame["y"], chances, frame["patient"])
-    one = contrast([(1, auc_influence(frame["y"], chances, owner, len(names)).rows([0]))])
+    full = auc_of(frame["y"], probabilities, frame["patient"])
+    one = contrast([(1, auc_influence(frame["y"], probabilities, owner, len(names)).rows([0]))])
     assert (one.value, one.patients) == pytest.approx((full.value[0], np.sqrt(full.covariance[0, 0])), rel=5e-3)
-    both = auc_influence(frame["y"], chances, owner, len(names))
+    both = auc_influence(frame["y"], probabilities, owner, len(names))
     apart, known = contrast([(1, both.rows([0])), (-1, both.rows([1]))]), difference(full, [0], [1])
     assert (apart.value, apart.patients) == pytest.approx((known.value, known.patients), rel=5e-3)
 
@@ -286,7 +286,9 @@ def test_several_classes_are_compared_by_accuracy_and_calibrated_by_the_class_th
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     audit = json.loads((study / "c/audit/B.json").read_text())
     assert set(audit["scores"]) == {"acc", "balanced_acc", "brier"} and audit["groups"] == []
-    assert all(b["chance"] >= 1 / 3 for b in audit["calibration"]["gp"]["bins"]), "the largest of three chances"
+    assert all(b["probability"] >= 1 / 3 for b in audit["calibration"]["gp"]["bins"]), (
+        "the largest of three probabilities"
+    )
 
 
 def test_runs_that_were_judged_on_other_images_are_not_compared(study: Path, capsys) -> None:

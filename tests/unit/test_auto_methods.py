@@ -192,11 +192,11 @@ def test_the_targets_estimates_are_those_of_all_its_steps_side_by_side() -> None
     direction[0, : layout.trainable] += 8 * steps.mean(0).float() / steps.mean(0).norm()
     direction[:, layout.trainable :] = 0.0
     u = direction / direction.norm(dim=1, keepdim=True)
-    length = torch.tensor([3.0, 0.5], dtype=torch.float64)
-    answer = compare_steps.run(client, Directions(x=hospitals.theta(), u=u, length=length, pace=1.0))
+    norm = torch.tensor([3.0, 0.5], dtype=torch.float64)
+    answer = compare_steps.run(client, Directions(x=hospitals.theta(), u=u, norm=norm, pace=1.0))
     assert answer.steps == len(steps) == 6
     for i in range(2):
-        source = u[i, : layout.trainable].double() * length[i] * 0.01
+        source = u[i, : layout.trainable].double() * norm[i] * 0.01
         expected = written_out(steps, source)
         assert answer.sigma2 == pytest.approx(expected["sigma2"], rel=1e-4)
         assert float(answer.d2[i]) == pytest.approx(expected["d2"], rel=1e-3, abs=1e-8)

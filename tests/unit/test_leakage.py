@@ -28,10 +28,10 @@ def test_clean_manifests_pass_with_three_zeros() -> None:
 @pytest.mark.parametrize(
     ("client", "row", "message"),
     [
-        ("A", ("6", "p", "test"), "1 patients are in more than one split (at A)"),
-        ("A", ("6", "p", "adapt"), "more than one split"),
+        ("A", ("6", "p", "test"), "1 patients are in more than one part (at A)"),
+        ("A", ("6", "p", "adapt"), "more than one part"),
         ("B", ("6", "p", "train"), "1 patients are at more than one hospital"),
-        ("B", ("3", "t", "train"), "images are in more than one split, under different patients"),
+        ("B", ("3", "t", "train"), "images are in more than one part, under different patients"),
         ("A", ("1", "p", "train"), "listed twice"),
         ("A", ("6", "", "train"), "rows without patient"),
         ("A", ("6", "t", "training"), "split holds values outside"),

@@ -56,7 +56,7 @@ def test_one_data_set_or_one_method_ranks_nothing() -> None:
 
 def test_reliability_by_hand() -> None:
     bins = reliability([0, 0, 1, 1], [0.1, 0.3, 0.6, 1.0], bins=2)
-    assert [(b.n, b.positives, b.chance) for b in bins] == [(2, 0, pytest.approx(0.2)), (2, 2, pytest.approx(0.8))]
+    assert [(b.n, b.positives, b.probability) for b in bins] == [(2, 0, pytest.approx(0.2)), (2, 2, pytest.approx(0.8))]
     assert calibration_error(bins) == pytest.approx(0.2)
 
 
@@ -71,7 +71,7 @@ def test_bins_are_joined_until_no_class_in_them_is_small() -> None:
     given = [Bin(20, 0, 0.1), Bin(20, 3, 0.3), Bin(20, 12, 0.6), Bin(20, 18, 0.9)]
     shown = joined(given, 5)
     assert [(b.n, b.positives) for b in shown] == [(20, 0), (60, 33)]
-    assert sum(b.n * b.chance for b in shown) == pytest.approx(sum(b.n * b.chance for b in given))
+    assert sum(b.n * b.probability for b in shown) == pytest.approx(sum(b.n * b.probability for b in given))
     assert joined([Bin(9, 4, 0.5)], 5) == []
 
 
@@ -88,8 +88,8 @@ def test_the_band_of_a_bin_is_wilsons_interval() -> None:
     assert low == pytest.approx(0.0, abs=1e-12) and high == pytest.approx(0.1611, abs=1e-4)
 
 
-def test_true_chances_have_the_error_that_chance_makes() -> None:
-    """Of 400 samples of true chances, 5 in 100 have a larger error than the limit; it falls with the root of images."""
+def test_true_probabilities_have_the_error_of_random_samples() -> None:
+    """Of 400 samples of true probabilities, 5 % have a larger error than the limit; it falls with the root of images."""
     rng = np.random.default_rng(0)
     p = rng.beta(2, 2, 300)
     errors = [calibration_error(reliability(rng.random(300) < p, p)) for _ in range(400)]

@@ -32,7 +32,7 @@ def entry(value: float) -> dict:
     return {"value": value, "low": value - 0.05, "high": value + 0.05}
 
 
-BINS = [{"n": 30, "chance": chance, "rate": 0.3} for chance in (0.2, 0.5, 0.8)]
+BINS = [{"n": 30, "probability": p, "rate": 0.3} for p in (0.2, 0.5, 0.8)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from fdamed.evaluation.paired_tests import auc_of, difference, share_of
 
 
 def patients(n: int = 40, images: int = 90, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rounded chances, so that there are ties."""
+    """Rounded probabilities, so that there are ties."""
     g = stream(seed, "data").numpy
     _, owner = np.unique(g.integers(0, n, images), return_inverse=True)
     y = g.integers(0, 2, images)

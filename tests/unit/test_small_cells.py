@@ -112,8 +112,8 @@ def test_no_small_group_follows_from_the_scores_of_the_others(smallest: int) -> 
         y = rng.integers(0, 2, n)
         sex = np.where(np.arange(n) < few, "M", "F")
         frame = pd.DataFrame({"patient": np.arange(n).astype(str), "y": y, "sex": sex})
-        chances = np.clip(0.3 * y + rng.normal(0.35, 0.25, (len(names) * seeds, n)), 0, 1)
-        entries, gaps = by_group(frame, chances, runs, names[0], smallest)
+        probabilities = np.clip(0.3 * y + rng.normal(0.35, 0.25, (len(names) * seeds, n)), 0, 1)
+        entries, gaps = by_group(frame, probabilities, runs, names[0], smallest)
         assert gaps == []
         if not entries:
             continue

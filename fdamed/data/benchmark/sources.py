@@ -137,6 +137,7 @@ def _colored(domain: Domain, side: int) -> Samples:
     (1 + correlation) / 2 of the samples, at 14 x 14 like the original.
     """
     plain = _idx(domain, side)
+    # "coloured" is the name of a random stream: another spelling would draw other images.
     rng = stream(0, "coloured", f"{domain.correlation:g}").numpy
     y = (plain.y >= 5) ^ (rng.random(len(plain)) < 0.25)
     red = y ^ (rng.random(len(plain)) >= (1 + domain.correlation) / 2)

@@ -175,6 +175,7 @@ def one_place(truth: dict[str, Floats], keys: Keys, split: Split) -> dict[str, F
             weight[_with_rows(y == smaller, keys), j] *= SCARCE
     # Sums and products alone are the same on every machine; a logarithm need not be.
     reach = np.cumsum(weight, axis=1)
+    # "party" is the name of a random stream: another word would assign other patients.
     place = (keys.uniform("party")[:, None] * reach[:, -1:] >= reach).sum(axis=1)
     return {client: np.where(place[keys.codes] == j, truth[client], NAN) for j, client in enumerate(clients)}
 

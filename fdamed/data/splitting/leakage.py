@@ -33,11 +33,11 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
         rows = _joined(manifests)
         leaking = rows["patient"].isin(_in_several(rows, "patient", "split"))
         clients = ", ".join(sorted(rows.loc[leaking, "client"].unique()))
-        what = f"{leakage.patients_in_two_splits} patients are in more than one split (at {clients})"
+        what = f"{leakage.patients_in_two_splits} patients are in more than one part (at {clients})"
     elif leakage.patients_in_two_clients:
         what = f"{leakage.patients_in_two_clients} patients are at more than one hospital"
     else:
-        what = f"{leakage.images_in_two_splits} images are in more than one split, under different patients"
+        what = f"{leakage.images_in_two_splits} images are in more than one part, under different patients"
     raise FdamedError(what, f"manifests of {', '.join(manifests)}", FIX)
 
 

@@ -1,4 +1,4 @@
-"""Local training against small networks: what FADA, f-DANN, f-DAN, FedSR and FedRF-TCA do inside a hospital.
+"""Local training against small networks: what FADA, f-DANN, f-DAN, FedSR and FedRF-TCA do inside a client.
 
 The extractor runs forward and backward once a step, whatever the number of losses on its features: they are computed
 on a leaf tensor with the features' values, whose gradient then continues into the extractor.
@@ -46,7 +46,7 @@ Objective = Callable[[Tensor, Batch], Tensor]
 
 @dataclass
 class Local:
-    """A hospital's model with everything that trains beside it, for one question."""
+    """A client's model with everything that trains beside it, for one question."""
 
     client: Client
     opponents: tuple[FlatModel, ...] = ()
@@ -96,7 +96,7 @@ class Local:
         return self.auxiliary.loss(f, batch.side) if self.auxiliary else 0.0
 
     def epochs(self, objective: Objective) -> float:
-        """Train for the hospital's epochs -> the mean of the objective; 0 without images."""
+        """Train for the client's epochs -> the mean of the objective; 0 without images."""
         total, steps = 0.0, 0
         for batch in all_batches(self.client, self.client.rng):
             total, steps = total + float(self.step(batch, objective)), steps + 1
@@ -104,19 +104,19 @@ class Local:
         return finite(self.client, total / max(1, steps))
 
     def resume(self, prefix: str) -> None:
-        """Continue with the optimizers' moments that `keep` left in the hospital's memory."""
+        """Continue with the optimizers' moments that `keep` left in the client's memory."""
         for i, optimizer in enumerate(self.optimizers):
             optimizer.restore(self.client.memory, f"{prefix}{i}.")
 
     def keep(self, prefix: str) -> None:
-        """Keep the auxiliary tasks and the optimizers' moments in the hospital's memory."""
+        """Keep the auxiliary tasks and the optimizers' moments in the client's memory."""
         keep_auxiliary(self.client, self.auxiliary)
         for i, optimizer in enumerate(self.optimizers):
             optimizer.keep(self.client.memory, f"{prefix}{i}.")
 
 
 def features(client: Client, x: Tensor) -> Tensor:
-    """G(x), (B, d), in the hospital's precision."""
+    """G(x), (B, d), in the client's precision."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
         f: Tensor = client.model.module.features(x)  # type: ignore[operator]  # every network here has features
     return f
@@ -129,14 +129,14 @@ def train_mode(module: nn.Module, images: int) -> None:
 
 
 def all_batches(client: Client, rng: Stream) -> Iterator[Batch]:
-    """The batches of the hospital's epochs, in the order of `fit`."""
+    """The batches of the client's epochs, in the order of `fit`."""
     for epoch in range(client.recipe.epochs):
         for number, rows in enumerate(batches(len(client.data), client.recipe.batch, rng.child("order", epoch))):
             yield batch_of(client, rows, rng, epoch, number)
 
 
 def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int) -> Batch:
-    """The rows as the hospital trains on them."""
+    """The rows as the client trains on them."""
     data, device, at = client.data, client.model.theta.device, (epoch, number)
     x = prepared(held(data, device), rows, device, rng, *at, augment=client.recipe.augment, noise=data.noise)
     own = rng.child("batch", *at)
@@ -166,7 +166,7 @@ def training_features(client: Client, x: Tensor) -> Tensor:
 
 
 def discriminator(client: Client, module: Discriminator, vector: Tensor) -> FlatModel:
-    """DI with the weights in `vector`, or with the initial weights that all hospitals share."""
+    """DI with the weights in `vector`, or with the initial weights that all clients share."""
     return flat_part(module, vector, stream(client.seed, "discriminator"), client.model.theta.device)
 
 

@@ -1,4 +1,4 @@
-"""The gradient of a hospital's local loss over all of its images, or over one epoch of training."""
+"""The gradient of a client's local loss over all of its images, or over one epoch of training."""
 
 from __future__ import annotations
 

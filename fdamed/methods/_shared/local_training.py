@@ -24,7 +24,7 @@ from fdamed.training.optimizer import Optimizer
 
 @message
 class Trained:
-    """A hospital's model after local training."""
+    """A client's model after local training."""
 
     x: Weights
     n: Images
@@ -46,14 +46,14 @@ class Moved:
 
 @step("train_locally", noised=True)
 def train_locally(client: Client, ask: Model) -> Trained:
-    """Train for the hospital's epochs and send the model."""
+    """Train for the client's epochs and send the model."""
     loss = train_from(client, ask.x).loss
     return Trained(x=client.model.read(), n=len(client.data), loss=loss)
 
 
 @step("compute_update", noised=True)
 def compute_update(client: Client, ask: Model) -> Moved:
-    """Train for the hospital's epochs and send what changed."""
+    """Train for the client's epochs and send what changed."""
     loss = train_from(client, ask.x).loss
     recipe = client.recipe
     nominal_step = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
@@ -72,7 +72,7 @@ def continue_training(client: Client, ask: Model) -> Trained:
 
 
 def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
-    """The auxiliary heads of the network, or the hospital's own as it remembers them, new ones at first.
+    """The auxiliary heads of the network, or the client's own as it remembers them, new ones at first.
 
     None where it has no such tasks.
     """
@@ -89,7 +89,7 @@ def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
 
 
 def keep_auxiliary(client: Client, auxiliary: AuxiliaryTasks | None) -> None:
-    """Keep the hospital's own heads in its memory, and the heads' loss until the server asks for it."""
+    """Keep the client's own heads in its memory, and the heads' loss until the server asks for it."""
     if auxiliary and auxiliary.private:
         client.memory["heads"] = auxiliary.private.read()
     if auxiliary and auxiliary.steps:
@@ -97,7 +97,7 @@ def keep_auxiliary(client: Client, auxiliary: AuxiliaryTasks | None) -> None:
 
 
 def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
-    """Local training from `x` with these hooks of `fit`; private auxiliary heads stay in the hospital's memory.
+    """Local training from `x` with these hooks of `fit`; private auxiliary heads stay in the client's memory.
 
     Under differential privacy the budget spent is recorded, and the loss, which has no noise on it, is withheld.
     """
@@ -122,7 +122,7 @@ def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
 
 
 def finite(client: Client, loss: float) -> float:
-    """The loss, or the reason why this hospital cannot go on; a last step may spoil the model after the last loss."""
+    """The loss, or the reason why this client cannot go on; a last step may spoil the model after the last loss."""
     spoilt = "loss" if loss != loss or abs(loss) == float("inf") else "model"
     if spoilt == "loss" or not torch.isfinite(client.model.theta.sum()):
         raise FdamedError(

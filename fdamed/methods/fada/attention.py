@@ -69,6 +69,7 @@ def feature_spread(client: Client, ask: Candidate) -> Spread:
         if not parts:
             return Spread(i=0.0)
         f = torch.cat(parts)
+        # "centres" is the name of a random stream: another spelling would draw other centers.
         rng = stream(client.seed, client.name, "probe", "centres")
         centers, own = k_means(f, shape_of(client.model.layout).classes, rng, client.memory.get("fada.centers"))
         i = within_share(f, own)
@@ -105,7 +106,7 @@ def _buffers(model: FlatModel) -> Tensor:
 
 
 def _probe(client: Client, count: int, size: int) -> Iterator[Tensor]:
-    """At most `count` of the hospital's images, the same ones each time, in batches of about this size."""
+    """At most `count` of the client's images, the same ones each time, in batches of about this size."""
     device = client.model.theta.device
     fixed = stream(client.seed, client.name, "probe")
     rows = torch.from_numpy(fixed.numpy.permutation(len(client.data))[:count].copy()).sort().values

@@ -1,4 +1,4 @@
-"""FADA's step inside a hospital: task, adversarial alignment and, in model III, disentangling."""
+"""FADA's step inside a client: task, adversarial alignment and, in model III, disentangling."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Adapted:
 
 @step("fada.adapt")
 def adapt(client: Client, ask: Adapt) -> Adapted:
-    """Train for the hospital's epochs; DI learns to tell the sides apart, and both sides learn to pass for a source."""
+    """Train for the client's epochs; DI learns to tell the sides apart, and both sides learn to pass for a source."""
     client.model.load(ask.x)
     di = discriminator(client, discriminator_for(client.model.layout, bool(ask.apart)), ask.di)
     game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)

@@ -1,4 +1,4 @@
-"""FADA's model III inside a hospital: the feature is split into what the domains share and what they do not.
+"""FADA's model III inside a client: the feature is split into what the domains share and what they do not.
 
 Losses are in the paper's order (task, alignment, class confusion,
 mutual information, reconstruction), all taken at the same weights with one pass through the extractor. D's invariant
@@ -92,13 +92,13 @@ def discriminator_for(layout: Layout, apart: bool) -> Discriminator:
 
 
 def branches(client: Client, vector: Tensor) -> FlatModel:
-    """D and C with the weights in `vector`, or with the initial weights that all hospitals share."""
+    """D and C with the weights in `vector`, or with the initial weights that all clients share."""
     s = shape_of(client.model.layout)
     return flat_part(Branches(s.d, s.classes), vector, stream(client.seed, "branches"), client.model.theta.device)
 
 
 def opponents(client: Client) -> FlatModel:
-    """CI, M and R, which never leave this hospital."""
+    """CI, M and R, which never leave this client."""
     s, rng = shape_of(client.model.layout), stream(client.seed, client.name, "opponents")
     vector = client.memory.get("opponents", torch.empty(0))
     return flat_part(Opponents(s.d, s.classes), vector, rng, client.model.theta.device)

@@ -1,7 +1,7 @@
 """FADA's published wire: features of every batch go to the server, their gradients come back.
 
-A step of a pair costs 4 b d bytes up from each side and as many down, 16 b d in all. A hospital keeps its model in its
-memory between the questions of a round. A hospital whose policy does not release features refuses.
+A step of a pair costs 4 b d bytes up from each side and as many down, 16 b d in all. A client keeps its model in its
+memory between the questions of a round. A client whose policy does not release features refuses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer, adam
 
 X, KEY, PACE, D, RATES = (f"exchange.{name}" for name in ("x", "key", "pace", "d", "rates"))
-"""In a hospital's memory during a round, beside the optimizers' moments."""
+"""In a client's memory during a round, beside the optimizers' moments."""
 
 
 @message
@@ -118,7 +118,7 @@ def send_invariant(client: Client, ask: BatchNumber) -> InvariantFeatures:
 
 @step("feature_exchange.receive_gradients")
 def receive_gradients(client: Client, ask: Gradients) -> Loss:
-    """One step on the hospital's own losses and on the gradient of the features that it sent."""
+    """One step on the client's own losses and on the gradient of the features that it sent."""
     client.model.load(client.memory[X])
     g, pace = ask.g.to(client.model.theta.device), float(client.memory[PACE])
     side = side_of(client, lambda f: (f * g).sum(), pace, client.memory.get(D), client.memory[RATES])
@@ -161,7 +161,7 @@ def _batch(client: Client, number: int) -> Batch:
 
 @dataclass(frozen=True)
 class Change:
-    """How a round changed a hospital's model and branches, its number of images, and the mean loss of all sources."""
+    """How a round changed a client's model and branches, its number of images, and the mean loss of all sources."""
 
     g: Tensor
     d: Tensor

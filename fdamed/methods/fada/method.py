@@ -123,7 +123,7 @@ class Fada(Method[State]):
         return pull, self.target_pace * ramp, rates
 
     def _with_copies(self, state: State, server: Server) -> tuple[dict[str, Any], Any]:
-        """Steps 1 to 7, each hospital with its copy of the shared DI; no target where it has no images."""
+        """Steps 1 to 7, each client with its copy of the shared DI; no target where it has no images."""
         pull, pace, rates = self._settings(server)
         apart = int(self.model == "III")
         ask: dict[str, Any] = {"x": state.x, "d": state.d, "di": state.di, "rates": rates, "apart": apart}

@@ -1,8 +1,8 @@
-"""FedRF-TCA's steps inside a hospital: send a mean random feature, train towards the others' means, receive averages.
+"""FedRF-TCA's steps inside a client: send a mean random feature, train towards the others' means, receive averages.
 
-A hospital's model is its own extractor G, random features with the shared Omega, the aligner W and the classifier C.
-G stays in the hospital's memory, and no message has a field for it. A mean is not private by itself: over one image it
-is a reversible code of its features, and over unit vectors it shows their mean direction. Hence the hospital's own
+A client's model is its own extractor G, random features with the shared Omega, the aligner W and the classifier C.
+G stays in the client's memory, and no message has a field for it. A mean is not private by itself: over one image it
+is a reversible code of its features, and over unit vectors it shows their mean direction. Hence the client's own
 `privacy.smallest_batch`, below which nothing is computed or sent.
 """
 
@@ -24,7 +24,7 @@ from fdamed.models.flat import FlatModel, Layout, checksum
 from fdamed.ops.random_features import fourier_features, frequencies, unit
 
 STEP = "fedrf.step"
-"""In a hospital's memory: how many batches it has trained on."""
+"""In a client's memory: how many batches it has trained on."""
 NOTHING = torch.empty(0)
 
 
@@ -39,7 +39,7 @@ class Begin:
 
 @message
 class Begun:
-    """A checksum of the Omega that this hospital drew."""
+    """A checksum of the Omega that this client drew."""
 
     omega: Count
 
@@ -64,7 +64,7 @@ class Mean:
 class Train:
     """Means of the other side (k, 2 N), none where there are none, and how to train: see the options of FedRF-TCA.
 
-    `aligned`, `normalize`, `send_w`, `send_c` are 0 or 1; `steps` 0: the hospital's epochs.
+    `aligned`, `normalize`, `send_w`, `send_c` are 0 or 1; `steps` 0: the client's epochs.
     """
 
     others: Statistic
@@ -198,7 +198,7 @@ def _omega(client: Client) -> Tensor:
 
 
 def parts_of(client: Client, components: int, width: int) -> FlatModel:
-    """W and C as the hospital has them, or as they begin everywhere; the target trains no C."""
+    """W and C as the client has them, or as they begin everywhere; the target trains no C."""
     module = Parts(len(client.memory[OMEGA]), components, width, shape_of(client.model.layout).classes)
     part = flat_part(module, torch.empty(0), stream(client.seed, "fedrf.parts"), client.model.theta.device)
     cut = module.aligner.weight.numel()
@@ -215,7 +215,7 @@ def _batches_per_epoch(client: Client) -> int:
 
 
 def _batch(client: Client, number: int) -> Batch:
-    """Batch `number` of the hospital's whole training."""
+    """Batch `number` of the client's whole training."""
     epoch, nth = divmod(number, _batches_per_epoch(client))
     size = min(client.recipe.batch, len(client.data))
     rng = stream(client.seed, client.name, "fedrf.batches")

@@ -1,13 +1,13 @@
 """FedRF-TCA (Feng et al., section IV, Algorithms 2 to 5): alignment by mean random features; no target labels.
 
-Every hospital has its own extractor G, which never leaves it, random features of G under an Omega that all draw from
+Every client has its own extractor G, which never leaves it, random features of G under an Omega that all draw from
 the study's seed (a checksum is compared before anything else), an aligner W (2 N x m) and a classifier C. A source in
 S_t minimizes L_C + lambda |W^T(m_i + m_T)|^2, the others L_C; the target the mean over S_t of |W^T(m_i + m_T)|^2.
 W is averaged over S_t and the target every round, C over S_t every T_C steps. The target predicts with its own G.
 
-Sent, with K sources, A the senders of means, B of W, C of classifiers: hospitals receive 4 2N (K + |A|) bytes of means,
+Sent, with K sources, A the senders of means, B of W, C of classifiers: clients receive 4 2N (K + |A|) bytes of means,
 4 2N m (|B| + 1) of W, and 4 P_C (|C| + 1) where classifiers are averaged; they send 4 2N (1 + |A|), 4 2N m (|B| + 1)
-and 4 P_C |C|. None of it depends on the number of images. In its first round a hospital is sent the common starting
+and 4 P_C |C|. None of it depends on the number of images. In its first round a client is sent the common starting
 weights, M bytes. Votes: each C_i once at the end, up and on to the target.
 A run's `warmup` by FedAvg takes the place of the paper's pretrained network: only there do extractors travel.
 
@@ -95,7 +95,7 @@ class FedRfTca(Method[State]):
     means: Literal["batch", "epoch"] = option("batch", "images that a mean is over: one batch (the paper), or all")
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
-        """W and C of each hospital; C replaces the network's own head."""
+        """W and C of each client; C replaces the network's own head."""
         own = count(Parts(self.frequencies, self.components, self.width, classes)) - (features + 1) * classes
         return (sources + 1) * own
 
@@ -103,7 +103,7 @@ class FedRfTca(Method[State]):
         return State(x=theta, w=NOTHING, c=NOTHING, begun=NOTHING, omega=0, confirmed=0)
 
     def final(self, state: State) -> Tensor:
-        """What the hospitals share, W and C (or the voters); the starting weights as long as one is missing."""
+        """What the clients share, W and C (or the voters); the starting weights as long as one is missing."""
         return torch.cat([state.w, state.c.flatten()]) if state.w.numel() and state.c.numel() else state.x
 
     def named(self, final: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -145,7 +145,7 @@ class FedRfTca(Method[State]):
         )
 
     def _begun(self, state: State, server: Server) -> State:
-        """Start the hospitals that have not begun, and refuse an Omega that differs from the others'."""
+        """Start the clients that have not begun, and refuse an Omega that differs from the others'."""
         clients, omega = (server.target, *server.sources), state.omega
         begun = state.begun.clone() if state.begun.numel() else torch.zeros(len(clients))
         ask = Begin(x=state.x, frequencies=self.frequencies, sigma=self.sigma)

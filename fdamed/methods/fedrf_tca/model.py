@@ -1,4 +1,4 @@
-"""A hospital's own model in FedRF-TCA and its losses: features, random features, aligner, one classifier or several."""
+"""A client's own model in FedRF-TCA and its losses: features, random features, aligner, one classifier or several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fdamed.models.flat import FlatModel, layout_of
 from fdamed.ops.random_features import aligned_distance, fourier_features, unit
 
 G, OMEGA, W, C = KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
-"""Extractor, frequencies, aligner, classifier: a hospital's own model, in its memory."""
+"""Extractor, frequencies, aligner, classifier: a client's own model, in its memory."""
 
 
 class Parts(nn.Module):
@@ -48,7 +48,7 @@ class Predictor(nn.Module):
 
 
 def predictor(network: nn.Module, kept: Mapping[str, Tensor], components: int, width: int) -> Predictor:
-    """The model of a hospital with this memory; the network gets its weights."""
+    """The model of a client with this memory; the network gets its weights."""
     sizes = (len(kept[OMEGA]), components, width, shape_of(layout_of(network)).classes)
     FlatModel(network).load(kept[G])
     parts = []

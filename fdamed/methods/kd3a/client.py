@@ -1,4 +1,4 @@
-"""KD3A's steps inside a hospital: a source trains its model; the target votes, distills, weights and averages."""
+"""KD3A's steps inside a client: a source trains its model; the target votes, distills, weights and averages."""
 
 from __future__ import annotations
 

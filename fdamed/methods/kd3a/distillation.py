@@ -51,7 +51,7 @@ def outputs(client: Client, teachers: Iterable[Tensor], adapt: bool) -> tuple[Te
 
 
 def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distilled:
-    """Train the hospital's model with labels (n, C) that add up to 1 and weights (n,).
+    """Train the client's model with labels (n, C) that add up to 1 and weights (n,).
 
     With mixup by cross-entropy, otherwise by KL(label || output): the same gradient, and 0 where they agree.
     """
@@ -83,7 +83,7 @@ def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distil
 
 
 def _logits(client: Client, x: Tensor) -> Tensor:
-    """(B, C) float32, computed in the hospital's precision."""
+    """(B, C) float32, computed in the client's precision."""
     with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
         logits: Tensor = client.model.module(x)
     return logits.float()

@@ -11,9 +11,9 @@ per block are `rounds` and the sources' `epochs`. Optimizers start anew each rou
 | focus of a source | Shapley value of the consensus quality | what the quality loses without it |
 | weights | target by images that pass the gate; 0.9 of the last round's | by N_k times focus |
 | BatchNorm | teachers adapt to the target; plain average | teachers as sent; closed form of the BatchNorm-MMD |
-| last layer | each hospital its own, or averaged | averaged |
+| last layer | each client its own, or averaged | averaged |
 
-Sent, with M bytes a model and K sources: K M down to the sources, K M up from them, K M of single hospitals' models
+Sent, with M bytes a model and K sources: K M down to the sources, K M up from them, K M of single clients' models
 (kind `individual`) on to the target, and M back, for the target averages and remembers h: (3 K + 1) M. The target is
 sent h, another M, only where it does not have it, as in the first round. Local heads travel down as zeros. Votes never
 leave the target.

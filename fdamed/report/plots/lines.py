@@ -202,15 +202,15 @@ def reliability(title: str, bins: Sequence[Mapping[str, float]], index: int) -> 
         body += [rule("grid", x(value), top, x(value), bottom), rule("grid", left, y(value), right, y(value))]
         body += [text(x(value), bottom + 16, label), text(left - 6, y(value) + 4, label, anchor="end")]
     if all("low" in b for b in bins):
-        edge = [*((b["chance"], b["high"]) for b in bins), *((b["chance"], b["low"]) for b in reversed(bins))]
+        edge = [*((b["probability"], b["high"]) for b in bins), *((b["probability"], b["low"]) for b in reversed(bins))]
         points = " ".join(f"{x(p):.1f},{y(rate):.1f}" for p, rate in edge)
         body.append(element("polygon", f"shade {color(index)}", points=points))
-    body.append(polyline(f"line {color(index)}", [(x(b["chance"]), y(b["rate"])) for b in bins]))
+    body.append(polyline(f"line {color(index)}", [(x(b["probability"]), y(b["rate"])) for b in bins]))
     most = max(b["n"] for b in bins)
     for b in bins:
-        tip = f"mean probability {b['chance']:.2f}, share of positives {b['rate']:.2f}, {b['n']} images"
+        tip = f"mean probability {b['probability']:.2f}, share of positives {b['rate']:.2f}, {b['n']} images"
         size = 2 + 3 * (b["n"] / most) ** 0.5
         body.append(
-            element("circle", f"fill {color(index)}", title=tip, cx=x(b["chance"]), cy=y(b["rate"]), r=size),
+            element("circle", f"fill {color(index)}", title=tip, cx=x(b["probability"]), cy=y(b["rate"]), r=size),
         )
     return figure(214, 200, f"Calibration of {title}", body, "chart small")

@@ -132,6 +132,7 @@ def _save(cohort: Cohort, paths: list[Path], table: pd.DataFrame, row: int, pixe
 def labels(cohort: Cohort, table: pd.DataFrame, noise: float) -> pd.DataFrame:
     """One row per study; `noise` is the share of cells where a labeler errs."""
     first = cohort.images.drop_duplicates("study_index").index
+    # "labeller" is the name of a random stream: another spelling would draw other labels.
     rng, errors = stream(cohort.seed, "reports").numpy, stream(cohort.seed, "labeller").numpy
     shown = cohort.shows[first]
     frame = table.loc[first, ["subject_id", "study_id"]]
