@@ -117,7 +117,7 @@ def test_a_run_stopped_among_the_faults_ends_with_the_same_bits(name, expected, 
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_with_chances_of_zero_it_is_the_network_behind(name) -> None:
+def test_with_probabilities_of_zero_it_is_the_transport_behind(name) -> None:
     faults = {"absent": 0, "lost": 0, "minutes": {"median": 1}, "deadline": 1e9}
     there, record = outcome(name, failing(name, quorum=3, **faults), 3)
     plain, other = outcome(name, hospitals.in_process(**suited(name)), 3)

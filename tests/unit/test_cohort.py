@@ -247,7 +247,7 @@ def test_adapt_takes_part_of_a_patient_only_when_no_whole_one_fits() -> None:
     assert whole_patients(more, 6) == ([0, 1, 2, 3, 4, 5], [])
 
 
-def test_shares_are_the_chances_of_patients_who_fit_everywhere() -> None:
+def test_shares_are_the_probabilities_of_patients_who_fit_everywhere() -> None:
     n = 4000
     keys = Keys(
         0, np.arange(n), np.arange(n, dtype="uint64") * np.uint64(2654435761), np.array([str(i) for i in range(n)])

@@ -135,7 +135,7 @@ def test_gradients_of_single_images_are_those_of_opacus() -> None:
     assert torch.allclose(flat, expected, atol=1e-6)
 
 
-def test_a_patient_is_drawn_with_the_same_chance_and_with_one_image_at_most() -> None:
+def test_a_patient_is_drawn_with_the_same_probability_and_with_one_image_at_most() -> None:
     """30 patients with 1, 2 or 3 images each, expected 6 a step: each is drawn in one of five steps."""
     patients = np.repeat(np.arange(30), np.arange(30) % 3 + 1)
     m = Mechanism(1.0, 1.0, patients)

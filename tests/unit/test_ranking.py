@@ -60,7 +60,7 @@ def test_reliability_by_hand() -> None:
     assert calibration_error(bins) == pytest.approx(0.2)
 
 
-def test_equal_chances_stay_together_and_nothing_is_lost() -> None:
+def test_equal_probabilities_stay_together_and_nothing_is_lost() -> None:
     p = np.array([0.5] * 7 + [0.9] * 3)
     bins = reliability(np.arange(10) % 2, p, bins=5)
     assert [b.n for b in bins] == [7, 3]
@@ -89,7 +89,7 @@ def test_the_band_of_a_bin_is_wilsons_interval() -> None:
 
 
 def test_true_probabilities_have_the_error_of_random_samples() -> None:
-    """Of 400 samples of true probabilities, 5 % have a larger error than the limit; it falls with the root of images."""
+    """Of 400 samples of true probabilities, 5 % have a larger error than the limit; it falls with the root of n."""
     rng = np.random.default_rng(0)
     p = rng.beta(2, 2, 300)
     errors = [calibration_error(reliability(rng.random(300) < p, p)) for _ in range(400)]

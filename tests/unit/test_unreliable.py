@@ -113,7 +113,7 @@ def test_a_message_without_fields_arrives_or_is_lost_by_the_name_of_its_step() -
     assert schedule(lost={"weights": 1.0}).lost(1, "north", 0, "up", receive_average) is None
 
 
-def test_the_highest_chance_of_what_a_message_carries_holds() -> None:
+def test_the_highest_probability_of_what_a_message_carries_holds() -> None:
     plan = schedule(lost={"count": 0.1, "weights": 0.5})
     alone = schedule(lost={"weights": 0.5})
     lost = [[p.lost(r, "north", 0, "up", train_locally) for r in range(1, 60)] for p in (plan, alone)]
@@ -380,7 +380,7 @@ def test_a_sweep_goes_over_faults_as_over_options_and_survives_being_written_dow
     assert study.train_of(runs["fedavg"]).faults.absent == 0.0
 
 
-def test_a_swept_chance_is_checked_too() -> None:
+def test_a_swept_probability_is_checked_too() -> None:
     assert "less than or equal to 1" in refused(changed(runs__gp={"sweep": {"absent": [0.5, 2]}}))
 
 

@@ -153,7 +153,7 @@ def test_where_whole_updates_have_nothing_in_common_a_layer_shows_who_points_the
     assert left_after(slice(0, head)) == everybody  # where nobody agrees nobody is against the others
 
 
-def test_in_a_layer_of_a_few_numbers_chance_is_no_offence() -> None:
+def test_in_a_layer_of_a_few_numbers_random_opposition_is_tolerated() -> None:
     assert left_after(slice(None), features=4) == set(SOURCES)
     found = limits(LIMIT, [(0, 100), (100, 104), (104, 10_000)], 10_000).tolist()
     assert found == pytest.approx([LIMIT, -0.3, -1.5, LIMIT])
