@@ -45,7 +45,7 @@ def spread(X: Array) -> Spread:
 
 @dataclass(eq=False, repr=False)
 class CORAL(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """CORAL with C = cov + ridge I; center also takes away each domain's mean.
+    """CORAL with C = cov + ridge I; center also subtracts each domain's mean.
 
     `fit_transform(X, y, sample_domain)` moves the source samples and leaves the target's; `transform(X)` takes its
     samples for the target's (what a classifier is asked about) unless sample_domain says otherwise.

@@ -115,7 +115,7 @@ class DaNN(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 best, kept, self.epoch_ = score, [w.detach().clone() for w in layers], epoch
         self.weights_ = [w.numpy() for w in kept]
         if not all(np.isfinite(w).all() for w in self.weights_):
-            raise BadInput("the weights grew beyond all bounds", "DaNN", "Standardize the features or lower lr.")
+            raise BadInput("the weights diverged", "DaNN", "Standardize the features or lower lr.")
 
     def transform(self, X: Any) -> Array:
         """The hidden features of samples of any domain, (n, hidden)."""

@@ -69,7 +69,7 @@ class GFK(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         k = min(P_s.shape[1], P_t.shape[1], max(1, X.shape[1] // 2))
         if k == 0:
             fix = "Give at least two different samples of each domain."
-            raise BadInput("a domain without any direction", where, fix)
+            raise BadInput("a domain whose samples do not vary", where, fix)
         if asked is not None and asked > k:
             warnings.warn(f"{k} dimensions instead of {asked}: no more fit ({where})", Shrunk, stacklevel=2)
         k = min(asked or DEFAULT_COMPONENTS, k)

@@ -46,9 +46,9 @@ class Row:
     exact: ClassVar[bool] = False
     """True: it needs an n x n matrix."""
 
-    features: str = option("init", "whose backbone makes the features: init (frozen) or a finished run of the study")
+    features: str = option("init", "model that computes the features: init (frozen) or a finished run of the study")
     classifier: Literal["logistic", "svm", "1nn"] = option(
-        "logistic", "what learns from the sources' aligned features; the AUC of 1nn has one step only"
+        "logistic", "classifier on the sources' aligned features; the ROC curve of 1nn has only one step"
     )
     zscore: Literal["none", "domain"] = option(
         "none", "features at mean 0 and variance 1: not at all, or within each hospital"
@@ -110,7 +110,7 @@ class Coral(Row):
     paper: ClassVar[str] = "Sun, Feng and Saenko 2016"
 
     ridge: float = option(1.0, "added to both covariances", 1e-9)
-    center: bool = option(True, "also takes away each domain's mean")
+    center: bool = option(True, "also subtract each domain's mean")
 
     def estimator(self, seed: int) -> Any:
         return CORAL(ridge=self.ridge, center=self.center)
@@ -128,7 +128,7 @@ class Jda(Row):
     components: int = option(100, "most components", 1)
     gamma: float = option(1.0, "weight of the penalty (lambda of the paper)", 1e-9)
     kernel: Literal["linear", "gaussian"] = option("linear", "kernel")
-    passes: int = option(10, "most passes with new pseudo-labels", 1)
+    passes: int = option(10, "maximum number of passes with new pseudo-labels", 1)
 
     def estimator(self, seed: int) -> Any:
         return JDA(self.components, self.gamma, self.kernel, iterations=self.passes)
@@ -156,8 +156,8 @@ class Dann(Row):
     title: ClassVar[str] = "DaNN"
     paper: ClassVar[str] = "Ghifary et al. 2014"
 
-    weight: float = option(0.25, "of the squared discrepancy", 0.0)
-    epochs: int = option(100, "epochs; the one is kept that is best on a tenth of the sources", 1)
+    weight: float = option(0.25, "weight of the squared discrepancy", 0.0)
+    epochs: int = option(100, "epochs; the best one on a tenth of the source samples is kept", 1)
 
     def estimator(self, seed: int) -> Any:
         return DaNN(weight=self.weight, epochs=self.epochs, seed=seed)

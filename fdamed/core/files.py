@@ -18,7 +18,7 @@ from fdamed.core.errors import FdamedError
 NO_ROOM = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
-    errno.EFBIG: "it is larger than a file may be here",
+    errno.EFBIG: "it exceeds the file size limit",
 }
 """Error numbers of a file system without space."""
 

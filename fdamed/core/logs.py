@@ -29,4 +29,4 @@ def show_on_stderr(level: str = "") -> None:
     logger.setLevel(known.get(level.upper(), logging.INFO))
     os.environ[LEVEL] = level
     if level.upper() not in known:
-        logger.warning("%s=%s is no level; use debug, info, warning or error", LEVEL, level)
+        logger.warning("%s=%s is not a log level; use debug, info, warning or error", LEVEL, level)

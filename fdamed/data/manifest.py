@@ -66,7 +66,7 @@ def check(frame: pd.DataFrame) -> None:
             raise FdamedError(f"{blank} rows without {column}", "index", BUG)
     twice = int(frame["image"].duplicated().sum())
     if twice:
-        fix = f"Does the image stand in two tables? If not: {BUG}"
+        fix = f"Is the image in two tables? If not: {BUG}"
         raise FdamedError(f"{twice} images are listed more than once", "index", fix)
     allowed = {"view": VIEWS, "sex": SEXES} | dict.fromkeys(label_columns(frame), (1.0, 0.0, -1.0))
     for column, values in allowed.items():

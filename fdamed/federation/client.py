@@ -168,8 +168,8 @@ def _check_batch(client: Client) -> None:
     images, limit = min(len(client.data), client.recipe.batch), max(1, client.smallest_batch)
     if images < limit:
         raise FdamedError(
-            f"a mean over {images} images would leave, fewer than {limit} (its privacy.smallest_batch): whoever knows "
-            "the seed can turn a mean over one image back into its features exactly, and one over few nearly so",
+            f"a mean over {images} images would be sent, fewer than {limit} (its privacy.smallest_batch): whoever "
+            "knows the seed can turn a mean over one image back into its features exactly, and one over few nearly so",
             f"hospital {client.name}",
             f"Use batches of {limit} images or more, or exclude this hospital; it decides what is enough with "
             "privacy.smallest_batch.",
@@ -240,7 +240,7 @@ def handle_request(client: Client, method: str, request: bytes) -> bytes:
         head, body = unpack(request)
         step, round, nth = STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
         if step is None or type(round) is not int or type(nth) is not int:
-            raise WireError("this client knows no such question")
+            raise WireError("this client does not know such a step")
         check_release(step, client.release, client.name, method)
         ask: Any = decode(step.question, body, client.model.layout.size)
         reply = encode(answer(client, step, round, nth, ask))
@@ -248,7 +248,9 @@ def handle_request(client: Client, method: str, request: bytes) -> bytes:
     except FdamedError as error:
         return error_reply(error)
     except WireError as error:
-        return error_reply(FdamedError(str(error), f"hospital {client.name}", "Use the same fdamed."))
+        return error_reply(
+            FdamedError(str(error), f"hospital {client.name}", "Use the same version of fdamed everywhere.")
+        )
 
 
 def error_reply(error: FdamedError) -> bytes:

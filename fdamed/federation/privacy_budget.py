@@ -67,7 +67,7 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
             lines.append((multiplier, rate, int(steps)))
         except (ValueError, TypeError, OverflowError):
             fix = "Restore the file from a backup: without it the budget spent so far is unknown."
-            raise FdamedError(f"line {number} of the account of privacy is damaged", str(account), fix) from None
+            raise FdamedError(f"line {number} of the privacy account is damaged", str(account), fix) from None
     return lines
 
 

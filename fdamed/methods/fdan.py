@@ -133,7 +133,7 @@ def shared_frequencies(client: Client, count: int) -> Tensor:
 class FDan(Method[State]):
     weight: float = option(0.1, "largest weight of the discrepancy; 0 is FedAvg", low=0.0)
     target_pace: float = option(
-        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
+        0.1, "share of its learning rate that the target uses, with Adam; ramps up like the pull", low=0.0
     )
     frequencies: int = option(64, "random features of each kernel", low=1)
 

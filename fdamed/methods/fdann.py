@@ -78,7 +78,7 @@ def train(client: Client, ask: Opponent) -> Trained:
 class FDann(Method[State]):
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)
     target_pace: float = option(
-        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
+        0.1, "share of its learning rate that the target uses, with Adam; ramps up like the pull", low=0.0
     )
     saturation: float = option(10.0, "a side whose discriminator loss exceeds this is not pulled", low=0.0)
 

@@ -149,7 +149,7 @@ def train_guided(client: Client, ask: Guided) -> Trained:
     """Train towards the guide, in phi also without it; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0
     if guided and not ask.exact and client.precision == "bfloat16":
-        what = "differences of gradients drown in the rounding of bfloat16"
+        what = "differences of gradients are smaller than the rounding error of bfloat16"
         raise FdamedError(what, f"hospital {client.name}", "Set `hessian: exact`, or `train.precision: float32`.")
     plain = NONE
     if guided and ask.plain:  # on a copy of the memory: the heads of this training are not kept

@@ -191,7 +191,7 @@ class FedSR(Method[State]):
     scale: bool = option(True, "learn the factor c in the divergence, as the released code does; false: c = 1")
     local_steps: int = option(0, "batches of a round, as published (5); 0: the hospital's epochs", low=0)
     samples: int = option(20, "samples of z over which a prediction is averaged; 0: z = mu", low=0)
-    weighting: Literal["uniform", "samples"] = option("uniform", "of the sources' models in the average")
+    weighting: Literal["uniform", "samples"] = option("uniform", "weights of the sources' models in the average")
 
     def extra_parameters(self, sources: int, features: int, classes: int) -> int:
         """An encoder in every client, and a reference in every source."""

@@ -22,7 +22,7 @@ PATIENCE = 20
 def check_environment(config: Config, add: Add, gpu_here: bool, cluster: bool) -> None:
     """Check everything but the data; the cluster if requested, or if sbatch exists."""
     if not os.access(nearest(Path(config.results)), os.W_OK | os.X_OK):
-        add("fail", "results", f"nothing can be written to {config.results}")
+        add("fail", "results", f"the folder {config.results} is not writable")
     on_cluster = cluster or shutil.which("sbatch") is not None
     gpus_there = check_slurm(config, add, "fail" if cluster else "warn") if on_cluster else False
     check_gpu(config, add, gpu_here, gpus_there)
@@ -37,9 +37,9 @@ def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
         import torch
 
         if torch.cuda.is_available():
-            add("ok", "gpu", "a GPU is here, torch sees it")
+            add("ok", "gpu", "torch can use the GPU here")
             return
-        built = "its driver is not found" if torch.version.cuda else "this torch is built for processors only"
+        built = "its driver is not found" if torch.version.cuda else "this torch is built for CPUs only"
         detail = f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
         add("fail" if wanted == "cuda" else "warn", "gpu", detail)
     elif here or there:

@@ -113,7 +113,7 @@ class Rule:
 
 
 def short(facts: Facts) -> bool:
-    """Whether something cannot be told apart that a larger study could."""
+    """Whether a larger study could separate what this one cannot."""
     return facts.tested and not facts.won and facts.errors is not None
 
 
@@ -150,8 +150,8 @@ RULES = (
         "heading",
         "best_model",
         lambda f: f.won and f.one_seed,
-        "The model of {best} is better than every other {place}, on {sample}: whether its method is, one seed cannot "
-        "tell.",
+        "The model of {best} is better than every other {place}, on {sample}; one seed cannot show "
+        "whether its method is better.",
     ),
     Rule("heading", "winner", lambda f: f.won, "{best} is better than every other method {place}, on {sample}."),
     Rule(
@@ -214,13 +214,13 @@ RULES = (
         "needed",
         "patients",
         lambda f: short(f) and f.needed.patients,
-        "To see that would take about {patients}; more seeds alone would not do.",
+        "To see that would take about {patients}; more seeds alone would not be enough.",
     ),
     Rule(
         "needed",
         "seeds",
         lambda f: short(f) and f.needed.seeds,
-        "To see that would take about {seeds}; more patients alone would not do.",
+        "To see that would take about {seeds}; more patients alone would not be enough.",
     ),
     Rule("needed", "both", lambda f: short(f) and f.needed.both, "To see that would take about {both}."),
     Rule("needed", "nothing", short, "No study of a realistic size would see that."),
@@ -242,7 +242,7 @@ RULES = (
         "help",
         "help_unknown",
         lambda f: f.pair(f.helper, f.alone),
-        "Whether the other hospitals help cannot be told: {helper} against the target’s own labels alone ({alone}) is "
+        "It is not clear whether the other hospitals help: {helper} against the target’s own labels alone ({alone}) is "
         "{gain}.",
     ),
     Rule(

@@ -91,9 +91,9 @@ def fit(
 ) -> Outcome:
     """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss."""
     if private and (loss or task or descend or auxiliary or precision != "float32"):
-        raise TypeError("under noise a hospital trains the main task alone, in float32")
+        raise TypeError("under noise a client trains the main task alone, in float32")
     if not isinstance(data, Labeled):
-        raise TypeError("a hospital without labels was asked to train with labels")
+        raise TypeError("a client without labels was asked to train with labels")
     device = model.theta.device
     images = held(data, device)
     labels = torch.from_numpy(data.y).to(device)

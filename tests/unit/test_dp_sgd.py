@@ -338,7 +338,7 @@ def test_steps_under_the_same_conditions_are_one_line_of_the_account(tmp_path: P
 def test_an_account_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path, line: str) -> None:
     account = tmp_path / FILE
     account.write_text(f"[1.0, 0.5, 4]\n{line}\n[1.0, 0.5, 4]\n")
-    with pytest.raises(FdamedError, match="line 2 of the account of privacy is damaged"):
+    with pytest.raises(FdamedError, match="line 2 of the privacy account is damaged"):
         lines_in({}, account)
 
 

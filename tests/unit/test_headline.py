@@ -89,8 +89,8 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
     ),
     "best_model": (
         lambda: facts(WON, below="fedavg<gp", seeds=1),
-        "The model of gp is better than every other at NC, on 400 patients and 1 seed: whether its method is, one seed "
-        "cannot tell.",
+        "The model of gp is better than every other at NC, on 400 patients and 1 seed; one seed cannot show "
+        "whether its method is better.",
     ),
     "winner": (
         lambda: facts(WON, below="fedavg<gp"),
@@ -134,11 +134,11 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
     # 4 points: (2.8 * 0.02 / 0.04)^2 is twice the patients; no number of seeds helps.
     "patients": (
         lambda: facts({"gp": 0.78, "fedavg": 0.74}),
-        "To see that would take about 860 patients; more seeds alone would not do.",
+        "To see that would take about 860 patients; more seeds alone would not be enough.",
     ),
     "seeds": (
         lambda: facts({"gp": 0.78, "fedavg": 0.70}, patients=400, seeds_error=0.03),
-        "To see that would take about 8 seeds; more patients alone would not do.",
+        "To see that would take about 8 seeds; more patients alone would not be enough.",
     ),
     "same_size": (
         lambda: facts({"gp": 0.78, "fedavg": 0.71}),
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
     ),
     "help_unknown": (
         lambda: facts({"gp": 0.7, "target_only": 0.8}),
-        "Whether the other hospitals help cannot be told: gp against the target’s own labels alone (target_only) is "
+        "It is not clear whether the other hospitals help: gp against the target’s own labels alone (target_only) is "
         "−10.0 points (−15.0 to −5.0), Holm-adjusted p = 0.6.",
     ),
     "not_above_control": (

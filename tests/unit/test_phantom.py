@@ -93,7 +93,7 @@ def test_without_a_correlation_neither_sex_nor_age_nor_position_predicts_who_is_
     ("layout", "correlation", "message"),
     [
         ("chexpert", {"IL": {"sex": 0.1}}, "no client 'IL'"),
-        ("midrc", {"TX": {"sex": 0.5}}, "0.5 with sex cannot be had with 16% positives"),
+        ("midrc", {"TX": {"sex": 0.5}}, "0.5 with sex is impossible with 16% positives"),
         ("mimic", {"White": {"race": 0.1}}, "0.1 with race cannot be had"),  # all of its patients have one race
     ],
 )

@@ -138,7 +138,7 @@ def _check_weights(config: Config, report: Report) -> None:
     elif config.data.layout in PRETRAINED and config.phantom is None:
         detail = (
             "NO PRETRAINED WEIGHTS: the healthcare paper starts from ImageNet's. From random weights its rounds are "
-            "too few, gradient projection is hardly more than the target alone, and its figures cannot come out. "
+            "too few, gradient projection is hardly more than the target alone, and its results cannot be reproduced. "
             "Name the file in model.weights (docs/how_to/faq.md)"
         )
         report.add("warn", "weights", detail)
@@ -241,7 +241,9 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: 
         )
         report.add("ok" if points <= 100 * LARGE else "warn", "power", detail)
         if seeds == 1:
-            report.add("warn", "seeds", "one seed: whether a difference is of the method or of chance stays unknown")
+            report.add(
+                "warn", "seeds", "one seed: a difference between methods cannot be distinguished from random variation"
+            )
         if not power.can_choose(len(val), int(val["patient"].nunique()), int(val["y"].sum())):
             detail = f"the validation part of {target} ({vague(len(val), smallest)} images) is too small to choose by"
             report.add("warn", "validation", f"{detail}: no round will be chosen and no model registered (split.val)")

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("the folder is not empty", str(arguments.out), "Name a new one; nothing is overwritten.")
     about = write(chosen, arguments.out, not arguments.without_onnx)
     if chosen.keeps:
-        log.warning("this model stayed inside the client during the study; passing the folder on discloses it")
+        log.warning("this model stayed inside the client during the study; sharing the folder discloses it")
     if arguments.json:
         print_json(about)
         return

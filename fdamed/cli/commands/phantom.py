@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError(
             "the configuration has no `phantom`: its data is meant to be real",
             ", ".join(arguments.config),
-            "Add `phantom: {patients: 600}`, or leave this step out.",
+            "Add `phantom: {patients: 600}`, or skip this step.",
         )
     root = write(config.phantom, config.data.layout, arguments.out or clinical(config)[0].root)
     print(f"phantom: {config.data.layout} tree in {root}")

@@ -38,7 +38,7 @@ OPTIONS = {
     "images": {
         "nargs": "+",
         "metavar": "IMAGE",
-        "help": "files, folders (all that is below them) or patterns such as 'a/**/*.dcm'",
+        "help": "files, folders (with their subfolders) or patterns such as 'a/**/*.dcm'",
     },
     "--out": {"type": "path", "metavar": "FILE", "help": "write here instead of to standard output"},
     "--json": "",
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     exported = read_exported(arguments.model)
     files, where = listed(arguments.images), ", ".join(arguments.images)
     if not files:
-        raise FdamedError("there is no file in what was given", where, "Name images or folders.")
+        raise FdamedError("no file was found", where, "Name images or folders.")
     runtime, results = scored(exported, files, workers)
     text = as_json(exported, runtime, results) if arguments.json else as_csv(exported, results)
     content = text.encode("utf-8", "surrogateescape")  # a file's name goes out with the bytes that it has

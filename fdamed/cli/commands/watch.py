@@ -21,9 +21,9 @@ from fdamed.core.errors import FdamedError
 log = logging.getLogger(__name__)
 GROUP = "run", 1
 OPTIONS = {
-    "--silence": {"type": "float", "default": 400, "metavar": "SECONDS", "help": "silence taken for a hang (400)"},
-    "--every": {"type": "float", "default": 15, "metavar": "SECONDS", "help": "how often to look (15)"},
-    "--restarts": {"type": "int", "default": 20, "metavar": "N", "help": "starts after the first (20)"},
+    "--silence": {"type": "float", "default": 400, "metavar": "SECONDS", "help": "silence that counts as a hang (400)"},
+    "--every": {"type": "float", "default": 15, "metavar": "SECONDS", "help": "time between two checks (15)"},
+    "--restarts": {"type": "int", "default": 20, "metavar": "N", "help": "maximum number of restarts (20)"},
     "--recover": {"action": "store_true", "help": "first cancel the jobs of a dead Snakemake, and unlock"},
     "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
 }
@@ -95,7 +95,7 @@ class Watch:
             raise FdamedError("there is no squeue", "PATH", fix) from None
         if left is None and self.outage is None:
             self.outage = time.monotonic()
-            say("SLURM does not answer; its jobs keep running, we wait")
+            say("SLURM does not answer; waiting (its jobs keep running)")
         elif left is not None and self.outage is not None:
             say(f"SLURM answers again after {time.monotonic() - self.outage:.0f} s; it has {left} jobs")
             self.outage = None

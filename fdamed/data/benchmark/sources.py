@@ -41,7 +41,7 @@ def read(domain: Domain, where: str, side: int = 224) -> Samples:
         what = f"{len(samples.x)} samples and {len(samples.y)} labels"
         raise FdamedError(what, where, "The files do not belong together.")
     if samples.y.min() < 0:
-        raise FdamedError("a label lies below 0", where, "Number the classes from 0 on.")
+        raise FdamedError("a label is negative", where, "Number the classes from 0.")
     x = shifted(samples.x, domain.shift, where) if domain.shift else samples.x
     # A set that is colored or shifted is made of the same files.
     origin = f"{'idx' if domain.kind == 'colored' else domain.kind}:{Path(domain.root).resolve()}"
@@ -66,7 +66,7 @@ def _array(root: Path, stem: str) -> NDArray[np.uint8]:
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     _, code, rank = struct.unpack(">HBB", content[:4])
     if code != 8:
-        raise ValueError(f"{path.name} holds no bytes")
+        raise ValueError(f"{path.name} does not contain bytes")
     shape = struct.unpack(f">{rank}I", content[4 : 4 + 4 * rank])
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 

@@ -69,7 +69,7 @@ def _check_ours(root: Path) -> None:
     if readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(README.splitlines()[0]):
         return
     raise FdamedError(
-        "this folder is there already and was not written by `fdamed phantom`; it was not touched",
+        "this folder already exists and was not written by `fdamed phantom`; it was not touched",
         str(root),
         "Name another folder in data.root or --out, or remove `phantom` from the configuration to use real data.",
     )

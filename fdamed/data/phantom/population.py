@@ -198,7 +198,7 @@ def _ill(
         p = np.clip(shift.prevalence + spread * slope, 0, 1)
         for k, r in wanted.items():
             if r and abs(np.mean((p - p.mean()) * z[k]) / spread - r) > 0.05:
-                what = f"a correlation of {r:g} with {k} cannot be had with {shift.prevalence:.0%} positives"
+                what = f"a correlation of {r:g} with {k} is impossible with {shift.prevalence:.0%} positives"
                 raise FdamedError(what, f"phantom.correlation.{name}", "Ask for less, or for more patients.")
         # Systematic sampling: in order of probability, one patient at each whole number that the sum passes.
         order = np.lexsort((ties[rows], p))

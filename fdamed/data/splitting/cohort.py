@@ -203,7 +203,7 @@ def check_client(frame: pd.DataFrame, client: str, split: Split) -> None:
         needed |= {"test": ("test",), "adapt": ("adapt",)}
         if not (frame["split"] == "train").any():
             fix = "Ask for fewer labeled images, or give the hospital more."
-            raise FdamedError(f"{client} has no image left beside its labeled ones", "split.labeled", fix)
+            raise FdamedError(f"{client} has no images left besides its labeled ones", "split.labeled", fix)
     for word, parts in needed.items():
         for side, name in ((0, "negative"), (1, "positive")):
             if not ((frame["y"] == side) & frame["split"].isin(parts)).any():

@@ -59,7 +59,7 @@ def judge(
     norm, as it would after alignment. Without two others there is no majority, and the larger of the model and the
     other is the reference.
     """
-    rejected = {client: f"{subject} beyond all measure" for client, move in sources.items() if not move.usable}
+    rejected = {client: f"{subject} not finite" for client, move in sources.items() if not move.usable}
     factors = {}
     moving = {client: move for client, move in sources.items() if move.usable and not move.zero}
     together = [*moving.values(), *([target] if target and target.usable and not target.zero else [])]

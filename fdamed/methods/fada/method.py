@@ -63,12 +63,12 @@ class Fada(Method[State]):
     adversarial: float = option(0.1, "weight of L_G at the end of its ramp", low=0.0)
     adversarial_start: float = option(0.01, "weight of L_G at the beginning of its ramp", low=0.0)
     target_pace: float = option(
-        0.1, "share of its learning rate with which the target follows, with Adam; ramps up like the pull", low=0.0
+        0.1, "share of its learning rate that the target uses, with Adam; ramps up like the pull", low=0.0
     )
     entropy: float = option(0.1, "weight of the class confusion", low=0.0)
     information: float = option(1e-4, "weight of the mutual information", low=0.0)
     reconstruction: float = option(0.01, "weight of the reconstruction", low=0.0)
-    temperature: float = option(0.05, "of the softmax over relative gains", low=1e-6)
+    temperature: float = option(0.05, "temperature of the softmax over relative gains", low=1e-6)
     probe: int = option(1000, "images of the target on which clusters and statistics are measured", low=1)
     discriminator_lr: float = option(1e-3, "learning rate of the server's discriminators (wire = features)", low=0.0)
 

@@ -82,11 +82,11 @@ class FedRfTca(Method[State]):
     T_C: int = option(0, "batches between two averages of C (rounds if local_steps is 0); 0: the setting's own", low=0)
     frequencies: int = option(500, "N: a mean has 2 N numbers", low=1)
     components: int = option(100, "m: columns of W", low=1)
-    width: int = option(100, "of the two hidden layers of C", low=1)
+    width: int = option(100, "width of the two hidden layers of C", low=1)
     sigma: float = option(1.0, "width of the Gaussian kernel on features of norm 1", low=1e-6)
     weight: float = option(1.0, "lambda, the weight of the distance at the sources; 0: no means, no alignment", low=0.0)
     target_pace: float = option(
-        0.1, "share of its learning rate with which the target follows, with Adam; 1: the paper", low=0.0
+        0.1, "share of its learning rate that the target uses, with Adam; 1: the paper", low=0.0
     )
     trained_from: str = option(
         "", "first layer of G that learns, such as trunk.layer4; those before stay as pretrained; empty: all learn"
@@ -141,7 +141,7 @@ class FedRfTca(Method[State]):
         return FdamedError(
             "no aligner or no classifier has reached the target: it has nothing to predict with",
             f"fedrf_tca, setting {self.setting}",
-            "Look into the run's log for who was away in the last round; more rounds or setting I may help.",
+            "See the run's log for clients that were absent in the last round; more rounds or setting I may help.",
         )
 
     def _begun(self, state: State, server: Server) -> State:
@@ -160,7 +160,7 @@ class FedRfTca(Method[State]):
                 raise FdamedError(
                     f"{client} drew another Omega from its seed than the others: their means cannot be compared",
                     f"hospital {client}",
-                    "Give all hospitals the same seed and the same fdamed, and start the run again.",
+                    "Give all hospitals the same seed and the same version of fdamed, and start the run again.",
                 )
             begun[i], omega = 1.0, theirs
         return dataclasses.replace(state, begun=begun, omega=omega)
