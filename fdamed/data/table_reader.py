@@ -31,8 +31,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None, optional: Seque
     """
     if not path.is_file():
         # Only tables: an image may bear its patient's name.
-        beside = [p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))]
-        near = difflib.get_close_matches(path.name, beside[:1000], n=3, cutoff=0.5)
+        siblings = [p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))]
+        near = difflib.get_close_matches(path.name, siblings[:1000], n=3, cutoff=0.5)
         hint = f"Nearest names there: {', '.join(near)}." if near else "Check data.root and the names of the tables."
         raise FdamedError("there is no such table", str(path), hint)
     records = _xlsx_records(path) if path.suffix.lower() == ".xlsx" else _csv_records(path)

@@ -223,7 +223,7 @@ def test_a_source_without_any_auxiliary_label_takes_part_all_the_same(name, shar
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_questions_are_not_changed_by_those_who_answer(name) -> None:
+def test_clients_do_not_change_the_questions(name) -> None:
     server = hospitals.in_process(**suited(name))
     deliver = server.transport.deliver
 

@@ -155,7 +155,7 @@ def test_a_round_without_a_source_is_the_round_of_the_others_with_weights_renorm
 
 @pytest.mark.parametrize("name", ONE_MODEL)
 @pytest.mark.parametrize("quorum", [0, 1])
-def test_a_round_without_any_source_keeps_the_state_unless_the_target_goes_on_alone(name, quorum) -> None:
+def test_a_round_without_any_source_keeps_the_state_unless_the_target_continues_alone(name, quorum) -> None:
     seen = []
 
     def judge(theta):
@@ -182,7 +182,7 @@ def test_answers_of_the_target_that_are_lost_after_its_work_leave_a_sound_state(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_who_was_away_and_comes_back_is_one_of_them_again(name) -> None:
+def test_a_source_that_was_absent_takes_part_again(name) -> None:
     server = failing(name, away={1: ["north"], 2: ["east"]})
     _, record = outcome(name, server, 4)
     for client in ("north", "east"):

@@ -49,7 +49,9 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_old_ones_whole(cut: Path, exp
     assert finish(cut, RUN) == expected
 
 
-def test_a_disk_that_is_too_small_is_told_before_the_first_round(prepared: Path, tmp_path, monkeypatch, capsys) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_the_first_round(
+    prepared: Path, tmp_path, monkeypatch, capsys
+) -> None:
     folder = studies.copy(prepared, tmp_path / "study")
     monkeypatch.setattr(checkpoints, "free", lambda folder: 1000)
     assert studies.fdamed(folder, *single(RUN)) == 2
@@ -113,7 +115,7 @@ def test_a_disk_that_fills_up_in_the_middle_costs_no_more_than_the_round(tmp_pat
 
 
 @pytest.mark.faults
-def test_a_disk_that_is_full_from_the_start_is_told_before_training(tmp_path: Path, prepared: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_reported_before_training(tmp_path: Path, prepared: Path) -> None:
     with small_disk(tmp_path / "disk", 8_000_000) as disk:
         folder = studies.copy(prepared, disk / "study")
         left = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize

@@ -19,7 +19,7 @@ RUN = "scaffold"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
-def test_who_comes_second_is_told_who_holds_the_folder(prepared: Path, tmp_path: Path, capfd) -> None:
+def test_the_second_process_learns_who_holds_the_folder(prepared: Path, tmp_path: Path, capfd) -> None:
     folder = studies.copy(prepared, tmp_path / "study")
     with locked(studies.place_of(folder, RUN)):
         assert studies.fdamed(folder, *single(RUN)) == 2

@@ -147,7 +147,7 @@ def test_an_empty_domain_or_an_absent_class_leaves_the_earlier_cohort_as_it_was(
     assert files(study.parent / "results") == before
 
 
-def test_a_hand_made_manifest_with_a_patient_in_two_splits_stops_at_the_leakage_check(
+def test_a_hand_made_manifest_with_a_patient_in_two_parts_stops_at_the_leakage_check(
     study: Path, error_parts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     results = study.parent / "results"

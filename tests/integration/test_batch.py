@@ -93,7 +93,7 @@ def test_what_was_finished_under_other_conditions_is_trained_again(study: Path, 
     assert content(study, "gp")["done"] != before["done"]
 
 
-def test_sigterm_ends_with_75_and_one_line_and_the_next_start_goes_on(study: Path) -> None:
+def test_sigterm_ends_with_75_and_one_line_and_the_next_start_resumes(study: Path) -> None:
     folder = run_folder(study, "fedavg")
     assert batch(study, "fedavg") == 0
     expected = content(study, "fedavg")

@@ -51,7 +51,7 @@ def test_a_healthy_study_is_reported_with_balance_overlap_and_disk_space(
     assert not (tmp_path / "results").exists()
 
 
-def test_what_the_study_can_show_is_told_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_the_study_can_show_is_reported_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tree(tmp_path)
 
     def with_cell(smallest: int) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def fail(report: dict[str, Any]) -> str:
     return "; ".join(c["detail"] for c in report["checks"] if c["status"] == "fail")
 
 
-def test_a_missing_column_unreadable_files_and_an_impossible_cut_give_exit_2(
+def test_a_missing_column_unreadable_files_and_an_impossible_split_give_exit_2(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     header = ["Seks" if c == "Sex" else c for c in CHEXPERT_HEADER]
@@ -143,7 +143,7 @@ def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, c
     assert checks(report)["gpu"] == ("ok", "a partition of the cluster has GPUs")
 
 
-def test_a_cluster_without_plug_in_sbatch_or_controller_is_told(
+def test_a_cluster_without_plug_in_sbatch_or_controller_is_reported(
     tmp_path: Path, no_slurm: Path, capfd, monkeypatch
 ) -> None:
     monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no-such-plug-in")
@@ -199,7 +199,7 @@ def test_the_plug_in_that_is_there_is_named_with_its_version(
     assert heard[1][:2] == ("fail", "sbatch")
 
 
-def test_a_head_whose_label_is_the_same_everywhere_is_warned_about_with_its_cure(
+def test_a_head_whose_label_is_the_same_everywhere_is_warned_about_with_its_fix(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All images are frontal; sex and age vary."""

@@ -145,7 +145,7 @@ def test_split_without_an_index_names_the_stage_that_makes_it(study: Path, capfd
     assert "fdamed ingest" in capfd.readouterr().err
 
 
-def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
+def test_a_split_that_fails_writes_nothing(study: Path) -> None:
     main(["ingest", "--config", str(study)])
     path = configure(study.parent, split={"labeled": 5000})
     assert main(["split", "--config", str(path)]) == 2
@@ -154,7 +154,7 @@ def test_a_cut_that_fails_writes_nothing(study: Path) -> None:
     assert not list(root.glob("clients/*/manifest.parquet"))
 
 
-def test_the_reference_rule_is_said_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_reference_rule_is_announced_loudly(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main(["ingest", "--config", str(study)])
     path = configure(study.parent, split={"rule": "reference", "where": "not isna(view)"})
     rows = rows_of(90)

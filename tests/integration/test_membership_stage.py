@@ -83,7 +83,7 @@ def asked(study: Path, client: str = "A") -> dict:
     return json.loads((study / "c" / "membership" / f"{client}.json").read_text())
 
 
-def test_a_model_that_knows_its_patients_by_heart_is_found_out_and_the_starting_weights_are_not(study: Path) -> None:
+def test_a_model_that_memorized_its_patients_is_detected_and_the_starting_weights_are_not(study: Path) -> None:
     found = asked(study)
     assert set(found["targets"]["B"]["runs"]) == {"known"}, "in the other runs the hospital had no part, or no model"
     known = found["targets"]["B"]["runs"]["known"]
@@ -108,7 +108,7 @@ def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
     assert found["runs"] == {} and found["suppressed"] == ["target_only"]
 
 
-def test_who_is_on_both_sides_of_a_leaking_split_is_no_proof_of_innocence(study: Path) -> None:
+def test_patients_on_both_sides_of_a_leaking_split_are_no_proof_of_privacy(study: Path) -> None:
     """All others become images of members: nobody is left to compare with, so nothing is reported."""
     path = study / "c" / "clients" / "A" / "order.parquet"
     frame = pd.read_parquet(path)

@@ -43,7 +43,7 @@ def test_batches_count_alike() -> None:
     assert torch.allclose(found[:8], a.mean((0, 2, 3)), atol=1e-6)  # two batches of three
 
 
-def test_only_the_statistics_differ_from_fedavg_and_training_goes_on_without_them() -> None:
+def test_only_the_statistics_differ_from_fedavg_and_training_continues_without_them() -> None:
     server = hospitals.in_process(labels=False)
     adapted, _ = run(AdaBN(), server, hospitals.theta(), 3, hospitals.no_judge)
     average, _ = run(FedAvg(), hospitals.in_process(), hospitals.theta(), 3, hospitals.no_judge)

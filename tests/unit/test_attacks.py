@@ -72,7 +72,7 @@ def test_no_rule_is_spoiled_by_a_huge_update(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_who_is_never_let_in_might_as_well_not_have_been_there(name: str) -> None:
+def test_a_client_that_is_never_accepted_equals_its_absence(name: str) -> None:
     attacked, without = federate(name, 0, "nan", rounds=3), federate(name, 0, None, SOURCES[:3], 3)
     assert torch.equal(attacked.theta, without.theta)
 
@@ -106,7 +106,7 @@ def test_a_source_that_points_the_other_way_is_excluded_and_asked_again() -> Non
     assert len(found) > 3  # three rounds of another offence would have been the last questions
 
 
-def test_who_sends_an_old_answer_again_is_named_and_soon_in_quarantine() -> None:
+def test_a_source_that_replays_an_answer_is_named_and_soon_in_quarantine() -> None:
     found = federate("fedavg", 0, "replayed").record.absences
     assert [a["round"] for a in found] == [2, 3, 4, 5, 6, 7, 8]
     assert [a["reason"] for a in found] == ["replay"] * 3 + ["quarantined"] * 4
@@ -141,7 +141,7 @@ def test_an_offender_is_named_three_times_and_then_not_asked_again(attack: str) 
     assert {a["why"] for a in found[3:]} == {"quarantined after rejected updates in 3 rounds"}
 
 
-def test_a_run_that_is_taken_up_again_remembers_who_is_in_quarantine() -> None:
+def test_a_resumed_run_remembers_who_is_in_quarantine() -> None:
     server = honest(0)
     server.validator.recall([{"round": r, "client": "lyon", "reason": "count"} for r in (1, 2, 2, 4)])
     server.validator.recall([{"round": r, "client": "bern", "reason": "late"} for r in (1, 2, 3)])

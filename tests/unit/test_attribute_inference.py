@@ -89,7 +89,7 @@ def test_a_patients_own_mark_does_not_help(frame, asked) -> None:
     assert found.low < 0.5 < found.high
 
 
-def test_ages_are_read_as_years_and_told_as_above_the_median(frame, asked) -> None:
+def test_ages_are_read_as_years_and_reported_as_above_the_median(frame, asked) -> None:
     question = asked["age"]
     z = noise(len(frame))
     z[:, 0] = frame["age"] / 10 + noise(len(frame), 1, 2)[:, 0]

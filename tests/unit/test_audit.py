@@ -200,7 +200,7 @@ def test_the_audit_shows_who_gains_and_names_no_patient(study: Path) -> None:
         assert all(b["n"] >= SMALLEST for b in audit["calibration"][run]["bins"])
 
 
-def test_every_score_is_told_and_compared_with_the_reference(study: Path) -> None:
+def test_every_score_is_reported_and_compared_with_the_reference(study: Path) -> None:
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     audit = json.loads((study / "c/audit/B.json").read_text())
     assert set(audit["scores"]) == set(TWO)
@@ -225,7 +225,7 @@ def test_the_audit_says_how_often_it_drew_patients(study: Path, monkeypatch) -> 
         assert json.loads((study / "c/audit/B.json").read_text())["replicates"] == times
 
 
-def test_mcnemar_is_told_where_every_patient_has_one_image(study: Path, frame) -> None:
+def test_mcnemar_is_reported_where_every_patient_has_one_image(study: Path, frame) -> None:
     for path in (study / "c/clients/B/predictions").rglob("*.parquet"):
         pd.read_parquet(path).drop_duplicates("patient").to_parquet(path, index=False)
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0

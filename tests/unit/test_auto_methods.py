@@ -122,7 +122,7 @@ def test_with_one_step_beta_is_what_the_option_and_the_log_say(caplog) -> None:
     ],
     ids=["nan", "infinite", "huge", "boundless"],
 )
-def test_the_round_is_the_one_without_the_offender_who_is_named(method, bad, why) -> None:
+def test_the_round_is_the_one_without_the_rejected_source_which_is_named(method, bad, why) -> None:
     with_offender = answers(MOVES | {"S2": bad})
     with_offender.validator.settings = Validation(norms=Norms())
     without = answers({p: g for p, g in MOVES.items() if p != "S2"})

@@ -52,7 +52,7 @@ def test_a_lost_report_costs_neither_the_round_nor_the_others_loss() -> None:
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["private", "shared"])
-def test_it_is_told_once_and_only_sources_that_took_part_are_asked(share: bool) -> None:
+def test_it_is_reported_once_and_only_sources_that_took_part_are_asked(share: bool) -> None:
     server = hospitals.in_process(auxiliary=True, share=share)
     server.invite(0.4, 3)
     _, record = run(FedAvg(), server, hospitals.theta(share), 3, hospitals.no_judge, after=log_auxiliary_loss)

@@ -216,7 +216,7 @@ def test_a_large_hospital_may_go_far_and_a_small_one_far_for_its_few_images() ->
     assert list(left_out(large=Move(1100.0, 100, 100.0))) == ["large"]
 
 
-def test_a_reach_told_too_small_counts_as_length_and_none_at_all_is_no_training() -> None:
+def test_a_nominal_step_reported_too_small_counts_as_norm_and_none_at_all_is_no_training() -> None:
     assert list(left_out(attacker=Move(1.0, 10, 0.09))) == ["attacker"]
     assert left_out(slow=Move(1.0, 10, 0.11)) == {}
     for n, reach in ((0, 1.0), (10, 0.0), (10, -1.0), (10**8, 5e-324)):
@@ -237,14 +237,14 @@ def test_a_source_without_labels_for_a_shared_head_is_not_rejected_for_it(method
     assert torch.equal(theta[head], before[head]) == isinstance(method, GP)  # GP leaves it at the server's value
 
 
-def test_a_hospital_that_stands_still_is_no_measure_and_no_offender() -> None:
+def test_a_client_that_does_not_move_is_neither_reference_nor_outlier() -> None:
     assert rejected(1.0, 1.0, target=Move(0.0, 10, 10.0)) == []
     assert rejected(0.0, 0.0, 0.0, 5.0) == []
     assert rejected(0.0, 1.0, 2.0, 4.0, 300.0) == [4]
 
 
 @pytest.mark.parametrize("rule", [GP(), GP(align="none"), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
-def test_a_source_with_a_reach_of_next_to_nothing_is_left_out_before_it_is_aligned(rule) -> None:
+def test_a_source_with_a_nominal_step_near_zero_is_left_out_before_it_is_aligned(rule) -> None:
     def after(clients: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
         server = scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, reach)
         server.validator.settings = Validation(norms=Norms())

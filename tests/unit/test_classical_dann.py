@@ -81,7 +81,7 @@ def test_it_learns_and_its_features_are_not_negative() -> None:
     assert 1 <= model.epoch_ <= 60
 
 
-def test_weights_beyond_all_bounds_are_an_error() -> None:
+def test_weights_that_diverge_are_an_error() -> None:
     X, y, domain = shifted()
     with pytest.raises(BadInput, match="diverged"):
         DaNN(hidden=4, epochs=8, lr=1e12, validation=0.0).fit(X, y, domain)

@@ -231,7 +231,7 @@ def test_coral_of_few_samples_is_that_of_whole_covariances() -> None:
     assert np.abs(got - X[:N_S] @ power(X[:N_S], -0.5) @ power(X[N_S:], 0.5)).max() < 1e-10
 
 
-def test_coral_of_one_sample_twice_changes_nothing_and_centring_takes_means_away() -> None:
+def test_coral_of_one_sample_twice_changes_nothing_and_centering_subtracts_means() -> None:
     X = samples(4)
     same, domain = np.vstack([X, X]), np.repeat([1, -1], N)
     assert np.abs(CORAL().fit_transform(same, None, domain) - same).max() < 1e-12

@@ -212,7 +212,7 @@ def test_sizes_and_positives_are_met_within_one_patient(seed: int, patients: int
     assert ((got > 0) | (asked == 0)).all()
 
 
-def test_a_shortage_is_said_and_stays_balanced() -> None:
+def test_a_shortage_is_reported_and_stays_balanced() -> None:
     cohort = build(index_of(), cut_of(per_class=5000))
     notes = [n for n in cohort.notes if "per_class asks for 5000" in n]
     assert len(notes) == 3
@@ -286,7 +286,7 @@ def test_patients_who_fit_one_hospital_go_there() -> None:
         assert set(frame["race"]) == {cut.clients[client]}
 
 
-def test_expressions_cut_and_where_filters() -> None:
+def test_expressions_split_and_where_filters() -> None:
     clients = {"Young": "age < 50", "Old": "age >= 50 and sex == 'F'"}
     cut = cut_of(by="expression", clients=clients, target="Old", label="Edema", where="view == 'frontal'", labeled=6)
     manifests = build(index_of(), cut).manifests
@@ -331,7 +331,7 @@ RACE = {"by": "race", "label": "Edema", "clients": {"A": "Asian", "W": "White"},
         ({**RACE, "rule": "reference"}, "defined for a split by condition"),
     ],
 )
-def test_what_cannot_be_cut_is_one_error_that_names_the_client(keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_split_is_one_error_that_names_the_client(keys: dict[str, Any], message: str) -> None:
     index = index_of()
     if keys.get("label") == "No Finding":
         labels = [c for c in index.columns if c.startswith("label.")]

@@ -81,7 +81,7 @@ def test_one_method_is_explained_with_its_options_messages_and_paper(capsys) -> 
         assert near in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys) -> None:
+def test_the_version_is_printed(capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--version"])
     assert stopped.value.code == 0 and re.match(r"fdamed \d", capsys.readouterr().out)

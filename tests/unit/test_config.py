@@ -252,7 +252,7 @@ def test_a_run_can_differ_in_how_it_trains() -> None:
     assert study.noise_of(study.expanded_runs()["oracle-noise-0.4"]) == 0.4
 
 
-def test_public_sets_and_radiographs_are_cut_each_in_their_own_way() -> None:
+def test_public_sets_and_radiographs_are_split_each_in_their_own_way() -> None:
     raw = yaml.safe_load((ROOT / "config" / "papers" / "fedgp" / "fashion_mnist.yaml").read_text())
     raw["data"] = {"layout": "nih", "root": "data/nih"}
     with pytest.raises(FdamedError, match="does not fit"):

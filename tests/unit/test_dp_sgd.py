@@ -423,7 +423,7 @@ def test_training_under_noise_takes_the_main_task_alone() -> None:
         )
 
 
-def test_an_absent_opacus_is_told_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_opacus_is_reported_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)

@@ -428,7 +428,7 @@ def test_published_features_cost_16_b_d_for_each_pair_and_step(model, d) -> None
 
 @pytest.mark.parametrize("model", ["II", "III"])
 @pytest.mark.parametrize("shape", [(3, 7), (0, 4), (12,)])
-def test_features_of_another_shape_are_rejected_and_the_round_goes_on_without_their_source(model, shape) -> None:
+def test_features_of_another_shape_are_rejected_and_the_round_continues_without_their_source(model, shape) -> None:
     server = federation(features=True)
     deliver = server.transport.deliver
 

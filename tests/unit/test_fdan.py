@@ -114,7 +114,7 @@ def test_a_target_with_one_image_reveals_nothing_of_it(images) -> None:
     assert torch.allclose(after_one_round(FDan(), server).x, expected, atol=1e-6)
 
 
-def test_a_source_that_went_beyond_all_measure_is_rejected_by_name() -> None:
+def test_a_source_that_diverged_is_rejected_by_name() -> None:
     server = federation()
     server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)

@@ -110,7 +110,7 @@ def test_bytes_of_a_round_are_those_of_the_formula() -> None:
     assert server.ledger.total(kind="features") == 0
 
 
-def test_a_source_that_went_beyond_all_measure_is_rejected_by_name() -> None:
+def test_a_source_that_diverged_is_rejected_by_name() -> None:
     server = federation()
     server.validator.settings = Validation(norms=Norms())
     spoiling(server, "east", lambda g: g * 1e6)

@@ -241,7 +241,7 @@ def test_one_image_or_one_class_is_enough(full, exact) -> None:
         assert torch.isfinite(reply.x).all() and reply.gamma >= 0.0
 
 
-def test_a_norm_beyond_float_is_told_as_none(monkeypatch) -> None:
+def test_a_norm_beyond_float_is_sent_as_none(monkeypatch) -> None:
     monkeypatch.setattr("fdamed.methods.fedgtst.norm_of", lambda g: math.inf)
     assert trained(full=1, gamma=NONE).gamma == NONE
 

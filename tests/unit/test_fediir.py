@@ -201,7 +201,7 @@ def test_one_image_reveals_nothing_of_itself_and_one_class_is_enough() -> None:
         assert KEPT not in client.memory, "the model is kept no longer than it is needed"
 
 
-def test_who_never_got_a_model_says_so() -> None:
+def test_a_client_that_never_got_a_model_says_so() -> None:
     with pytest.raises(FdamedError, match="never reached it"):
         answer(hospitals.hospital("north"), train_aligned, 1, 0, Alignment(g=torch.ones(HEAD), weight=0.1))
 

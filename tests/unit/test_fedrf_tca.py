@@ -335,7 +335,7 @@ def test_the_gradient_of_both_losses_is_that_of_finite_differences_with_the_othe
     assert value == pytest.approx(float(task(x @ g, source).detach()) + 0.7 * both.distance)
 
 
-def test_a_source_goes_through_its_images_and_goes_on_with_its_optimizer() -> None:
+def test_a_source_goes_through_its_images_and_continues_with_its_optimizer() -> None:
     """Two questions of one batch are one question of two."""
     others = torch.zeros(1, 2 * N)
     once, twice = begun("north"), begun("north")
@@ -376,7 +376,7 @@ def test_a_layer_that_the_network_does_not_have_is_an_error() -> None:
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anything_is_told() -> None:
+def test_the_same_seed_gives_the_same_omega_and_another_is_refused_before_anything_is_sent() -> None:
     first, second, third = begun("north"), begun("target"), hospitals.hospital("east")
     third.seed = 6
     other = answer(third, begin, 1, 0, Begin(x=hospitals.theta(), frequencies=N, sigma=1.0))

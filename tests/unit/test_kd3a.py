@@ -310,7 +310,7 @@ def test_gate_and_learning_rate_follow_their_schedules() -> None:
     assert seen["pace"] == seen["source"] == pytest.approx([1.0, 0.75 + 0.25 * 0.5**0.5, 0.75, 0.75 - 0.25 * 0.5**0.5])
 
 
-def test_a_source_trains_at_the_pace_it_is_told() -> None:
+def test_a_source_trains_at_the_given_pace() -> None:
     client = hospitals.hospital("north")
     client.rng = stream(1)
     x = hospitals.theta()
@@ -490,7 +490,7 @@ def test_a_batch_of_one_image_is_no_obstacle(variant, n) -> None:
     assert server.notes["gate/passed"] == 1.0 and server.notes["distil/loss"] is not None
 
 
-def test_a_target_without_images_is_told_so() -> None:
+def test_a_target_without_images_is_an_error() -> None:
     client = target()
     client.data = Unlabeled(client.data.images[:0])
     with pytest.raises(FdamedError, match="no image to vote on"):

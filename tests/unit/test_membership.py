@@ -63,7 +63,7 @@ def test_few_patients_on_either_side_let_nothing_out() -> None:
     assert attacked([np.arange(50) < 39], [said], stream(0, "x"), 11) is not None
 
 
-def test_a_share_that_stands_for_few_patients_is_told_as_a_bound() -> None:
+def test_a_share_that_stands_for_few_patients_is_reported_as_a_bound() -> None:
     rng = np.random.default_rng(3)
     members = np.arange(400) < 200
     found = attacked([members], [rng.normal(size=400)], stream(0, "x"), 11, 100)

@@ -134,7 +134,7 @@ def test_finetune_offline_is_fedavg_and_then_the_target_alone() -> None:
     assert after(method, server) == [3.0, 4.0, 1.0, -1.0]
 
 
-def test_target_only_takes_the_share_of_the_step_it_is_told() -> None:
+def test_target_only_takes_the_configured_share_of_the_step() -> None:
     assert after(TargetOnly(), moves()) == [3.0, 4.0, 1.0, -1.0]
     assert after(TargetOnly(server_step=0.5), moves()) == [1.5, 2.0, 0.5, -0.5]
 
@@ -204,7 +204,7 @@ def test_gp_notes_the_cosine_of_each_source_and_layer() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"), [("target", 0.5), ("average", (5952 * 2 + 1984 * 4 + 100 * 0.5) / 8036)]
 )
-def test_gp_takes_the_buffers_it_is_told(policy, expected) -> None:
+def test_gp_takes_the_configured_buffers(policy, expected) -> None:
     change = {"T": 0.5, "S1": 2.0, "S2": 4.0}
     server = scripted(lambda p, x: x + torch.cat([MOVES[p], torch.full((2,), change[p])]), SAMPLES, REACH, buffer=True)
     server.begin(1, 1)

@@ -69,7 +69,7 @@ def test_hospitals_that_come_and_go_give_the_same_bits_and_ledger(tmp_path, seat
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
-def test_a_run_with_few_seats_goes_on_with_the_same_bits(tmp_path, every, stop) -> None:
+def test_a_run_with_few_resident_clients_resumes_with_the_same_bits(tmp_path, every, stop) -> None:
     class Stop(Exception):
         pass
 

@@ -61,7 +61,7 @@ def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: in
     assert local_steps(n, batch, epochs) == taken
 
 
-def test_a_hospital_with_too_few_images_lets_nothing_out_and_says_what_to_do() -> None:
+def test_a_hospital_with_too_few_images_sends_nothing_and_says_what_to_do() -> None:
     client = hospitals.hospital("north")
     client.minimum = Minimum(images=15, steps=1)
     before = client.model.read()
@@ -124,7 +124,7 @@ def test_a_straggler_of_one_epoch_is_below_the_floor_that_all_epochs_keep() -> N
             assert torch.isfinite(made.round(made.start(hospitals.theta()), server).x).all()
 
 
-def test_the_floor_is_a_hundred_images_and_ten_steps_where_patients_are_behind_them() -> None:
+def test_the_minimum_is_a_hundred_images_and_ten_steps_where_patients_are_behind_them() -> None:
     config = parse(study(), "test")
     assert config.minimum == Minimum(100, 10)
     assert parse(study(privacy={"smallest_images": 30, "smallest_steps": 2}), "test").minimum == Minimum(30, 2)
@@ -191,7 +191,7 @@ SGD = {"train": {"source": {"lr": 0.01, "optimizer": "sgd"}}}
 
 
 @pytest.mark.parametrize("name", sorted(catalog()))
-def test_noise_goes_with_the_methods_that_say_so_and_with_no_other(name: str) -> None:
+def test_noise_works_with_the_methods_that_declare_it_and_with_no_other(name: str) -> None:
     sections: dict[str, Any] = {"runs": {name: NOISE}, "privacy": {"release": ["weights", "features", "count"]}, **SGD}
     if catalog()[name]["noised"]:
         assert parse(study(**sections), "test").differential_of(parse(study(**sections), "test").runs[name])

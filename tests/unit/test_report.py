@@ -113,7 +113,7 @@ def test_secrets_and_places_are_not_in_the_report(tmp_path: Path) -> None:
         assert str(tmp_path).encode() not in content, path
 
 
-def test_missing_runs_are_said_and_counted(tmp_path: Path) -> None:
+def test_missing_runs_are_listed_and_counted(tmp_path: Path) -> None:
     config = write_study(tmp_path, missing=(("gp", "NC", 1),), **STUDY)
     text = visible(report(config))
     assert "1 of 6 runs is missing" in text
@@ -134,7 +134,7 @@ def test_one_seed_gives_no_interval_and_says_so(tmp_path: Path) -> None:
     assert 'class="band"' not in page
 
 
-def test_undefined_scores_and_rounds_are_said_not_drawn_as_zero(tmp_path: Path) -> None:
+def test_undefined_scores_and_rounds_are_listed_not_drawn_as_zero(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
         folder = config.parent / f"runs/gp/NC/{seed}"
@@ -198,7 +198,7 @@ def test_beside_phantoms_the_page_says_that_figures_cannot_be_compared(tmp_path:
     assert "the paper’s numbers and ours are not comparable" in text
 
 
-def test_the_leaking_rule_is_said_loudly(tmp_path: Path) -> None:
+def test_the_leaking_rule_is_announced_loudly(tmp_path: Path) -> None:
     cut = {"by": "condition", "clients": CLIENTS, "target": "NC", "rule": "reference"}
     assert "Leaking split rule." in visible(report(write_study(tmp_path, **STUDY | {"split": cut})))
 
@@ -270,7 +270,7 @@ def test_swept_runs_are_folded_and_never_called_best(tmp_path: Path) -> None:
     assert "wide (swept)" in text and "selected on the test part" in text
 
 
-def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_test_split(tmp_path: Path) -> None:
+def test_a_study_of_nothing_but_sweeps_says_that_its_best_value_was_seen_on_the_test_part(tmp_path: Path) -> None:
     config = swept_study(tmp_path, runs={"wide": SWEPT["wide"]})
     text = visible(report(config))
     assert "The highest mean AUC is that of wide-beta-0.4" in text
@@ -330,7 +330,7 @@ def test_a_row_of_the_paper_is_the_run_with_most_heads_and_other_cohorts_have_no
     assert beside.table2(other, other.expanded_runs(), {}, "B") is None
 
 
-def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_said(tmp_path: Path) -> None:
+def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_listed(tmp_path: Path) -> None:
     part = section(report(write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "finetune": {}}})), "compute")
     text = visible(part)
     assert "paper 5.6212E+07" in text and "paper 31.53" in text
@@ -428,7 +428,7 @@ def test_a_broken_list_of_absences_is_one_clear_error(tmp_path: Path) -> None:
     assert main(["report", "--config", str(config)]) == 2
 
 
-def test_lost_rounds_are_said(tmp_path: Path) -> None:
+def test_lost_rounds_are_listed(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     note_by_round(config.parent / "runs/gp/NC/2", lost=1.0)
     assert "gp 4 rounds lost" in visible(report(config))

@@ -123,7 +123,7 @@ def test_the_sentences_name_the_run_its_drop_and_its_lead() -> None:
     assert reach({"value": -0.5, "low": -1.0, "high": 120.0}) == "−0.500 (−1.00 to 120)"
 
 
-def test_no_clear_winner_is_said_with_the_runs_that_are_near() -> None:
+def test_no_clear_winner_is_reported_with_the_runs_that_are_near() -> None:
     text = " ".join(sentences(advice(clear=False), {}))
     assert "no clear winner" in text and "recommended" not in text
     assert "The folds do not separate fedgp, fedavg, target_only." in text
@@ -200,7 +200,7 @@ def test_the_report_shows_advice_only_where_the_configuration_asks_for_it(tmp_pa
     assert (tables / "regret.csv").read_text().splitlines()[1].startswith("advice,auc,1,")
 
 
-def test_missing_and_weak_advice_are_said(tmp_path: Path) -> None:
+def test_missing_and_weak_advice_are_reported(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY, advise=True)
     assert "There is no recommendation for NC." in words(config)
     write_json(config.parent / "advice/NC.json", advice() | {"weak": True})

@@ -127,7 +127,7 @@ def test_names_of_groups_are_text_and_not_markup(audit) -> None:
     assert "1,200 images" in drawn and "sex: &lt;b&gt;Female: gain over fedavg in points +10.0, +5.0 to +15.0" in drawn
 
 
-def test_ranks_are_taken_over_the_targets_that_were_told(audit) -> None:
+def test_ranks_are_taken_over_the_targets_that_have_scores(audit) -> None:
     other = audit | {"scores": {"auc": {"fedavg": entry(0.8), "gp": entry(0.7), "oracle": entry(0.9)}}}
     found = comparison.ranked({"A": audit, "B": other, "C": audit | {"scores": {}}}, ["fedavg", "gp", "oracle"])
     assert (found.names, found.ranks, found.sets) == (("oracle", "fedavg", "gp"), (1.0, 2.5, 2.5), 2)

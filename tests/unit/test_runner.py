@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_stops_with_a_reason_and_keeps_the_checkpoint(
     assert (tmp_path / "checkpoint.bin").read_bytes() == before
 
 
-def test_a_hospital_whose_process_dies_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_hospital_whose_process_dies_is_left_out_and_the_run_continues(tmp_path: Path) -> None:
     server = hospitals.processes(("north", "east", "target"))
 
     def judge(theta: torch.Tensor) -> dict[str, float | None]:

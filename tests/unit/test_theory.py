@@ -324,7 +324,7 @@ def test_the_target_answers_with_the_moments_of_its_batches(monkeypatch) -> None
     assert ((spread > 0.8) & (spread < 1.2)).all()
 
 
-def test_the_survey_leaves_out_who_drops_out_and_needs_somebody() -> None:
+def test_the_survey_leaves_out_clients_that_drop_out_and_needs_one() -> None:
     server = hospitals.in_process()
     deliver = server.transport.deliver
 

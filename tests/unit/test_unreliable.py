@@ -67,7 +67,7 @@ def bytes_of(server: Server, **where: str) -> int:
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
-def test_a_round_and_a_hospital_decide_who_is_away_and_the_seed_decides_which() -> None:
+def test_a_round_and_a_hospital_decide_who_is_absent_and_the_seed_decides_which() -> None:
     first = hits(schedule(absent=0.3))
     assert first == hits(schedule(absent=0.3))
     assert first != hits(schedule(seed=4, absent=0.3))
@@ -75,7 +75,7 @@ def test_a_round_and_a_hospital_decide_who_is_away_and_the_seed_decides_which() 
     assert {p for _, p in first} == set(hospitals.NAMES)
 
 
-def test_who_is_away_at_a_low_level_is_away_at_every_higher_one() -> None:
+def test_a_client_that_is_absent_at_a_low_level_is_absent_at_every_higher_one() -> None:
     low, high = hits(schedule(absent=0.2)), hits(schedule(absent=0.6))
     assert low < high
     assert hits(schedule(absent=0.0)) == set()
@@ -149,7 +149,7 @@ def test_times_are_log_normal_and_a_slow_hospital_is_slow_by_its_factor() -> Non
 # --- what happens to a question ---------------------------------------------------------------------------------------
 
 
-def test_who_is_absent_is_not_sent_anything() -> None:
+def test_an_absent_client_is_not_sent_anything() -> None:
     server = unreliable(away={1: ["north"]})
     replies = server.ask_all(server.sources, train_locally, Model(x=hospitals.theta()))
     assert set(replies) == {"east", "south"}
@@ -274,7 +274,7 @@ def test_the_quorum_counts_all_sources_of_the_round_not_those_of_one_question() 
     assert server.notes["below_quorum"] == 1.0
 
 
-def test_a_round_without_its_target_is_lost_and_the_run_goes_on() -> None:
+def test_a_round_without_its_target_is_lost_and_the_run_continues() -> None:
     server = unreliable_server(hospitals.in_process(), Faults(away={2: ("target",)}), 0)
     _, record = run(Finetune(), server, hospitals.theta(), 3, hospitals.no_judge)
     assert [bool(m.get("lost")) for m in record.metrics] == [False, True, False]
@@ -289,7 +289,7 @@ def test_a_study_in_which_every_round_is_lost_is_not_scored() -> None:
         run(FedAvg(), server, hospitals.theta(), 2, hospitals.no_judge)
 
 
-def test_what_the_network_behind_misses_is_told_once() -> None:
+def test_what_the_transport_behind_misses_is_reported_once() -> None:
     server = unreliable()
 
     def ended(client, step, nth, msg):

@@ -47,7 +47,7 @@ def against(rows: list[Tensor], limit: float = LIMIT) -> list[str]:
     return DirectionHistory().excluded(1, "step", "x", found, torch.tensor([limit]))
 
 
-def test_who_points_against_all_others_is_found_only_where_these_agree() -> None:
+def test_a_source_that_points_against_all_others_is_found_only_where_these_agree() -> None:
     flipped = [*ROWS[:3], -ROWS[3]]
     assert against(ROWS) == []
     assert against(flipped) == ["3"]
@@ -74,7 +74,7 @@ def test_layers_have_cosines_of_their_own_and_make_up_the_whole() -> None:
     assert layer_cosines([x, torch.zeros(4)], [])[0, 0, 1] == 0.0
 
 
-def test_hospitals_are_held_against_those_of_like_rates_alone() -> None:
+def test_clients_are_compared_only_with_clients_of_similar_label_rates() -> None:
     shares = {"a": (0.5, 0.5), "b": (0.4, 0.6), "c": (0.3, 0.7), "d": (0.5, 0.5)}
     assert peers(["a", "b", "c", "d", "e"], shares, 0.1) == [[1, 3], [0, 2, 3], [1], [0, 1], []]
     assert peers(["a", "e"], shares, None) == [[1], [0]]
@@ -248,7 +248,7 @@ def test_a_model_of_few_numbers_may_end_at_its_very_optimum_again_and_again() ->
         assert known.fault(round, "north", "s", asked(float(round)), answer) is None
 
 
-def test_a_run_that_is_taken_up_again_knows_the_answers_of_before() -> None:
+def test_a_resumed_run_knows_the_answers_of_before() -> None:
     layout = layout_of(Wide())
     first, second, common = validator(layout), validator(layout), torch.ones(layout.size)
     sent = {p: Moved(g=common * (i + 1), n=10, nominal_step=1.0, loss=0.5) for i, p in enumerate(SOURCES)}

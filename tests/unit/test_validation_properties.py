@@ -123,7 +123,7 @@ def test_the_mean_of_one_good_hospital_is_that_hospital(seed, n) -> None:
 
 @fuzz
 @given(st.sampled_from(sorted(RULES)), st.floats(1e3, 1e20))
-def test_an_offender_that_is_left_out_might_as_well_not_have_been_there(rule, factor) -> None:
+def test_excluding_a_client_equals_its_absence(rule, factor) -> None:
     bad = dataclasses.replace(plain(7), g=plain(7).g * factor)
     good = {"east": plain(1), "south": plain(2)}
     assert torch.equal(aggregated(rule, let_in({"north": bad} | good)), aggregated(rule, let_in(good)))

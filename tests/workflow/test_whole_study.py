@@ -118,7 +118,7 @@ def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     assert "membership" not in dry.stdout
 
 
-def test_nobody_is_in_two_splits_or_two_hospitals(study: Path) -> None:
+def test_nobody_is_in_two_parts_or_two_clients(study: Path) -> None:
     seen: dict[str, tuple[str, str]] = {}
     for client in ("lesion", "edema", "consolidation"):
         rows = pd.read_parquet(study / "results" / "tiny" / "clients" / client / "manifest.parquet")
@@ -209,7 +209,7 @@ def test_a_misspelled_key_stops_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_a_killed_training_job_goes_on_and_ends_with_the_same_bits(study: Path) -> None:
+def test_a_killed_training_job_resumes_and_ends_with_the_same_bits(study: Path) -> None:
     folder = study / "results" / "tiny" / "runs" / "gp_auxinfo" / "edema" / "0"
     digest = (folder / "done").read_text()
     metrics = (folder / "metrics.jsonl").read_text()
@@ -263,7 +263,7 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_second_phase_goes_through_every_rule_and_is_told_in_the_report_and_mlflow(tmp_path: Path) -> None:
+def test_a_second_phase_goes_through_every_rule_and_is_shown_in_the_report_and_mlflow(tmp_path: Path) -> None:
     write_idx(tmp_path / "idx")
     config = REPO / "tests" / "workflow" / "tiny_transfer.yaml"
     done = snakemake(tmp_path, config=config)

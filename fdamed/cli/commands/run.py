@@ -147,7 +147,7 @@ def excerpt(path: str) -> str:
 
 def follow(command: list[str], full: IO[str]) -> int:
     """Run the command, write its output to `full` and show the progress; its exit code."""
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def follow(command: list[str], full: IO[str]) -> int:
         stdin=subprocess.DEVNULL,
         text=True,
         errors="replace",
-        env=os.environ | {"PATH": beside},
+        env=os.environ | {"PATH": path},
         process_group=0,
     )
     progress, last = Progress(), deque[str](maxlen=25)

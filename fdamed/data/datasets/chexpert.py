@@ -82,7 +82,7 @@ def _parsed(table: TableRows, prefix: str) -> pd.DataFrame:
 
 
 def _races(table: TableRows) -> pd.Series:
-    """Patient -> race, for the patients about whom the table does not contradict itself."""
+    """Patient -> race, for the patients whose rows agree."""
     table.strip_spaces("PATIENT")
     table.parse("PRIMARY_RACE", "race", parse_race)
     known = table.frame[["PATIENT", "race"]].dropna().drop_duplicates()

@@ -123,10 +123,10 @@ def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
 
 def finite(client: Client, loss: float) -> float:
     """The loss, or the reason why this client cannot go on; a last step may spoil the model after the last loss."""
-    spoilt = "loss" if loss != loss or abs(loss) == float("inf") else "model"
-    if spoilt == "loss" or not torch.isfinite(client.model.theta.sum()):
+    broken = "loss" if loss != loss or abs(loss) == float("inf") else "model"
+    if broken == "loss" or not torch.isfinite(client.model.theta.sum()):
         raise FdamedError(
-            f"the {spoilt} is not finite at learning rate {client.recipe.lr}",
+            f"the {broken} is not finite at learning rate {client.recipe.lr}",
             f"hospital {client.name}",
             "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
         )

@@ -60,7 +60,7 @@ def advised(study: Study, sweep: Sweep, target: str) -> dict[Values, Decision]:
     return {(d.labeled, d.noise): d for d in decided(study) if d.target == target}
 
 
-def picture(study: Study, sweep: Sweep, target: str) -> Markup:
+def heat_map(study: Study, sweep: Sweep, target: str) -> Markup:
     """Columns are the values of the first option, rows those of the second."""
     found, advice, runs = regimes(study, sweep, target), advised(study, sweep, target), list(competing(study, sweep))
     columns, rows = ([v for i, v in enumerate(side) if v not in side[:i]] for side in zip(*sweep.values, strict=True))
@@ -71,7 +71,7 @@ def picture(study: Study, sweep: Sweep, target: str) -> Markup:
         if here is None:
             return None
         decision, hatched = advice.get(values), len(here.leaders) > 1
-        text = "\n".join([here.winner, beside(here), *([f"advised: {named(decision)}"] if decision else [])])
+        text = "\n".join([here.winner, runner_up(here), *([f"advised: {named(decision)}"] if decision else [])])
         strength = 0.1 + 0.35 * min(here.lead / FULL, 1.0)
         return Cell(runs.index(here.winner), strength, tip(sweep, here, decision), text, hatched)
 
@@ -81,7 +81,7 @@ def picture(study: Study, sweep: Sweep, target: str) -> Markup:
     return heat([panel], [f"{sweep.options[1]} {row}" for row in rows], title, CELL, words, sweep.options[0])
 
 
-def beside(here: Regime) -> str:
+def runner_up(here: Regime) -> str:
     """The second line of a cell: the lead of the winner, or the runs that cannot be separated from it."""
     if len(here.leaders) == 1:
         return f"+{here.lead:.1f} on {here.second}" + ("" if here.p is not None else " (untested)")
@@ -112,7 +112,7 @@ def files(study: Study, view: View) -> dict[str, Sweep]:
 
 def plots(study: Study) -> dict[str, Markup]:
     return {
-        file: picture(study, sweep, view.name)
+        file: heat_map(study, sweep, view.name)
         for view in targets(study)
         for file, sweep in files(study, view).items()
         if regimes(study, sweep, view.name)
