@@ -29,7 +29,7 @@ class Moments:
     """<v, u_i> (N,)."""
     cov: Array
     """C (N, N)."""
-    length: Array
+    norms: Array
     """|g_i| (N,)."""
     gram: Array
     """<u_i, u_j> (N, N), ones on the diagonal."""
@@ -44,7 +44,7 @@ class Moments:
     @property
     def distance2(self) -> Array:
         """d_i^2 (N,) of each source by itself."""
-        return np.clip(self.norm2 - 2.0 * self.length * self.t + self.length**2, 0.0, None)
+        return np.clip(self.norm2 - 2.0 * self.norms * self.t + self.norms**2, 0.0, None)
 
     @property
     def beside2(self) -> Array:
@@ -54,11 +54,11 @@ class Moments:
     def without(self, source: int) -> Moments:
         keep = [i for i in range(len(self.t)) if i != source]
         block = np.ix_(keep, keep)
-        return Moments(self.sigma2, self.norm2, self.t[keep], self.cov[block], self.length[keep], self.gram[block])
+        return Moments(self.sigma2, self.norm2, self.t[keep], self.cov[block], self.norms[keep], self.gram[block])
 
     def fedda(self, beta: Array, w: Array) -> float:
         """Delta^2 of sum_i w_i ((1 - beta_i) v^ + beta_i g_i)."""
-        own, c = float((w * (1 - beta)).sum()), w * beta * self.length
+        own, c = float((w * (1 - beta)).sum()), w * beta * self.norms
         bias2 = (1 - own) ** 2 * self.norm2 - 2 * (1 - own) * float(c @ self.t) + float(c @ self.gram @ c)
         return max(bias2, 0.0) + own**2 * self.sigma2
 
@@ -73,7 +73,7 @@ class Moments:
         return max(bias2, 0.0) + noise2 + float((both * self.gram * self.cov).sum())
 
 
-def estimated(sigma2: float, mean2: float, t: Array, cov: Array, length: Array, gram: Array) -> Moments:
+def estimated(sigma2: float, mean2: float, t: Array, cov: Array, norms: Array, gram: Array) -> Moments:
     """Moments from noisy inner products: `mean2` = |v^|^2, `t` = <v^, u_i>.
 
     t is shrunk as a whole so that its square, t' G^-1 t, loses what noise alone would give it; |v|^2 is at least the
@@ -86,7 +86,7 @@ def estimated(sigma2: float, mean2: float, t: Array, cov: Array, length: Array, 
     seen2 = float(t @ inverse @ t)
     true2 = max(seen2 - float(np.trace(inverse @ cov)), 0.0)
     t = t * np.sqrt(true2 / seen2) if seen2 > 0 else t
-    return Moments(sigma2, max(mean2 - sigma2, true2), t, cov, length, gram)
+    return Moments(sigma2, max(mean2 - sigma2, true2), t, cov, norms, gram)
 
 
 @dataclass(frozen=True)

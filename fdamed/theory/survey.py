@@ -82,14 +82,14 @@ def _compare(
     inverse = 1.0 / spread(unit, layout)
     u = torch.stack([r.g for r in replies])
     u[:, : layout.trainable] *= inverse
-    length = torch.linalg.vector_norm(u, dim=1).double()
-    u /= length.clamp(min=1e-30).float()[:, None]
+    norms = torch.linalg.vector_norm(u, dim=1).double()
+    u /= norms.clamp(min=1e-30).float()[:, None]
     noise2 = torch.stack([(r.noise2 / unit.square()).sum() for r in replies])
     question = Question(x=part.x, u=u, unit=unit, images=part.images, batch=part.batch, replicates=replicates)
     answer: Geometry = server.ask(server.target, measure_geometry, question)
-    true = torch.maximum(length.square() - noise2, LEAST * length.square()).sqrt()
+    true = torch.maximum(norms.square() - noise2, LEAST * norms.square()).sqrt()
     # Noise makes a direction too long and all its cosines too small: correct inner products by this factor.
-    gain = torch.where(true > 0, length / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))
+    gain = torch.where(true > 0, norms / true.where(true > 0, torch.ones_like(true)), torch.zeros_like(true))
     both = torch.outer(gain, gain)
     gram = (u.double() @ u.double().t() * both).clamp(-1.0, 1.0)
     gram.fill_diagonal_(1.0)

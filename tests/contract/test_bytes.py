@@ -36,11 +36,11 @@ PER_STEP = {
 """Steps that are asked once a batch, so more often where there are more patients: those of the published wires."""
 
 TRAINED, MOVED = M + 2 * 8, M + 3 * 8
-"""A model with its number of images and its loss; an update with these and its reach."""
+"""A model with its number of images and its loss; an update with these and its nominal step."""
 COMPARED = M + 6 * 8 + 3 * 8 * K
 """The target's update, six numbers, and three for each source."""
 DIRECTIONS = M + K * M + 8 * K + 8
-"""The model, a direction and a length for each source, and the pace."""
+"""The model, a direction and a norm for each source, and the pace."""
 P = 4 * hospitals.model().layout.trainable
 """The trainable parameters in bytes: what a control variate has."""
 ENCODER = 4 * 2 * 4 * (4 + 1)

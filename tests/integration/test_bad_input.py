@@ -81,7 +81,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def guarded(root: Path) -> None:
+def without_leaks(root: Path) -> None:
     """As if the leakage check had passed, which comes before training."""
     (root / "leakage.json").write_text("{}")
 
@@ -199,7 +199,7 @@ def test_a_stage_before_its_turn_names_the_one_to_run_first(
     root = study.parent / "results" / "small"
     if absent:
         (root / absent).unlink()
-    guarded(root)
+    without_leaks(root)
     before = files(root)
     assert stage(study, *command) == 2
     assert maker in error_parts()[2]
@@ -224,7 +224,7 @@ def test_a_file_that_was_cut_short_names_the_stage_to_run_again(
     root = study.parent / "results" / "small"
     content = (root / damaged).read_bytes()
     (root / damaged).write_bytes(content[: len(content) // 2])
-    guarded(root)
+    without_leaks(root)
     before = files(root)
     assert stage(study, *command) == 2
     assert maker in error_parts()[2]
@@ -242,7 +242,7 @@ def test_what_was_made_with_other_settings_is_not_trained_on(
     study: Path, error_parts, changes: dict[str, Any], message: str, maker: str
 ) -> None:
     config = configure(study.parent, Path(yaml.safe_load(study.read_text())["data"]["root"]), **changes)
-    guarded(study.parent / "results" / "small")
+    without_leaks(study.parent / "results" / "small")
     before = files(study.parent / "results")
     assert stage(config, "federate", *FEDERATE) == 2
     what, _, fix = error_parts()

@@ -1,4 +1,4 @@
-"""KD3A's claim of a harmless bad source, on phantoms: a hospital of noise images gets the lowest weight.
+"""KD3A's claim of a harmless bad source, on phantoms: a source with nothing but noise images gets the lowest weight.
 
 Three honest hospitals with 300 images of 48 pixels each, a little apart in exposure, sharpness and posture, one clear
 finding (consolidation), half of the images with it; the noise hospital has as many images of uniform noise, labels

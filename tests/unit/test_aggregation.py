@@ -85,8 +85,8 @@ def test_beta_is_the_weight_of_the_source_side() -> None:
 
 
 def test_gp_aligns_magnitudes_as_equation_8() -> None:
-    reach = [0.005 * 100 / 16, 0.01 * 5952 / 64, 0.01 * 1984 / 64]
-    align = [reach[0] / r for r in reach[1:]]
+    nominal_step = [0.005 * 100 / 16, 0.01 * 5952 / 64, 0.01 * 1984 / 64]
+    align = [nominal_step[0] / r for r in nominal_step[1:]]
     assert align == pytest.approx([0.03360215, 0.10080645], abs=1e-8)
     assert_near(vector.gp(T, S, LAYOUT, 0.25, N, align), 2.25378024, 3.0, 0.75, -0.76336517)
     assert_near(vector.gp(T, S, LAYOUT, 0.5, N, align), 1.50756048, 2.0, 0.5, -0.52673035)

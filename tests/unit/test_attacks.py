@@ -22,7 +22,7 @@ from tests.support.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, 
 
 WITHIN = 0.02
 ORDINARY = ("sign flip", "replayed")
-"""What has the length of an honest update: found by its direction, or by its bits."""
+"""What has the norm of an honest update: found by its direction, or by its bits."""
 METHODS = sorted(REGISTRY)
 NAMED = {
     "nan": {Reason.NOT_FINITE},

@@ -12,10 +12,10 @@ STEPS = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]], dtype=torch.float64)
 
 
 def from_sums(steps: Tensor, sources: Tensor) -> Estimates:
-    length = sources.norm(dim=1)
-    u = sources / length.where(length > 0, torch.ones_like(length))[:, None]
+    norm = sources.norm(dim=1)
+    u = sources / norm.where(norm > 0, torch.ones_like(norm))[:, None]
     mean = steps.mean(0)
-    return estimates([u @ g for g in steps], [float(g @ g) for g in steps], float(mean @ mean), length)
+    return estimates([u @ g for g in steps], [float(g @ g) for g in steps], float(mean @ mean), norm)
 
 
 def written_out(steps: Tensor, source: Tensor) -> dict[str, float]:

@@ -171,13 +171,13 @@ TEN = {"a": Move(1.0, 10, 10.0), "b": Move(1.0, 10, 10.0)}
 """Two hospitals of ten images that moved by 1."""
 
 
-def verdict(*lengths: float, n: int = 10, target: Move | None = None, size: float = 2.0):
-    return judge({str(i): Move(v, n, n) for i, v in enumerate(lengths)}, target, size, Norms())
+def verdict(*norms: float, n: int = 10, target: Move | None = None, size: float = 2.0):
+    return judge({str(i): Move(v, n, n) for i, v in enumerate(norms)}, target, size, Norms())
 
 
-def rejected(*lengths: float, target: Move | None = None, size: float = 2.0) -> list[int]:
-    """Which of these lengths, from ten images each, are left out."""
-    return [int(i) for i in verdict(*lengths, target=target, size=size).rejected]
+def rejected(*norms: float, target: Move | None = None, size: float = 2.0) -> list[int]:
+    """Which of these norms, from ten images each, are left out."""
+    return [int(i) for i in verdict(*norms, target=target, size=size).rejected]
 
 
 def left_out(**more: Move) -> dict[str, str]:
@@ -219,8 +219,8 @@ def test_a_large_hospital_may_go_far_and_a_small_one_far_for_its_few_images() ->
 def test_a_nominal_step_reported_too_small_counts_as_norm_and_none_at_all_is_no_training() -> None:
     assert list(left_out(attacker=Move(1.0, 10, 0.09))) == ["attacker"]
     assert left_out(slow=Move(1.0, 10, 0.11)) == {}
-    for n, reach in ((0, 1.0), (10, 0.0), (10, -1.0), (10**8, 5e-324)):
-        assert left_out(none=Move(1.0, n, reach)) == {"none": "its norm is not finite"}
+    for n, nominal_step in ((0, 1.0), (10, 0.0), (10, -1.0), (10**8, 5e-324)):
+        assert left_out(none=Move(1.0, n, nominal_step)) == {"none": "its norm is not finite"}
 
 
 @pytest.mark.parametrize("method", [FedAvg(), GP()], ids=["fedavg", "gp"])
@@ -245,8 +245,8 @@ def test_a_client_that_does_not_move_is_neither_reference_nor_outlier() -> None:
 
 @pytest.mark.parametrize("rule", [GP(), GP(align="none"), FedDA(align=True)], ids=["gp", "unaligned", "fedda"])
 def test_a_source_with_a_nominal_step_near_zero_is_left_out_before_it_is_aligned(rule) -> None:
-    def after(clients: list[str], reach: dict[str, float]) -> tuple[list[float], list[str]]:
-        server = scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, reach)
+    def after(clients: list[str], nominal_step: dict[str, float]) -> tuple[list[float], list[str]]:
+        server = scripted(lambda p, x: x + MOVES[p], {p: SAMPLES[p] for p in clients}, nominal_step)
         server.validator.settings = Validation(norms=Norms())
         server.begin(1, 1)
         return rule.round(Model(x=X), server).x.tolist(), [a["client"] for a in server.absences]

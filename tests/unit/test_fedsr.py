@@ -142,10 +142,10 @@ def by_hand(l2r: float, cmi: float, squared: bool) -> tuple[Tensor, Tensor]:
     found = objective(Local(client, ()), encoder, reference, ask)(f, Batch(f, y, {}, stream(1)))
     mu = f @ start(-60.0)[0][:D].T
     plain = F.cross_entropy(client.model.module.head(mu), y)
-    length = mu.square().sum(1) if squared else mu.norm(dim=1)
+    norm = mu.square().sum(1) if squared else mu.norm(dim=1)
     r = Normal(torch.zeros(D), torch.full((D,), math.log1p(math.e)))
     apart = kl_divergence(Normal(mu, torch.full_like(mu, 1e-6)), r).sum(1)
-    return found, plain + l2r * length.mean() + cmi * apart.mean()
+    return found, plain + l2r * norm.mean() + cmi * apart.mean()
 
 
 @pytest.mark.parametrize("squared", [False, True])

@@ -31,20 +31,25 @@ Own = dict[Step, Callable[[str, Any], Any]]
 
 
 def scripted(
-    local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False, own: Own | None = None
+    local: Local, n: dict[str, int], nominal_step: dict[str, float], buffer: bool = False, own: Own | None = None
 ) -> Server:
     """A server whose clients are formulas; `own`: the answers to a method's own steps, (client, question) -> answer."""
-    return Server(Scripted(local, n, reach, buffer, own), "T", "test")
+    return Server(Scripted(local, n, nominal_step, buffer, own), "T", "test")
 
 
 class Scripted(Transport):
     """Clients that are formulas: local training maps x to local(client, x)."""
 
     def __init__(
-        self, local: Local, n: dict[str, int], reach: dict[str, float], buffer: bool = False, own: Own | None = None
+        self,
+        local: Local,
+        n: dict[str, int],
+        nominal_step: dict[str, float],
+        buffer: bool = False,
+        own: Own | None = None,
     ) -> None:
         super().__init__([*n], layout_of(TwoLayers(buffer)))
-        self._local, self._n, self._reach, self._own = local, n, reach, own or {}
+        self._local, self._n, self._nominal_step, self._own = local, n, nominal_step, own or {}
 
     def release(self, client) -> frozenset[str]:
         return hospitals.RELEASE | {"individual"}
@@ -62,7 +67,7 @@ class Scripted(Transport):
         if step in (train_locally, continue_training):
             return Trained(x=new, n=self._n[client], loss=0.5)
         assert step is compute_update
-        return Moved(g=new - msg.x, n=self._n[client], nominal_step=self._reach[client], loss=0.5)
+        return Moved(g=new - msg.x, n=self._n[client], nominal_step=self._nominal_step[client], loss=0.5)
 
 
 MOVES = {
@@ -235,7 +240,7 @@ def test_fedgp_is_definition_3_1() -> None:
     assert whole == pytest.approx([2.29166667, 3.0, 0.83333333, -0.66666667], abs=4e-6)
 
 
-def test_local_training_returns_the_hospitals_count_and_nominal_reach() -> None:
+def test_local_training_returns_the_hospitals_count_and_nominal_nominal_step() -> None:
     server: Server = hospitals.in_process()
     server.begin(1, 1)
     moved = server.ask("north", compute_update, Model(x=hospitals.theta()))

@@ -24,7 +24,7 @@ from fdamed.federation.server import Server
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods._shared.local_training import compute_update, train_locally
 from fdamed.methods.scaffold import Ask, train_corrected
-from fdamed.report.sections import privacy as guarded
+from fdamed.report.sections import privacy as privacy_section
 from fdamed.training.local import batches
 from tests.support import federation as hospitals
 
@@ -247,19 +247,19 @@ def test_the_report_states_the_floor_and_what_noise_cost_each_run_and_all_togeth
     cost = {"epsilon": 2.5, "delta": 1e-3, "spent": [[1.0, 0.1, 50]]}
     facts = {"privacy": {"mode": "reproducible", "sources": {"A": cost}}}
     record = _Record("noisy", facts)
-    frame = guarded.costs([record, dataclasses.replace(record, run="again"), _Record("plain", {})])  # type: ignore[list-item]
+    frame = privacy_section.costs([record, dataclasses.replace(record, run="again"), _Record("plain", {})])  # type: ignore[list-item]
     assert list(frame["run"]) == ["noisy", "again"] and list(frame["epsilon"]) == [2.5, 2.5]
     from fdamed.training.dp_sgd import epsilon
 
     assert set(frame.iloc[:, 5]) == {epsilon([(1.0, 0.1, 100)], 1e-3)}
-    context = guarded.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
+    context = privacy_section.context(SimpleNamespace(config=config, records=[record]))  # type: ignore[arg-type]
     assert (context["minimum"].images, context["minimum"].steps) == (100, 10) and context["rows"][0][:4] == (
         "noisy",
         "A",
         "reproducible",
         2.5,
     )
-    assert guarded.tables(SimpleNamespace(records=[_Record("plain", {})])) == {}  # type: ignore[arg-type]
+    assert privacy_section.tables(SimpleNamespace(records=[_Record("plain", {})])) == {}  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)

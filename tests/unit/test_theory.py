@@ -244,7 +244,7 @@ def test_auto_weighting_takes_the_best_beta_of_each_source() -> None:
 
 
 def findings(near: float = 1.0, far: float = 9.0) -> Findings:
-    """Two sources along the target's own gradient (1, 0): one half its length, one against it."""
+    """Two sources along the target's own gradient (1, 0): one half its norm, one against it."""
     m = Moments(
         near, 4.0, np.array([2.0, -2.0]), 1e-6 * np.eye(2), np.array([1.5, far]), np.array([[1.0, -1.0], [-1.0, 1.0]])
     )
@@ -273,7 +273,7 @@ def test_the_survey_finds_what_the_gradients_of_all_images_say() -> None:
     m = found.moments[0]
     assert len(found.moments) == 1 + 50
     assert m.sigma2 > 0 and (np.abs(m.t) <= m.norm2**0.5 + 1e-9).all()
-    assert np.allclose(np.diag(m.gram), 1.0) and (m.length > 0).all()
+    assert np.allclose(np.diag(m.gram), 1.0) and (m.norms > 0).all()
     out = {line["kind"] for line in server.ledger.lines() if line["from"] == "target"}
     assert out == {"count", "statistic"}
     assert found.images == 9 + 14 + 11 + 6

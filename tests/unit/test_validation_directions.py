@@ -68,7 +68,7 @@ def test_a_similarity_is_the_cosine_with_the_sum_of_the_directions_of_the_others
 def test_layers_have_cosines_of_their_own_and_make_up_the_whole() -> None:
     a, b, x = torch.tensor([2.0, 1.0, 1.0, 5.0]), torch.tensor([2.0, 1.0, 3.0, 1.0]), torch.ones(4)
     cos = layer_cosines([a, b], [(0, 2), (2, 4)], x)
-    # a - x = (1, 0 | 0, 4) and b - x = (1, 0 | 2, 0): one product of 1, lengths sqrt(17) and sqrt(5).
+    # a - x = (1, 0 | 0, 4) and b - x = (1, 0 | 2, 0): one product of 1, norms sqrt(17) and sqrt(5).
     assert cos[:, 0, 1].tolist() == pytest.approx([1 / 85**0.5, 1.0, 0.0])
     assert torch.allclose(cos.diagonal(dim1=1, dim2=2), torch.ones(3, 2, dtype=torch.float64))
     assert layer_cosines([x, torch.zeros(4)], [])[0, 0, 1] == 0.0

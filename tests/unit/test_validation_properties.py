@@ -51,8 +51,8 @@ def updates(draw) -> Moved:
         g[place] = value
     kind = draw(st.sampled_from(["whole", "whole", "whole", "whole", "short", "one", "double", "square"]))
     g = {"whole": g, "short": g[:-1], "one": g[:1], "double": g.double(), "square": g[None]}[kind]
-    reach = draw(st.one_of(st.just(1.0), st.floats(-1.0, 1e300)))
-    return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), nominal_step=reach, loss=0.5)
+    nominal_step = draw(st.one_of(st.just(1.0), st.floats(-1.0, 1e300)))
+    return Moved(g=g, n=draw(st.one_of(st.integers(1, 40), COUNT)), nominal_step=nominal_step, loss=0.5)
 
 
 def let_in(sent: dict[str, Moved], norms: Norms | None = None) -> dict[str, Moved]:
@@ -146,9 +146,9 @@ def test_a_count_is_a_whole_number_that_the_hospital_has_declared(n) -> None:
 
 @fuzz
 @given(arrays(np.float64, st.integers(2, 6), elements=st.floats(1e-3, 1e3)), st.floats(1e-2, 1e2))
-def test_the_judgment_does_not_depend_on_the_unit_of_length(lengths, unit) -> None:
+def test_the_judgment_does_not_depend_on_the_unit_of_the_norms(norms, unit) -> None:
     def verdict(scale: float):
-        moves = {str(i): Move(float(v) * scale, 10, 10.0) for i, v in enumerate(lengths)}
+        moves = {str(i): Move(float(v) * scale, 10, 10.0) for i, v in enumerate(norms)}
         return judge(moves, None, 5.0 * scale, Norms(reject_above=7.0001, clip_above=3.0001))
 
     here, there = verdict(1.0), verdict(unit)
