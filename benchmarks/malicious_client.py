@@ -29,7 +29,7 @@ from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.validation.directions import layer_cosines, similarities
 from fdamed.models.flat import Layout
-from fdamed.pipeline.clients import judge, network, resident
+from fdamed.pipeline.clients import build_server, judge, resident
 from fdamed.pipeline.paths import Places, weights_in
 from fdamed.pipeline.phases import phases
 from tests.support.federation import Altered
@@ -80,7 +80,7 @@ def measured(
     seen: dict[int, list[Tensor]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for phase in plan:
-            server = network(
+            server = build_server(
                 config, phase.spec, phase.method, target, seed, model, 1, lambda p: Path(scratch) / f"{p}.safetensors"
             )
             if absent:

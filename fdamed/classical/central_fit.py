@@ -1,4 +1,4 @@
-"""One classical row, where the features of all hospitals meet: ask, align, classify, answer.
+"""One classical row, where the features of all clients meet: ask, align, classify, answer.
 
 Aligned are the sources' samples and the target's unlabeled training samples. The samples that the target asks about
 come afterwards: like the test images of a federated method, nothing is learned from them.

@@ -1,4 +1,4 @@
-"""The messages and steps with which features are pooled: one row per patient, which hospitals rarely release.
+"""The messages and steps with which features are pooled: one row per patient, which clients rarely release.
 
 The server sends the backbone (weights), a source answers with features and labels, the target with features alone.
 Then the target sends the features of the images it asks about, and receives their probabilities.
@@ -18,7 +18,7 @@ from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import digest_weights
 
 TEST_FEATURES, PREDICTIONS, BACKBONE = "questions", "answers", "backbone"
-"""In a hospital's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
+"""In a client's memory: features it asks about (b, d), their probabilities (b, C), the digest of its backbone."""
 
 
 WIDE = Check(shape=lambda _, layout: (ROWS, shape_of(layout).d))
@@ -27,7 +27,7 @@ WIDE = Check(shape=lambda _, layout: (ROWS, shape_of(layout).d))
 
 @message
 class Backbone:
-    """The network that every hospital has made its features with."""
+    """The network that every client has made its features with."""
 
     x: Weights
 

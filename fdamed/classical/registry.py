@@ -1,6 +1,6 @@
 """The classical methods as rows of a study: options as in a configuration, and the estimator that they mean.
 
-They are not federated: features of all hospitals meet at one place (`messages.py`), which `privacy.release` must allow.
+They are not federated: features of all clients meet at one place (`messages.py`), which `privacy.release` must allow.
 Nothing is chosen by labels of the target: options are fixed, or with `choose` selected by reverse validation.
 """
 

@@ -124,7 +124,7 @@ def vector_from(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
 
 
 def checksum(vector: Tensor) -> int:
-    """CRC-32 of a tensor's bytes, below 10^9: a number by which two hospitals see whether they hold the same."""
+    """CRC-32 of a tensor's bytes, below 10^9: a number by which two clients see whether they hold the same."""
     return zlib.crc32(vector.contiguous().numpy().data) % 10**9
 
 

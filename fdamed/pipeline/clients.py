@@ -58,7 +58,7 @@ def device(config: Config) -> str:
     return config.train.device
 
 
-def hospital(
+def build_client(
     config: Config,
     spec: Run,
     client: str,
@@ -137,7 +137,7 @@ def _mechanism(config: Config, spec: Run, folder: Path) -> Mechanism | None:
     return Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta, wanted.secure)
 
 
-def network(
+def build_server(
     config: Config,
     spec: Run,
     method: Method[Any],
@@ -155,7 +155,7 @@ def network(
     own = seed if stream_seed is None else stream_seed
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
-    client = partial(hospital, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
+    client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
     client = partial(client, answers=remembered(config, spec, method, threads))
     wire = transport(config, kind.name, model, threads, client, aside)
     if train.faults:

@@ -28,7 +28,7 @@ from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Server
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, without_heads
-from fdamed.pipeline.clients import Own, device, judge, network, resident
+from fdamed.pipeline.clients import Own, build_server, device, judge, resident
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tenso
 
 
 def _server(job: Job, phase: Phase) -> Server:
-    return network(
+    return build_server(
         job.run.config,
         phase.spec,
         phase.method,

@@ -1,6 +1,6 @@
-"""Measure the gradients of all hospitals at one model, through the federation: what explains a recommendation.
+"""Measure the gradients of all clients at one model, through the federation: what explains a recommendation.
 
-The model is that of a real warm-up: at random weights the hospitals share little but the class frequencies.
+The model is that of a real warm-up: at random weights the clients share little but the class frequencies.
 """
 
 from __future__ import annotations

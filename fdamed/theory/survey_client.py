@@ -1,7 +1,7 @@
 """The steps of a survey: a source's mean gradient, the target's inner products with the sources', its held-out loss.
 
 The target receives the sources' unit directions and sends inner products, their covariance and bootstrap resamples
-of both. Its gradients never leave the hospital; it keeps a sketch of a few thousand numbers of each.
+of both. Its gradients never leave the client; it keeps a sketch of a few thousand numbers of each.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _enough(client: Client, images: int) -> Client:
 
 def _some(client: Client, images: int, rng: Stream) -> Client:
     """The client with a random subset of its images; never fewer than the privacy policy's minimum."""
-    data: Any = client.data  # the survey's hospitals all have labels
+    data: Any = client.data  # the survey's clients all have labels
     images = max(images, client.minimum.images)
     if images >= len(data):
         return client

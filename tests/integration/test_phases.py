@@ -15,7 +15,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
 from fdamed.federation.checkpoint import Checkpoints
-from fdamed.pipeline import clients as hospitals
+from fdamed.pipeline import clients
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
 from tests.support.idx_files import write_idx
@@ -143,7 +143,7 @@ def test_the_score_is_the_last_phases(study) -> None:
 def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> None:
     config, given = study
     seen: list[tuple[str, bool, int]] = []
-    build = hospitals.hospital
+    build = clients.build_client
 
     def watched(*arguments, **options):
         client = build(*arguments, **options)
@@ -151,7 +151,7 @@ def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> No
             seen.append((arguments[1].method, isinstance(client.data, Labeled), len(client.data)))
         return client
 
-    monkeypatch.setattr(hospitals, "hospital", watched)
+    monkeypatch.setattr(clients, "build_client", watched)
     for run in ("whole", "tuned"):
         (folder(config, run) / "done").unlink()
         assert main(["federate", *given, "--run", run, "--target", "dark", "--seed", "0"]) == 0

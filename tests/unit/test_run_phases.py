@@ -25,7 +25,7 @@ from tests.unit.test_bad_updates import offending
 
 def trained(monkeypatch: pytest.MonkeyPatch, plan: tuple, server: Callable[[], Server], share: bool = False) -> tuple:
     """`phases.train` on small clients, built anew for each phase."""
-    monkeypatch.setattr(phases, "network", lambda *_: server())
+    monkeypatch.setattr(phases, "build_server", lambda *_: server())
     monkeypatch.setattr(phases, "judge", lambda *_: hospitals.no_judge)
     kept = SimpleNamespace(behind=set(), kept=lambda client: None, load=lambda *_: None, every=9, save=lambda *_: None)
     kept.check_room = lambda state: None

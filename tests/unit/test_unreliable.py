@@ -24,7 +24,7 @@ from fdamed.methods.fedgp import FedGP
 from fdamed.methods.fedrf_tca.client import Average, receive_average
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.target_only import TargetOnly
-from fdamed.pipeline.clients import network
+from fdamed.pipeline.clients import build_server
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of, unreliable_server
 from tests.unit.test_config import ROOT, changed, refused
@@ -398,7 +398,7 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
     inner = hospitals.in_process().transport
     monkeypatch.setattr("fdamed.pipeline.clients.transport", lambda *_: inner)
     monkeypatch.setattr("fdamed.pipeline.clients.declare", lambda *_: None)
-    made = network(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
+    made = build_server(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:
         assert made.transport is inner
     else:

@@ -31,7 +31,7 @@ from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Ledger, Server
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import declare, hospital, resident, transport
+from fdamed.pipeline.clients import build_client, declare, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.selection import check_known
 from fdamed.report.advice import decision_map, sentences
@@ -233,7 +233,7 @@ def client_of(
     config: Config, spec: Run, client: str, target: str, seed: int, fold: int | None = None, **more: Any
 ) -> Client:
     """One client; the target without a fold of its labeled images, if one is given."""
-    made = hospital(config, spec, client, target, seed, labels=True, every=False, **more)
+    made = build_client(config, spec, client, target, seed, labels=True, every=False, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
     folder = Places.of(config).client(target)
