@@ -94,10 +94,10 @@ def test_without_a_correlation_neither_sex_nor_age_nor_position_predicts_who_is_
     [
         ("chexpert", {"IL": {"sex": 0.1}}, "no client 'IL'"),
         ("midrc", {"TX": {"sex": 0.5}}, "0.5 with sex is impossible with 16% positives"),
-        ("mimic", {"White": {"race": 0.1}}, "0.1 with race cannot be had"),  # all of its patients have one race
+        ("mimic", {"White": {"race": 0.1}}, "0.1 with race is impossible"),  # all of its patients have one race
     ],
 )
-def test_a_correlation_that_cannot_be_had_is_refused(layout: str, correlation: object, message: str) -> None:
+def test_an_impossible_correlation_is_refused(layout: str, correlation: object, message: str) -> None:
     with pytest.raises(FdamedError, match=message):
         cohort_of(Phantom(patients=2000, correlation=correlation), layout)  # type: ignore[arg-type]
 
