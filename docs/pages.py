@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
 MANY = 10
 """Choices from which on a table does not list them."""
+LONG = 100
+"""Characters from which on a section's value is shown by its own table only."""
+KINDS = {
+    "string": "text",
+    "number": "number",
+    "integer": "whole number",
+    "boolean": "`true`, `false`",
+    "null": "`null`",
+}
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -112,7 +121,7 @@ def configuration_table() -> str:
     schema = json.loads((ROOT / "config/schema.json").read_text())
     known, found = schema["$defs"], examples(schema)
     plain = {name: entry for name, entry in schema["properties"].items() if not sections_of(entry)}
-    out, shown = ["## Top level", "", keys_table(plain, found[""])], dict[str, str]()
+    out, shown = ["## Top level", "", keys_table(plain, found[""], schema["required"])], dict[str, str]()
 
     def add(path: str, entry: dict[str, Any]) -> None:
         """The sections that a key may hold, and those within; one that was shown before is only named."""
@@ -123,7 +132,7 @@ def configuration_table() -> str:
             out.extend(["", f"{'#' * min(path.count('.') + 2, 4)} {title}", "", text])
             if section not in shown:
                 shown[section] = title
-                out.extend(["", keys_table(keys, found[section])])
+                out.extend(["", keys_table(keys, found[section], known[section].get("required", ()))])
                 for key, inner in keys.items():
                     add(f"{path}.{key}", inner)
 
@@ -159,6 +168,18 @@ def fits(section: dict[str, Any], content: Any) -> bool:
     return known and keys.get("layout", {}).get("const") in (None, content.get("layout"))
 
 
+def columns_table() -> str:
+    """What a table's columns may contain, from the parsers."""
+    from fdamed.data.datasets.table import REQUIRED
+    from fdamed.data.manifest import COLUMNS
+    from fdamed.data.vocabulary import ACCEPTED
+
+    lines = ["| column | accepted values |", "|---|---|"]
+    for name in (*(c for c in COLUMNS if c not in ("label", *REQUIRED)), "label"):
+        lines.append(f"| {'each label' if name == 'label' else f'`{name}`'} | {ACCEPTED.get(name, 'any text')} |")
+    return "\n".join(lines)
+
+
 def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
     """The keys of a section; a run's also include all options of all methods, which have their own pages."""
     if "method" not in keys:
@@ -169,16 +190,17 @@ def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
 
 def sections_of(entry: dict[str, Any]) -> list[str]:
     """The names of the sections that a key may hold."""
-    options = [entry, *entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
-    return [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+    parts = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
+    parts += [inner] if isinstance(inner := entry.get("additionalProperties"), dict) else []
+    own = [entry["$ref"].rpartition("/")[2]] if "$ref" in entry else []
+    return own + [section for part in parts for section in sections_of(part)]
 
 
-def keys_table(keys: dict[str, Any], found: dict[str, Any]) -> str:
+def keys_table(keys: dict[str, Any], found: dict[str, Any], required: Collection[str]) -> str:
     lines = ["| key | values | default | meaning | example |", "|---|---|---|---|---|"]
     for name, entry in keys.items():
-        default = "required" if not {"default", "const"} & entry.keys() else code(entry.get("const", entry.get("default")))
-        if sections_of(entry):
-            default = "" if default != "required" else default
+        default = code(entry["default"]) if "default" in entry else "required" if name in required else "none"
+        default = "see below" if len(default) > LONG else default
         cells = (f"`{name}`", allowed(entry), default, meaning(entry), example_of(name, entry, found))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
@@ -199,26 +221,32 @@ def allowed(entry: dict[str, Any]) -> str:
     if options := entry.get("anyOf") or entry.get("oneOf"):
         return " or ".join(dict.fromkeys(allowed(option) for option in options))
     if "patternProperties" in entry:
-        return "name -> section"
+        return f"name -> {' or '.join(map(allowed, entry['patternProperties'].values()))}"
     if "$ref" in entry:
         return "section"
-    kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true`, `false`", "null": "`null`"}
     if entry.get("type") == "array":
         return f"list: {allowed(entry.get('items', {}))}" if "items" in entry else "list"
     if entry.get("type") == "object":
         inner = entry.get("additionalProperties")
         return f"mapping: {allowed(inner)}" if isinstance(inner, dict) and inner else "mapping"
     limits = [f"{sign} {entry[name]:g}" for name, sign in LIMITS.items() if name in entry]
-    return " ".join([kind.get(entry.get("type", ""), "any value"), *limits])
+    return " ".join([KINDS.get(entry.get("type", ""), "any value"), *limits])
 
 
 def example_of(name: str, entry: dict[str, Any], found: dict[str, Any]) -> str:
-    """`key: value` of a shipped configuration, of the schema or of the default; sections have examples of their own."""
-    if sections_of(entry) and not isinstance(found.get(name), int | float | str):
-        return ""
-    value = found.get(name, (entry.get("examples") or [entry.get("const", entry.get("default"))])[0])
-    text = yaml.safe_dump({name: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
-    return f"`{text}`" if value not in (None, [], {}) else ""
+    """`key: value` of the schema, of a shipped configuration or of the default; long mappings are cut."""
+    usual = found.get(name, entry.get("const", entry.get("default")))
+    value = entry["examples"][0] if "examples" in entry else usual
+    if value in (None, [], {}):
+        return "see below" if sections_of(entry) else ""
+    text = as_yaml(name, value)
+    if len(text) > LONG and isinstance(value, dict):
+        text = as_yaml(name, dict(list(value.items())[:2]))
+    return f"`{text}`"
+
+
+def as_yaml(name: str, value: Any) -> str:
+    return yaml.safe_dump({name: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
 
 
 def code(value: Any) -> str:
@@ -230,6 +258,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "privacy": privacy_table,
     "commands": commands_table,
     "configuration": configuration_table,
+    "columns": columns_table,
+    "example": lambda: fenced((ROOT / "config/table.yaml").read_text(encoding="utf-8").strip(), "yaml"),
 }
 """Name in `<!-- table of NAME -->` -> the table."""
 

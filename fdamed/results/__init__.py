@@ -27,7 +27,7 @@ class Study:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """One row per run, target, seed, client and metric: value with interval over patients, or `why` there is none."""
+        """One row per run, target, seed, client and metric: value with interval over patients, or `why` not."""
         return self.table("scores")
 
     @property
@@ -53,11 +53,10 @@ class Study:
 
     def table(self, name: str) -> pd.DataFrame:
         """A table of the report by its name, such as `subgroups`; `tables` lists them."""
-        path = self.folder / "report" / "tables" / f"{name}.csv"
-        if not path.is_file():
+        if name not in self.tables:
             what = f"this study has no table `{name}`{nearest(name, self.tables)}"
-            raise FdamedError(what, str(path.parent), f"It has: {', '.join(self.tables)}.")
-        return pd.read_csv(path)
+            raise FdamedError(what, str(self.folder), f"It has: {', '.join(self.tables)}.")
+        return pd.read_csv(self.folder / "report" / "tables" / f"{name}.csv")
 
     @property
     def tables(self) -> list[str]:
