@@ -133,9 +133,10 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         split = {k: v for k, v in content["split"].items() if k != "shares"}
         out["split"] = split | {k: n for k, n in SPLIT.items() if isinstance(split.get(k), int)}
     if "runs" in content:
-        runs = list(content["runs"].items())
+        runs = [(run, options) for run, options in content["runs"].items() if options is not None]
+        removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
         kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
-        out["runs"] = {run: smaller_run(options) for run, options in runs if run in kept}
+        out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
@@ -165,7 +166,7 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
 
 def rows_of(content: dict[str, Any]) -> set[str]:
     """The names of a configuration's runs after expanding its sweeps."""
-    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items()}
+    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items() if options is not None}
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 
