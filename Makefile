@@ -1,7 +1,7 @@
 # Every target sets up .venv on first use; only Python 3.11 and make are required.
 # What a run needs is in envs/requirements.lock; `make test` and `make check` add envs/dev.lock, `make docs` envs/docs.lock.
 PYTHON ?= python3
-CORES ?= $(shell nproc)
+CORES ?= $(shell nproc 2> /dev/null || sysctl -n hw.ncpu)
 BIN = .venv/bin
 CONFIG ?= config/config.yaml
 export PATH := $(CURDIR)/.venv/bin:$(PATH)

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,16 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
 MANY = 10
 """Choices from which on a table does not list them."""
+LONG = 100
+"""Characters from which on a section's value is shown by its own table only."""
+KINDS = {
+    "string": "text",
+    "number": "number",
+    "integer": "whole number",
+    "boolean": "`true`, `false`",
+    "null": "`null`",
+}
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def catalog() -> dict[str, Any]:
@@ -107,22 +117,67 @@ def commands_table() -> str:
 
 
 def configuration_table() -> str:
-    """The keys of a configuration by section, from its schema."""
+    """The keys of a configuration by section, from its schema, with examples from the shipped configurations."""
     schema = json.loads((ROOT / "config/schema.json").read_text())
-    known = schema["$defs"]
+    known, found = schema["$defs"], examples(schema)
     plain = {name: entry for name, entry in schema["properties"].items() if not sections_of(entry)}
-    out = ["## Top level", "", keys_table(plain)]
-    for name, entry in schema["properties"].items():
+    out, shown = ["## Top level", "", keys_table(plain, found[""], schema["required"])], dict[str, str]()
+
+    def add(path: str, entry: dict[str, Any]) -> None:
+        """The sections that a key may hold, and those within; one that was shown before is only named."""
         for section in sections_of(entry):
-            found = known[section]
-            which = f" ({section})" if len(sections_of(entry)) > 1 else ""
-            own = own_keys(found["properties"])
-            out += ["", f"## `{name}`{which}", "", found.get("description", ""), "", keys_table(own)]
-            for key, inner in own.items():
-                for part in sections_of(inner):
-                    text, keys = known[part].get("description", ""), own_keys(known[part]["properties"])
-                    out += ["", f"### `{name}.{key}`{which}", "", text, "", keys_table(keys)]
+            title = f"`{path}`" + (f" ({section})" if len(sections_of(entry)) > 1 else "")
+            keys = own_keys(known[section]["properties"])
+            text = f"The keys of {shown[section]}." if section in shown else known[section].get("description", "")
+            out.extend(["", f"{'#' * min(path.count('.') + 2, 4)} {title}", "", text])
+            if section not in shown:
+                shown[section] = title
+                out.extend(["", keys_table(keys, found[section], known[section].get("required", ()))])
+                for key, inner in keys.items():
+                    add(f"{path}.{key}", inner)
+
+    for name, entry in schema["properties"].items():
+        add(name, entry)
     return "\n".join(out)
+
+
+def examples(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Section -> key -> the first value that a shipped configuration gives it, unless it is empty."""
+    known = schema["$defs"]
+    out: dict[str, dict[str, Any]] = {name: {} for name in ("", *known)}
+
+    def visit(section: str, content: Any) -> None:
+        keys = (known[section] if section else schema)["properties"]
+        for key, value in content.items() if isinstance(content, dict) else ():
+            if key in keys and value not in (None, [], {}):
+                out[section].setdefault(key, value)
+            for inner in sections_of(keys.get(key, {})):
+                many = "patternProperties" in keys[key]
+                for part in value.values() if many else [value] if fits(known[inner], value) else ():
+                    visit(inner, part)
+
+    for path in sorted((ROOT / "config").rglob("*.yaml")):
+        visit("", yaml.safe_load(path.read_text(encoding="utf-8")))
+    return out
+
+
+def fits(section: dict[str, Any], content: Any) -> bool:
+    """Whether a value is one of this section: all of its keys, and the layout, are known there."""
+    keys = section["properties"]
+    known = isinstance(content, dict) and content.keys() <= keys.keys()
+    return known and keys.get("layout", {}).get("const") in (None, content.get("layout"))
+
+
+def columns_table() -> str:
+    """What a table's columns may contain, from the parsers."""
+    from fdamed.data.datasets.table import REQUIRED
+    from fdamed.data.manifest import COLUMNS
+    from fdamed.data.vocabulary import ACCEPTED
+
+    lines = ["| column | accepted values |", "|---|---|"]
+    for name in (*(c for c in COLUMNS if c not in ("label", *REQUIRED)), "label"):
+        lines.append(f"| {'each label' if name == 'label' else f'`{name}`'} | {ACCEPTED.get(name, 'any text')} |")
+    return "\n".join(lines)
 
 
 def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
@@ -135,19 +190,67 @@ def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
 
 def sections_of(entry: dict[str, Any]) -> list[str]:
     """The names of the sections that a key may hold."""
-    options = [entry, *entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
-    return [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+    parts = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
+    parts += [inner] if isinstance(inner := entry.get("additionalProperties"), dict) else []
+    own = [entry["$ref"].rpartition("/")[2]] if "$ref" in entry else []
+    return own + [section for part in parts for section in sections_of(part)]
 
 
-def keys_table(keys: dict[str, Any]) -> str:
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+def keys_table(keys: dict[str, Any], found: dict[str, Any], required: Collection[str]) -> str:
+    lines = ["| key | values | default | meaning | example |", "|---|---|---|---|---|"]
     for name, entry in keys.items():
-        value = entry.get("const", entry.get("default", {}))
-        default = "" if isinstance(value, dict) else f"`{json.dumps(value)}`"
-        choices = ", ".join(f"`{choice}`" for choice in entry.get("enum", ()) if len(entry["enum"]) < MANY)
-        text = " ".join(entry.get("description", "").split()).replace("|", "\\|")
-        lines.append(f"| `{name}` | {default} | {text}{f' ({choices})' if choices else ''} |")
+        default = code(entry["default"]) if "default" in entry else "required" if name in required else "none"
+        default = "see below" if len(default) > LONG else default
+        cells = (f"`{name}`", allowed(entry), default, meaning(entry), example_of(name, entry, found))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def meaning(entry: dict[str, Any]) -> str:
+    """The description; of a key that has none, that of the section that it holds."""
+    text = entry.get("description") or ("Chooses this section." if "const" in entry else "")
+    return " ".join(text.split()) or ("See below." if sections_of(entry) else "")
+
+
+def allowed(entry: dict[str, Any]) -> str:
+    """The type of a value with its limits, or the choices."""
+    if "const" in entry:
+        return code(entry["const"])
+    if "enum" in entry:
+        return ", ".join(map(code, entry["enum"])) if len(entry["enum"]) < MANY else "one of the methods"
+    if options := entry.get("anyOf") or entry.get("oneOf"):
+        return " or ".join(dict.fromkeys(allowed(option) for option in options))
+    if "patternProperties" in entry:
+        return f"name -> {' or '.join(map(allowed, entry['patternProperties'].values()))}"
+    if "$ref" in entry:
+        return "section"
+    if entry.get("type") == "array":
+        return f"list: {allowed(entry.get('items', {}))}" if "items" in entry else "list"
+    if entry.get("type") == "object":
+        inner = entry.get("additionalProperties")
+        return f"mapping: {allowed(inner)}" if isinstance(inner, dict) and inner else "mapping"
+    limits = [f"{sign} {entry[name]:g}" for name, sign in LIMITS.items() if name in entry]
+    return " ".join([KINDS.get(entry.get("type", ""), "any value"), *limits])
+
+
+def example_of(name: str, entry: dict[str, Any], found: dict[str, Any]) -> str:
+    """`key: value` of the schema, of a shipped configuration or of the default; long mappings are cut."""
+    usual = found.get(name, entry.get("const", entry.get("default")))
+    value = entry["examples"][0] if "examples" in entry else usual
+    if value in (None, [], {}):
+        return "see below" if sections_of(entry) else ""
+    text = as_yaml(name, value)
+    if len(text) > LONG and isinstance(value, dict):
+        text = as_yaml(name, dict(list(value.items())[:2]))
+    return f"`{text}`"
+
+
+def as_yaml(name: str, value: Any) -> str:
+    return yaml.safe_dump({name: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
+
+
+def code(value: Any) -> str:
+    return f"`{json.dumps(value)}`"
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -155,6 +258,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "privacy": privacy_table,
     "commands": commands_table,
     "configuration": configuration_table,
+    "columns": columns_table,
+    "example": lambda: fenced((ROOT / "config/table.yaml").read_text(encoding="utf-8").strip(), "yaml"),
 }
 """Name in `<!-- table of NAME -->` -> the table."""
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def read_config(arguments: argparse.Namespace) -> Config:
 
 def workers_of(arguments: argparse.Namespace) -> int:
     if arguments.workers is None:
-        return len(os.sched_getaffinity(0))
+        return cores()
     if arguments.workers < 1:
         raise FdamedError("--workers must be at least 1", "command line", "Omit it to use all cores.")
     return int(arguments.workers)

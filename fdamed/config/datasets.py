@@ -44,11 +44,11 @@ class DataSet(Strict):
     layout: str
     root: str
     """Folder of the raw data, exactly as downloaded."""
-    salt: str | None = None
+    salt: str | None = Field(None, examples=["a long random text"])
     """Secret for the patient pseudonyms; without one a random salt is made once and kept in clients/salt."""
     reject_share: Share = 0.05
     """Stop when more than this share of the rows or files is rejected."""
-    allowed_roots: tuple[str, ...] = ()
+    allowed_roots: tuple[str, ...] = Field((), examples=[["/store/images"]])
     """Folders outside the root that links below it may lead to, such as a cluster's store; others are rejected."""
 
     def __init_subclass__(cls, local: tuple[str, ...] = (), **options: Any) -> None:
@@ -70,6 +70,7 @@ class Correlation(Strict):
     sex: Correlated = 0.0
     """With male sex."""
     age: Correlated = 0.0
+    """With age."""
     race: Correlated = 0.0
     """With the layout's most frequent race."""
 
@@ -78,8 +79,11 @@ class Phantom(Strict):
     """Synthetic chest radiographs, written in the layout of `data` before ingest."""
 
     patients: Annotated[int, Field(ge=10)] = 600
+    """Patients to draw, with one or more images each."""
     size: Annotated[int, Field(ge=32, le=4096)] = 320
+    """Height and width of the written images in pixels."""
     seed: int = 0
+    """Seed of patients and images."""
     subtlety: Annotated[float, Field(ge=0, le=1)] = 0.5
     """0: findings are obvious; 1: findings are barely visible."""
     concept: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -90,7 +94,7 @@ class Phantom(Strict):
     """Detector noise in every image, besides the scanner's own."""
     label_noise: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Share of the patients whose label is not what their images show."""
-    correlation: dict[str, Correlation] = Field(default_factory=dict)
+    correlation: dict[str, Correlation] = Field(default_factory=dict, examples=[{"Edema": {"sex": 0.3}}])
     """Client, as the data set names it -> correlation of illness with sex, age and race; 0 where not given."""
 
 
@@ -104,6 +108,7 @@ class Moved(Strict):
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise (standard deviation, pixels in 0..1) that belongs to the image, clipped to its range."""
     seed: int = 0
+    """Seed of the noise."""
 
 
 class Domain(Strict):

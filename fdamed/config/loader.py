@@ -111,11 +111,13 @@ def schema() -> dict[str, Any]:
         "variants": {
             "additionalProperties": {"type": "object"},
             "description": "Name -> keys that differ in this variant, such as one column of a paper's table.",
+            "examples": [{"many_clients": {"split": {"n_clients": 50}}}],
             "type": "object",
         },
         "variant": {
             "anyOf": [{"type": "string"}, {"items": {"type": "string"}, "type": "array"}],
             "description": "The variant to use, or several; usually given on the command line.",
+            "examples": ["clients_50"],
         },
     }
     known = catalog()

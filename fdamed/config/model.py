@@ -47,9 +47,9 @@ class Model(Strict):
     """Auxiliary heads that runs may train at the sources (`runs.*.auxiliary`)."""
     races: tuple[str, ...] = ()
     """Classes of the race head, in this order."""
-    weights: str | None = None
+    weights: str | None = Field(None, examples=["data/resnet18-f37072fd.pth"])
     """File with pretrained ResNet weights: torchvision (.pth) or safetensors. Default: seeded He initialization."""
-    normalize: Literal["half", "imagenet"] | None = None
+    normalize: Literal["half", "imagenet"] | None = Field(None, examples=["imagenet"])
     """How a ResNet normalizes pixels in [0, 1]. half: (x - 0.5) / 0.5; imagenet: with ImageNet's mean and deviation.
     Default: imagenet with `weights`, half without."""
 

@@ -25,7 +25,7 @@ class Differential(Strict):
     """Noise multiplier: standard deviation of the noise on a step's sum of gradients, in units of `clip`."""
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Norm to which the gradient of each patient is clipped."""
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, examples=[1.0e-5])
     """Default: each client's number of patients to the power of -1.1."""
     secure: bool = False
     """Draw noise and samples from the operating system's secure generator. Runs are then private but not repeatable;

@@ -47,7 +47,7 @@ class Warmup(WithOptions):
     """A registered method."""
     rounds: Annotated[int, Field(ge=1)]
     """How many of the run's rounds it takes."""
-    train: dict[str, Any] | None = None
+    train: dict[str, Any] | None = Field(None, examples=[{"source": {"lr": 0.0001}}])
     """Changes of the run's `train` in this phase."""
 
 
@@ -58,7 +58,7 @@ class Then(WithOptions):
     """A registered method, for instance finetune_head."""
     rounds: Annotated[int, Field(ge=1)] | None = None
     """Default: as many rounds as the first phase."""
-    train: dict[str, Any] | None = None
+    train: dict[str, Any] | None = Field(None, examples=[{"source": {"lr": 0.0001}}])
     """Changes of the run's `train` in this phase."""
 
 
@@ -81,7 +81,7 @@ class Run(WithOptions):
     """Use only this many of the target's labeled images."""
     train: dict[str, Any] | None = None
     """Changes of `train` for this run, for example {target: {lr: 0.003}}."""
-    noise: Annotated[float, Field(ge=0)] | None = None
+    noise: Annotated[float, Field(ge=0)] | None = Field(None, examples=[0.4])
     """Noise on the target's pixels. Default: `split.noise`."""
     differential: Differential | None = None
     """Differential privacy at the sources. Default: `privacy.differential`."""

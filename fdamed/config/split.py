@@ -54,6 +54,7 @@ class Split(Strict):
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn again at each access."""
     seed: int = 0
+    """Seed of the random assignment to parts and clients."""
 
     @model_validator(mode="after")
     def _fits(self) -> Split:
@@ -99,6 +100,7 @@ class Partition(Strict):
     classes_each: Annotated[int, Field(ge=1)] | None = None
     """With `by: classes`: how many classes each source has."""
     concentration: Annotated[float, Field(gt=0)] = 0.5
+    """Of the Dirichlet distribution; the smaller, the more the clients' classes differ."""
     eta: Annotated[float, Field(ge=0, le=1)] = 0.5
     """With label_shift: share of the first group at the sources, of the second at the target."""
     first_group: tuple[int, ...] = ()
@@ -108,11 +110,13 @@ class Partition(Strict):
     labeled: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["all"] = 100
     """Labeled samples of the target, their share of its part, or all that are not to validate or test."""
     val: Share = 0.0
+    """Share of the target's samples to choose a round by."""
     test: Literal["release"] | Share = "release"
     """The test part that the set ships, or a share of the target's own samples."""
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise on the target's pixels (standard deviation, pixels in 0..1), drawn again at each access."""
     seed: int = 0
+    """Seed of the random assignment to parts and clients."""
 
     @model_validator(mode="after")
     def _fits(self) -> Partition:

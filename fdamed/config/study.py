@@ -33,7 +33,7 @@ class Audit(Strict):
 class Tracking(Strict):
     """MLflow tracking."""
 
-    uri: str | None = None
+    uri: str | None = Field(None, examples=["http://127.0.0.1:5000"])
     """MLflow tracking URI. Default: a SQLite file below `results`."""
     models: bool = True
     """Register, for each target, the model with the best validation score, as ONNX with a model card."""

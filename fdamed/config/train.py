@@ -43,9 +43,10 @@ class Minutes(Strict):
     """How long an answer takes: log-normal, drawn anew for each question."""
 
     median: Annotated[float, Field(gt=0)]
+    """Median of an answer's time in minutes."""
     spread: Annotated[float, Field(ge=0)] = 0.5
     """Standard deviation of the logarithm; 0: always the median."""
-    slower: dict[str, Annotated[float, Field(gt=0)]] = Field({})
+    slower: dict[str, Annotated[float, Field(gt=0)]] = Field({}, examples=[{"target": 2}])
     """Hospital, `target` or `sources` -> factor on its times."""
 
 
@@ -54,7 +55,7 @@ class Faults(Strict):
 
     absent: Probability = 0.0
     """Probability that a hospital is absent for a whole round."""
-    away: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field({})
+    away: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field({}, examples=[{3: ["target"]}])
     """Round -> who else is absent: hospitals, `target` or `sources`."""
     lost: Lost = Field({})
     """Probability that a message is lost: a number, or by kind or step, such as {update: 0.1, weights: {up: 0.2}}."""
@@ -62,7 +63,7 @@ class Faults(Strict):
     """How long an answer takes; answers after the deadline are not used."""
     deadline: Annotated[float, Field(gt=0)] | None = None
     """Minutes that the server waits for an answer."""
-    spare: tuple[str, ...] = ()
+    spare: tuple[str, ...] = Field((), examples=[["target"]])
     """Who has no random faults: hospitals, `target` or `sources`."""
 
     @field_validator("lost")
@@ -133,7 +134,9 @@ class Decay(Strict):
     """A step schedule: the learning rate is multiplied by `factor` after every `every` rounds."""
 
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """What the learning rate is multiplied by."""
     every: Annotated[int, Field(ge=1)] = 50
+    """Rounds between two such steps."""
 
 
 class Recipe(Strict):
@@ -146,7 +149,9 @@ class Recipe(Strict):
     epochs: Annotated[int, Field(ge=1)] = 1
     """Local epochs in a round."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """Optimizer of the local steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay of the optimizer, as in PyTorch."""
     augment: bool = False
     """Shift images by a few pixels and vary their contrast."""
     decay: Decay | None = None

@@ -30,3 +30,8 @@ def secure(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.pop(name, None)
     for name, value in CHOSEN.items():
         environment.setdefault(name, value)
+
+
+def cores() -> int:
+    """Cores that this process may use; macOS does not say which, and has no other limit than all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -39,6 +39,16 @@ _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
 """Tried in this order, on whole words: "Caucasian" is not "Asian", and an "Asian Indian" is no Native American."""
 
 
+ACCEPTED = {
+    "sex": f"{', '.join(_SEX)} in any case",
+    "age": f"years (62, 62.0), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} on one class",
+    "view": f"{', '.join([*_FRONTAL, *_LATERAL, *sorted(_OBLIQUE)])} in any case; becomes {' or '.join(VIEWS)}",
+    "burned_in": f"{', '.join(_FLAG)} in any case",
+    "label": "1 (present), 0 (absent), -1 (uncertain) or blank (not mentioned)",
+}
+"""Column of a table -> what it may contain; an unknown value is blank or one of UNKNOWN."""
+
+
 def _look_up(text: str, meanings: Mapping[str, T]) -> T | None:
     word = text.strip().lower()
     if word not in meanings and word not in UNKNOWN:

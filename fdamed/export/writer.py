@@ -22,7 +22,7 @@ from fdamed.core.provenance import commit
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
 from fdamed.evaluation.metrics import THRESHOLD
-from fdamed.export import runtime
+from fdamed.export import monai_bundle, runtime
 from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, network_of, rebuilt
 from fdamed.export.input import Preparation
 from fdamed.export.model_card import render
@@ -44,8 +44,11 @@ NEGATIVES = {
 UNCERTAIN = {"ones": "count as positive", "zeros": "count as negative", "ignore": "are excluded"}
 
 
-def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
-    """Write all files beside `out`, compare the forms of the model, and only then move the folder to its place."""
+def write(chosen: Chosen, out: Path, onnx: bool, bundle: bool = False) -> dict[str, Any]:
+    """Write all files beside `out`, compare the forms of the model, and only then move the folder to its place.
+
+    `bundle`: also as a MONAI bundle.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
         draft = Path(name)
@@ -63,8 +66,11 @@ def write(chosen: Chosen, out: Path, onnx: bool) -> dict[str, Any]:
         held_to_limit(found)
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
         write_json(draft / ABOUT, about)
-        for kind, text in zip(("md", "html"), render(chosen.config, chosen.record, about, chosen.keeps), strict=True):
+        cards = render(chosen.config, chosen.record, about, chosen.keeps)
+        for kind, text in zip(("md", "html"), cards, strict=True):
             write_text(draft / f"model_card.{kind}", text)
+        if bundle:
+            monai_bundle.write(draft, about, network, cards[0])
         umask = os.umask(0)
         os.umask(umask)
         draft.chmod(0o777 & ~umask)

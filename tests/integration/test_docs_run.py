@@ -24,6 +24,7 @@ from tests.support.documented import REFUSED, ROOT, commands
 
 IN_CI = "talks to SLURM: tests/slurm runs it on a real one (`.ci/slurm`)"
 NETWORK = "installs from the network; a test below checks that the extra exists"
+NO_TOOL = "needs a tool and the network; tests/unit/test_front_door.py checks the files that it names"
 NO_DATA = "needs the released images; the tests have six synthetic ones in this layout, too few for a study"
 NOT_RUN = {
     "pytest tests/contract tests/unit -k fedavgm": "tests the method that the reader has written",
@@ -43,6 +44,16 @@ NOT_RUN = {
     "make test-docs": "is this file and would run itself",
     "make audit": "asks an advisory service, which may be unreachable: its exit code is not known here",
     "make bench": "takes an hour; the benchmarks that a page names run one by one",
+    "pip install -r envs/requirements.lock": NETWORK,
+    "pip install --no-deps .": "changes the environment of the tests; tests/integration/test_wheel.py installs",
+    "pip install .": NETWORK,
+    "pip wheel --no-deps .": "tests/integration/test_wheel.py builds the wheel",
+    "conda env create -f envs/fdamed.yaml": NO_TOOL,
+    "conda activate fdamed": NO_TOOL,
+    "docker build -t fdamed .": NO_TOOL,
+    'docker run --rm --user "$(id -u):$(id -g)" -v "$PWD":/study fdamed run --cores 4': NO_TOOL,
+    "apptainer build fdamed.sif envs/fdamed.def": NO_TOOL,
+    "apptainer run --nv fdamed.sif run --cores 4": NO_TOOL,
     "pip install 'fdamed[slurm]'": NETWORK,
     "pip install 'fdamed[privacy]'": NETWORK,
     "pip install 'fdamed[export]'": NETWORK,

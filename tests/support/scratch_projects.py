@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -77,10 +76,10 @@ def make(root: Path) -> Path:
     """Copy the tracked files of the working tree, with a `.venv` that cannot be changed."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     files = [ROOT / name for name in listed.split("\0") if name]
-    for path in (p for p in files if p.is_file()):
+    for path in (p for p in files if p.is_file() or p.is_symlink()):
         copy = root / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, copy)
+        shutil.copy2(path, copy, follow_symlinks=False)
     link_environment(root / ".venv")
     (root / "home/.config/fish/completions").mkdir(parents=True)
     for path in (root / "config").rglob("*.yaml"):
@@ -134,9 +133,10 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         split = {k: v for k, v in content["split"].items() if k != "shares"}
         out["split"] = split | {k: n for k, n in SPLIT.items() if isinstance(split.get(k), int)}
     if "runs" in content:
-        runs = list(content["runs"].items())
+        runs = [(run, options) for run, options in content["runs"].items() if options is not None]
+        removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
         kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
-        out["runs"] = {run: options and smaller_run(options) for run, options in runs if run in kept or options is None}
+        out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
@@ -166,7 +166,7 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
 
 def rows_of(content: dict[str, Any]) -> set[str]:
     """The names of a configuration's runs after expanding its sweeps."""
-    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items()}
+    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items() if options is not None}
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 
@@ -205,29 +205,28 @@ def nih(folder: Path, images: int = 420) -> None:
 
 
 def table(root: Path, images: int = 240) -> None:
-    """The configuration of docs/how_to/data/table.md, completed, and the images that it describes."""
-    page = (root / "docs/how_to/data/table.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
-    content = {
-        "study": "ours",
-        **yaml.safe_load(shown[0]),
-        "image": {},
-        "model": {},
-        "train": {},
-        "runs": {"fedavg": {}},
-    }
-    content["split"]["labeled"] = LABELED
-    for name in ("ours.yaml", "config/ours.yaml"):
-        (root / name).write_text(yaml.safe_dump(smaller(content, name), sort_keys=False), encoding="utf-8")
+    """The configuration of the example config/table.yaml with one run, and the images that it describes."""
+    content = yaml.safe_load((root / "config/table.yaml").read_text(encoding="utf-8")) | {"runs": {"fedavg": {}}}
+    (root / "config/ours.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     rng, rows = np.random.default_rng(1), []
     (root / "data/ours").mkdir(parents=True)
     for i in range(images):
         sick = ("present", "absent")[i % 2]
         rows.append(
-            (f"{i}.png", f"p{i}", 1 + i // 2 % 2, 30 + i % 50, "AP", ("north", "south", "east")[i % 3], "A", sick)
+            (
+                f"{i}.png",
+                f"p{i}",
+                1 + i // 2 % 2,
+                30 + i % 50,
+                "AP",
+                ("north", "south", "east")[i % 3],
+                "A",
+                "White",
+                sick,
+            )
         )
         Image.fromarray(rng.integers(0, 255, (64, 64), dtype=np.uint8)).save(root / f"data/ours/{i}.png")
-    columns = ["file", "pid", "gender", "years", "projection", "hospital", "model", "pneu"]
+    columns = ["file", "pid", "gender", "years", "projection", "hospital", "model", "race", "pneu"]
     frame = pd.DataFrame(rows, columns=columns)
     frame["normal"] = (frame["pneu"] == "absent").astype(int)
     frame.to_csv(root / "data/ours/images.csv", index=False)

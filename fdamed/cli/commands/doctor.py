@@ -28,6 +28,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.study import Config
 from fdamed.core.disclosure import hides, vague
+from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.progress import console
@@ -109,7 +110,7 @@ def examine(config: Config, cluster: bool) -> Report:
 def machine(config: Config) -> dict[str, Any]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_gb": round(memory / 2**30, 1),
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
         "free_gb": round(free(Path(config.results)) / 2**30, 1),

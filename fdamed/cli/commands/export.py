@@ -4,6 +4,7 @@ No image, no patient and no path of this machine goes into the folder.
 
 Examples:
     fdamed export results/demo/runs/gp/edema/0 --out edema_model
+    fdamed export results/demo/runs/gp/edema/0 --bundle --out edema_bundle
     fdamed export --config config/config.yaml --run gp --target edema --seed 0 --out gp_edema_0
 """
 
@@ -30,6 +31,7 @@ OPTIONS = {
     "--seed": {"required": False},
     "--out": {"required": True, "type": "path", "metavar": "FOLDER", "help": "new or empty folder to write"},
     "--without-onnx": {"action": "store_true", "help": "only safetensors, for use with fdamed and torch"},
+    "--bundle": {"action": "store_true", "help": "also write a MONAI bundle: configs/, models/, docs/"},
     "--json": "",
 }
 
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise FdamedError("onnx and onnxruntime are not installed", "export", fix)
     if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
         raise FdamedError("the folder is not empty", str(arguments.out), "Name a new one; nothing is overwritten.")
-    about = write(chosen, arguments.out, not arguments.without_onnx)
+    about = write(chosen, arguments.out, not arguments.without_onnx, arguments.bundle)
     if chosen.keeps:
         log.warning("this model stayed inside the client during the study; sharing the folder discloses it")
     if arguments.json:

@@ -29,7 +29,7 @@ from fdamed.pipeline.paths import Places
 
 GROUP = "run", 0
 OPTIONS = {
-    "--config": "",
+    "--config": {"required": False, "default": ["config/config.yaml"], "help": "files (default: config/config.yaml)"},
     "--cores": {"default": "all", "metavar": "N", "help": "cores to use (default: all)"},
     "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pydantic import Field
+
 from fdamed.config.datasets import DataSet
 from fdamed.core.errors import FdamedError
 from fdamed.data.vocabulary import parse_age, parse_known_view, parse_race, parse_sex, parse_view
@@ -31,7 +33,7 @@ class Chexpert(DataSet, local=("demographics",)):
     paper_split: ClassVar[str] = "condition"
 
     layout: Literal["chexpert"]
-    demographics: str | None = None
+    demographics: str | None = Field(None, examples=["data/CHEXPERT DEMO.xlsx"])
     """Path of the demographics table (xlsx or csv) with PATIENT and PRIMARY_RACE."""
 
     def rows(self, reader: RowReader) -> pd.DataFrame:

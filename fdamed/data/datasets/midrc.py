@@ -38,9 +38,9 @@ class Midrc(DataSet):
     paper_split: ClassVar[str] = "site"
 
     layout: Literal["midrc"]
-    states: dict[str, tuple[str, ...]] = Field(default={})
+    states: dict[str, tuple[str, ...]] = Field(default={}, examples=[{"IL": ["600-629"]}])
     """Site -> ranges of three-digit zip codes such as "600-629"; empty: the five states of the healthcare paper."""
-    test_window: tuple[int, int] | None = None
+    test_window: tuple[int, int] | None = Field(None, examples=[[-14, 14]])
     """Count a case as positive only if a positive test lies within these days of the study, e.g. [-14, 14]."""
 
     def rows(self, reader: RowReader) -> pd.DataFrame:

@@ -34,6 +34,7 @@ class Mimic(DataSet, local=("mimic_iv",)):
 
     layout: Literal["mimic"]
     labels: Literal["chexpert", "negbio"] = "chexpert"
+    """Which labeler's table is read."""
     mimic_iv: str | None = None
     """Folder of MIMIC-IV (patients.csv.gz and admissions.csv.gz below it, hosp/ or core/); default: the data root."""
 

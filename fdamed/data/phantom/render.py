@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fdamed.core.environment import cores
 from fdamed.core.progress import track
 from fdamed.core.rng import stream
 from fdamed.data.phantom import findings
@@ -60,7 +60,7 @@ def _draw(cohort: Cohort, save: Save, rows: NDArray[np.int64]) -> None:
 def save_all(cohort: Cohort, save: Save) -> None:
     """Draw and save every image, in several processes where it pays."""
     chunks = np.array_split(np.arange(len(cohort)), -(-len(cohort) // CHUNK))
-    workers = min(len(os.sched_getaffinity(0)), len(chunks))
+    workers = min(cores(), len(chunks))
     with ProcessPoolExecutor(workers) as pool:  # starts no process before the first task
         drawn = (pool.map if workers > 1 else map)(partial(_draw, cohort, save), chunks)
         list(track(drawn, "phantom", total=len(chunks)))
