@@ -57,7 +57,7 @@ def infer(config: Config, target: str) -> dict[str, Any]:
     rows = rows_in(Places.of(config).client(target) / "order.parquet", "cache")
     here = chosen(rows["patient"].tolist(), config.audit.images, stream(0, config.study, target, "probe"))
     random = stream(0, config.study, target, "questions")
-    asked = questions(rows.iloc[here].reset_index(drop=True), config.privacy.smallest_cell, random)
+    asked = questions(rows.iloc[here].reset_index(drop=True), config.smallest_cell, random)
     content: dict[str, Any] = {"target": target, "level": LEVEL, "images": len(here), "attributes": {}}
     if not asked:
         return content
