@@ -127,9 +127,9 @@ def state_of(checkpoint: Path) -> bytes:
 
 def told(place: Path) -> list[object]:
     """What an import tells MLflow of a run, but for times."""
-    record = read(place)
+    record = read(place, 1)
     assert record is not None
-    curves = [(key, value, step) for key, value, _, step in points(record, 1) if not key.startswith("runtime/")]
+    curves = [(key, value, step) for key, value, _, step in points(record) if not key.startswith("runtime/")]
     kept = {key: value for key, value in tags(record).items() if key != "content_digest"}
     return [curves, params(record), kept]
 

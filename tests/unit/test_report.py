@@ -148,8 +148,8 @@ def test_undefined_scores_and_rounds_are_said_not_drawn_as_zero(tmp_path: Path) 
 def test_small_cells_show_nowhere(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
-        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", n=60, positives=7)
-        edit(config.parent / f"runs/fedavg/NC/{seed}/scores/NC.json", n=60, positives=7)
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", n=60, positives=7)
+        edit(config.parent / f"clients/NC/scores/fedavg/NC/{seed}.json", n=60, positives=7)
     text = visible(report(config))
     assert "suppressed: fewer than 11 images of a class" in text
     assert "no run has an AUC at NC (suppressed: fewer than 11 images of a class)" in text
@@ -241,7 +241,7 @@ def section(page: str, name: str) -> str:
 def swept_study(folder: Path, **changes: object) -> Path:
     """The swept runs score far above the plain ones."""
     config = write_study(folder, **STUDY | {"runs": SWEPT} | changes)
-    for path in config.parent.glob("runs/wide-beta-0.4/NC/*/scores/NC.json"):
+    for path in config.parent.glob("clients/NC/scores/wide-beta-0.4/NC/*.json"):
         edit(path, auc=0.95)
     return config
 

@@ -176,9 +176,9 @@ def _check_files(config: Config, index: pd.DataFrame, report: Report) -> None:
     rejects = Rejects()
     check_files(index.iloc[sorted(chosen)].reset_index(drop=True), data, rejects)
     share = rejects.faults() / len(chosen)
-    detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
+    detail = f"{share:.0%} of a sample of at most {SAMPLE} files cannot be read"
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
-    report.add(status, "files", detail + (_listed(rejects.counts()) if share else ""))
+    report.add(status, "files", detail + (": " + ", ".join(rejects.counts()) if share else ""))
 
 
 def _listed(counts: Mapping[str, object]) -> str:
@@ -191,8 +191,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     try:
         fits = truths_per_patient(truths(index, split, smallest), Keys.of(index, split.seed))
         several, leaks = int((fits.sum(axis=1) > 1).sum()), split.rule == "reference"
-        share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
-        detail = f"{vague(several, smallest)} patients ({share:.0%}) fit several hospitals"
+        detail = f"{vague(several, smallest)} patients fit several hospitals"
         leak = "; rule: reference lets them leak" if leaks else ""
         report.add("warn" if leaks else "ok", "patients", detail + leak)
         cohort = build(index, split, smallest)
@@ -260,7 +259,8 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: 
         if hides(len(rows), int(rows["y"].sum()), smallest, int(rows["patient"].nunique()))
     ]
     if hidden:
-        detail = f"fewer than {smallest} patients, or images of a class, so that counts and scores are not shown: {listed(hidden, 6)}"
+        few = f"fewer than {smallest} patients, or images of a class"
+        detail = f"{few}, so that counts and scores are not shown: {listed(hidden, 6)}"
         report.add("warn", "small counts", detail)
 
 
