@@ -1,11 +1,11 @@
-"""What each key of the configuration decides: the data, the training, or only the views of a finished study."""
+"""What each key of the configuration decides: the data, the training, only the views of a finished study, or speed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-DATA, TRAINING, VIEW = "data", "training", "view"
+DATA, TRAINING, VIEW, SPEED = "data", "training", "view", "speed"
 KINDS = {
     "study": DATA,  # the folder of all files: another one is another study
     "results": DATA,
@@ -21,6 +21,7 @@ KINDS = {
     "runs": TRAINING,
     "seeds": TRAINING,
     "batch_runs": TRAINING,
+    "answers_mb": SPEED,  # no file depends on it
     "advise": VIEW,
     "audit": VIEW,
     "tracking": VIEW,
@@ -42,10 +43,10 @@ def kind_of(path: str) -> str:
 
 
 def without_views(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration without the keys that decide views only, and without sections that had no others."""
+    """The configuration without the keys that decide views or speed only, and without sections that had no others."""
 
     def kept(content: Mapping[str, Any], above: str) -> dict[str, Any]:
-        inside = {key: value for key, value in content.items() if KINDS.get(f"{above}{key}") != VIEW}
+        inside = {key: value for key, value in content.items() if KINDS.get(f"{above}{key}") not in (VIEW, SPEED)}
         parts = {k: kept(v, f"{above}{k}.") if isinstance(v, Mapping) else v for k, v in inside.items()}
         return {k: v for k, v in parts.items() if v != {} or content[k] == {}}
 

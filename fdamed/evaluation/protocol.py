@@ -48,7 +48,7 @@ def at_chosen_round(records: Iterable[Record]) -> dict[tuple[str, str, str], Int
         row = chosen_round(last_phase)
         if row is not None:
             head = (record.run, record.target, record.target, record.seed)
-            rows += [(*head, name, row.get(key)) for name, key in CHOSEN.items()]
+            rows += [(*head, name, row[key]) for name, key in CHOSEN.items() if key in row]
     frame = pd.DataFrame(rows, columns=["run", "target", "client", "seed", "metric", "value"])
     return summary(frame.astype({"value": "float64"}), list(CHOSEN))
 

@@ -100,7 +100,7 @@ class Regret:
 
 
 def regrets(decisions: Sequence[Decision]) -> list[Regret]:
-    """The advice, the advice, where clear, and each constant rule, least regret first after the advice."""
+    """The advice, the advice where it names a winner, and each constant rule, least regret first."""
     if not decisions:
         return []
     shared = [str(run) for run in decisions[0].scores if all(run in d.scores for d in decisions)]

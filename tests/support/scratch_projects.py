@@ -136,7 +136,7 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "runs" in content:
         runs = list(content["runs"].items())
         kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
-        out["runs"] = {run: smaller_run(options) for run, options in runs if run in kept}
+        out["runs"] = {run: options and smaller_run(options) for run, options in runs if run in kept or options is None}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}

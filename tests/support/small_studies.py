@@ -44,7 +44,7 @@ def smaller(raw: dict[str, Any], folder: Path) -> Config:
     privacy = {"smallest_images": 1, "smallest_steps": 1, "smallest_cell": 1}
     out["privacy"] = raw.get("privacy", {}) | privacy
     out["train"] = _short(raw.get("train", {})) | {"device": "cpu", "rounds": 1}
-    out["runs"] = {name: _short_run(spec or {}) for name, spec in raw["runs"].items()}
+    out["runs"] = {name: _short_run(spec) for name, spec in raw["runs"].items() if spec is not None}
     model = out["model"] = dict(raw.get("model", {}))
     if model.get("backbone", "resnet18").startswith("resnet"):
         model["width"] = 0.0625

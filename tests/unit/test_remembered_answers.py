@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fdamed.methods  # noqa: F401
 from fdamed.config.runs import Auxiliary
@@ -27,6 +28,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.methods._shared.local_training import Trained, compute_update, continue_training, train_locally
+from fdamed.models.flat import FlatModel
 from fdamed.training.dp_sgd import Mechanism
 from tests.support import federation as hospitals
 
@@ -76,6 +78,7 @@ def conditions(site: Client, **changes) -> Client:
 
 
 RECIPE = Recipe(lr=0.02, batch=4)
+AUXILIARY = {"auxiliary": Auxiliary(heads=("sex",), alpha=0.25, share=False)}
 CHANGES = {
     "image": brighter,
     "label": relabeled,
@@ -86,7 +89,7 @@ CHANGES = {
     "role": partial(replace, role="target"),
     "recipe": partial(replace, recipe=RECIPE.model_copy(update={"lr": 0.03})),
     "precision": partial(replace, precision="bfloat16"),
-    "auxiliary": partial(replace, auxiliary=Auxiliary(heads=("sex",), alpha=0.25)),
+    "auxiliary": lambda client: replace(client, **AUXILIARY, heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)}))),
     "state": partial(replace, memory={"heads": torch.ones(3)}),
     "release": partial(replace, release=hospitals.RELEASE | {"features"}),
     "conditions": partial(conditions, conditions="another version of torch"),

@@ -31,7 +31,7 @@ METHODS: dict[str, Any] = {
     "finetune": REGISTRY["finetune"](),
     "target_only": REGISTRY["target_only"](),
     "half_step": REGISTRY["target_only"](server_step=0.5),
-    "gp": REGISTRY["gp"](align=False),
+    "gp": REGISTRY["gp"](align="none"),
     "fedgp": REGISTRY["fedgp"](),
 }
 
