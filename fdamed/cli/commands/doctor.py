@@ -172,11 +172,12 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
 
 def _check_files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
-    chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
+    size = min(SAMPLE, 2 ** (len(index).bit_length() - 1))  # from the number of all rows a small part could follow
+    chosen = stream(0, "doctor").numpy.permutation(len(index))[:size]
     rejects = Rejects()
     check_files(index.iloc[sorted(chosen)].reset_index(drop=True), data, rejects)
     share = rejects.faults() / len(chosen)
-    detail = f"{share:.0%} of a sample of at most {SAMPLE} files cannot be read"
+    detail = f"{share:.0%} of a sample of {len(chosen)} files cannot be read"
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
     report.add(status, "files", detail + (": " + ", ".join(rejects.counts()) if share else ""))
 
@@ -191,7 +192,8 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     try:
         fits = truths_per_patient(truths(index, split, smallest), Keys.of(index, split.seed))
         several, leaks = int((fits.sum(axis=1) > 1).sum()), split.rule == "reference"
-        detail = f"{vague(several, smallest)} patients fit several hospitals"
+        number = several if smallest == 1 else "some" if several else "no"
+        detail = f"{number} patients fit several hospitals"
         leak = "; rule: reference lets them leak" if leaks else ""
         report.add("warn" if leaks else "ok", "patients", detail + leak)
         cohort = build(index, split, smallest)
