@@ -39,6 +39,18 @@ _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
 """Tried in this order, on whole words: "Caucasian" is not "Asian", and an "Asian Indian" is no Native American."""
 
 
+CONTRACT = "contract."
+"""Prefix of columns that a configured mapping makes."""
+ALLOWED = {
+    "label": "1, 0, -1 (uncertain) or blank",
+    "sex": "M, F, male, female, U, O, other, unknown or blank",
+    "age": "years up to 120, as 62, 062Y, 006M, 003W or 010D, unknown or blank",
+    "view": "frontal, PA, AP (which become frontal), lateral, LL, RL, LAT (which become lateral), unknown or blank",
+    "burned_in": "yes, no, true, false, 1, 0, unknown or blank",
+}
+"""Column -> the values that its parser accepts, in words; upper and lower case are the same."""
+
+
 def _look_up(text: str, meanings: Mapping[str, T]) -> T | None:
     word = text.strip().lower()
     if word not in meanings and word not in UNKNOWN:

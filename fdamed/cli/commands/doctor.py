@@ -164,7 +164,8 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
             f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused{_listed(report.refused)}"
         )
     if not len(index) or share > data.reject_share:
-        report.add("fail", "tables", f"{detail} (data.reject_share {data.reject_share:g})")
+        limit = f"(data.reject_share {data.reject_share:g})"
+        report.add("fail", "tables", " ".join([detail, limit, *rejects.hints]))
         return None
     report.add("ok", "tables", detail)
     return index
