@@ -83,6 +83,14 @@ def released_counts(counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
     return out
 
 
+def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int | None:
+    """Images, patients or positives of all parts of a client; None while one part is held back, or is not known."""
+    if not counts.get(what):
+        return None
+    parts = released_counts(counts, smallest)[what].values()
+    return None if None in parts else sum(parts)
+
+
 def released_score(score: Mapping[str, Any], hidden: bool, smallest: int) -> dict[str, Any]:
     """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`."""
     if not hidden:

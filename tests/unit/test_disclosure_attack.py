@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdamed.core.counts import released_cohort, write_counts
-from fdamed.core.disclosure import hides, only_scores, small, without_scores
+from fdamed.core.counts import counts_of, released_cohort, write_counts
+from fdamed.core.disclosure import hides, only_scores, released_total, small, without_scores
 from fdamed.core.run_record import study as read_runs
 from fdamed.evaluation.protocol import sizes
 from fdamed.evaluation.run_tables import tidy
@@ -186,6 +186,10 @@ class Attacker:
         for row in table.to_dict("records"):
             for what in ("images", "patients", "positives"):
                 self.learn_counts(row["hospital"], row["part"], what, row[what])
+        for client in CLIENTS:  # the number of images in attributes/{target}.json
+            self.learn_counts(
+                client, "total", "images", released_total(counts_of(root, client), "images", self.smallest)
+            )
         records, _ = read_runs(root / "runs", [(run, TARGET, 0) for run in RUNS], self.smallest)
         for row in tidy(records).dropna(subset="value").to_dict("records"):
             self.learn_scores(row["client"], row["split"], {row["metric"]: row["value"]})
