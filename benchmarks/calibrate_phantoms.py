@@ -67,15 +67,16 @@ def run(study: dict[str, Any], folder: Path) -> dict[str, Any]:
     call("init", "--seed", str(seed))
     call("federate", "--runs", *(f"{name}/{target}/{seed}" for name in ENDS), "--threads", "1")
     root = folder / "results" / "calibration"
-    cohort = json.loads((root / "cohort.json").read_text(encoding="utf-8"))["clients"]
+    home = root / "clients" / target
+    counts = json.loads((home / "counts.json").read_text(encoding="utf-8"))
     curves = {}
     for name in ENDS:
-        lines = (root / "runs" / name / target / str(seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (home / "rounds" / name / target / f"{seed}.jsonl").read_text(encoding="utf-8").splitlines()
         curves[name] = [round(100 * m["test/auc"], 2) for m in map(json.loads, lines) if "test/auc" in m]
     return {
         "auc": {name: curve[-1] for name, curve in curves.items()},
         "curves": curves,
-        "test_images": cohort[target]["images"]["test"],
+        "test_images": counts["images"]["test"],
         "cpu_seconds": {"phantom": round(drawn, 1), "all": round(cpu_seconds() - begin, 1)},
     }
 

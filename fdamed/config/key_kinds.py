@@ -17,6 +17,7 @@ KINDS = {
     "train": TRAINING,
     "privacy": TRAINING,
     "privacy.smallest_cell": VIEW,
+    "privacy.public": VIEW,  # it hides nothing and refuses no training; what is trained stays the same
     "runs": TRAINING,
     "seeds": TRAINING,
     "batch_runs": TRAINING,

@@ -33,19 +33,23 @@ class Differential(Strict):
 
 
 class Privacy(Strict):
-    """The privacy policy of every client."""
+    """The privacy policy of every client; `privacy: public` is short for `privacy: {public: true}`."""
+
+    public: bool = False
+    """The images are public or synthetic: no count or score is held back, and no minimum of images or steps holds."""
 
     release: tuple[Kind, ...] = ("weights", "update", "statistic", "scalar", "count")
     """Kinds of values that a client may send."""
     smallest_batch: Annotated[int, Field(ge=1)] = 16
     """Minimum number of images behind a mean of features that a client sends: one image's features can be inverted."""
     smallest_cell: Annotated[int, Field(ge=1)] = CELL
-    """Reports do not show smaller counts."""
+    """No file outside the clients' folders shows smaller counts, scores on groups that small, or what they could be
+    computed from."""
     smallest_images: Annotated[int | None, Field(ge=1)] = None
-    """Minimum number of images behind anything that a client sends. Default: 100; public benchmark sets: 1."""
+    """Minimum number of images behind anything that a client sends. Default: 100; public images: 1."""
     smallest_steps: Annotated[int | None, Field(ge=1)] = None
     """Minimum number of local steps in a round behind a model or an update; a mean gradient counts as one pass over its
-    images. Default: 10; public benchmark sets: 1."""
+    images. Default: 10; public images: 1."""
     differential: Differential | None = None
     """Differential privacy at the sources; the report shows the epsilon spent. A run can have its own."""
     secure_aggregation: bool = False
@@ -73,7 +77,7 @@ class Minimum:
                 "(privacy.smallest_images)",
                 f"hospital {client}",
                 f"Give {client} at least {self.images} images, or remove it. If the images are synthetic or public, "
-                "lower privacy.smallest_images.",
+                "write `privacy: public`.",
             )
         if steps is not None and steps < self.steps:
             return FdamedError(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fdamed.config.base import Name, Share, Strict
+from fdamed.core.errors import nearest
 
 Size = Share | Annotated[int, Field(ge=2, strict=True)]
 """A share below 1 of a client's images in all parts, or a whole number of images."""
@@ -59,7 +60,8 @@ class Split(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Split:
         if self.target != "each" and self.target not in self.clients:
-            raise ValueError(f"target {self.target!r} is not one of the clients: {', '.join(self.clients)}, each")
+            near = nearest(self.target, self.clients)
+            raise ValueError(f"target {self.target!r} is not one of the clients: {', '.join(self.clients)}, each{near}")
         if len(self.clients) < 2:
             raise ValueError("at least two clients are needed: one source and the target")
         if self.by != "condition" and self.label is None:

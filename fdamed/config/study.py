@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -53,6 +53,11 @@ def _given(runs: Any) -> Any:
     return {name: run for name, run in runs.items() if run is not None} if isinstance(runs, dict) else runs
 
 
+def _policy(given: Any) -> Any:
+    """`privacy: public` in full."""
+    return {"public": True} if given == "public" else given
+
+
 class Config(Strict):
     """The configuration of a study."""
 
@@ -64,7 +69,9 @@ class Config(Strict):
     phantom: Phantom | None = None
     split: Hospitals
     image: Image = Image()
-    privacy: Privacy = Privacy()
+    privacy: Annotated[Privacy, BeforeValidator(_policy, json_schema_input_type=Privacy | Literal["public"])] = (
+        Privacy()
+    )
     model: Model = Model()
     train: Train = Train()
     runs: Annotated[
@@ -109,9 +116,19 @@ class Config(Strict):
         return out
 
     @property
+    def public(self) -> bool:
+        """Whether there is nobody to protect: the policy says so, or the images are a public benchmark set's."""
+        return self.privacy.public or isinstance(self.data, Benchmark)
+
+    @property
+    def smallest_cell(self) -> int:
+        """Smaller counts, and scores on groups that small, are shown nowhere outside the clients' folders."""
+        return 1 if self.public else self.privacy.smallest_cell
+
+    @property
     def minimum(self) -> Minimum:
-        """The minimum numbers of images and steps that every client requires; public benchmark sets have none."""
-        usual = NO_MINIMUM if isinstance(self.data, Benchmark) else DEFAULT_MINIMUM
+        """The minimum numbers of images and steps that every client requires; for public images there is none."""
+        usual = NO_MINIMUM if self.public else DEFAULT_MINIMUM
         images, steps = self.privacy.smallest_images, self.privacy.smallest_steps
         return Minimum(usual.images if images is None else images, usual.steps if steps is None else steps)
 

@@ -1,15 +1,34 @@
-"""Disclosure control: suppresses small counts, spreadsheet formulas, local paths and secrets."""
+"""Disclosure control: the one owner of what leaves the clients' folders.
+
+Full counts and all scores are written below `clients/` only. Files outside that training writes have what `PUBLIC`
+lists; views (report, tables, MLflow, model card, doctor) get counts and scores through the functions below, which hold
+back those of small groups and everything they could be computed from. Training images are public by the protocol:
+a client sends their number with every update. So are the sizes that the configuration asks for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 LOCAL = "(kept local)"
 LOCAL_KEYS = {"salt", "root", "allowed_roots", "uri", "weights", "results"}
 """Keys of the configuration whose text names this machine or a secret; data sets add their own."""
 PATH = re.compile(r"^(/|~|[A-Za-z]:[\\/]|\\\\|[a-z][a-z0-9+.-]*://)")
+PUBLIC = {
+    "ingest.json": ("layout", "hash", "seconds"),
+    "cohort.json": ("by", "rule", "seed", "asked", "notes", "hash", "clients"),
+    "leakage.json": ("rule",),
+    "counts.json": ("hash", "content", "images"),
+}
+"""File of full counts below `clients/` -> its keys that are written outside, too; of images, those of `TRAINED`."""
+TRAINED = ("train", "adapt")
+SCORES = ("val/", "test/")
+"""How the scores of a round are called."""
+SUPPRESSED = "suppressed"
+ABOUT = ("study", "run", "method", "title", "target", "seed", "client", "split")
+"""What a file of scores says about itself."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
 
 
@@ -18,11 +37,78 @@ def small(count: int, smallest: int) -> bool:
     return 0 < count < smallest
 
 
-def hides(n: int, positives: int | None, smallest: int) -> bool:
+def hides(n: int, positives: int | None, smallest: int, patients: int | None = None) -> bool:
     """Whether a score over `n` images, `positives` of them positive (None: several classes), must be suppressed."""
-    if positives is None:
-        return small(n, smallest)
-    return small(n, smallest) or small(positives, smallest) or small(n - positives, smallest)
+    cells = [n, n if patients is None else patients, *(() if positives is None else (positives, n - positives))]
+    return any(small(cell, smallest) for cell in cells)
+
+
+def hides_part(counts: Mapping[str, Any], part: str, smallest: int) -> bool:
+    """Whether scores on a part of a client must be suppressed; also where its counts are not known."""
+    images, patients, positives = (_of(counts, key, part) for key in ("images", "patients", "positives"))
+    if images is None or (positives is None and counts.get("positives") is not None):
+        return smallest > 1
+    return hides(images, positives, smallest, patients)
+
+
+def _of(counts: Mapping[str, Any], key: str, part: str) -> int | None:
+    found = counts.get(key)
+    return None if found is None else found.get(part, 0)
+
+
+def outside(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a file of full counts may be written outside `clients/`."""
+    kept = {key: content[key] for key in PUBLIC[name] if key in content}
+    if "images" in kept:
+        kept["images"] = {part: n for part, n in kept["images"].items() if part in TRAINED}
+    if "clients" in kept:
+        kept["clients"] = {client: outside("counts.json", counts) for client, counts in kept["clients"].items()}
+    return kept
+
+
+def released_counts(counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
+    """A client's images, patients and positives by part; None where they are held back.
+
+    Held back are small counts of images (but of those trained on) and of patients, and the positives of all parts if
+    those of one are small: it would follow from the others. No total is released while a part of it is not.
+    """
+    out = dict(counts)
+    out["images"] = {p: None if p not in TRAINED and small(n, smallest) else n for p, n in counts["images"].items()}
+    out["patients"] = {
+        p: None if out["images"].get(p) is None or small(n, smallest) else n for p, n in counts["patients"].items()
+    }
+    if counts["positives"] is not None:
+        hidden = any(hides(n, counts["positives"].get(p, 0), smallest) for p, n in counts["images"].items())
+        out["positives"] = {part: None if hidden else n for part, n in counts["positives"].items()}
+    return out
+
+
+def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int | None:
+    """Images, patients or positives of all parts of a client; None while one part is held back, or is not known."""
+    if not counts.get(what):
+        return None
+    parts = released_counts(counts, smallest)[what].values()
+    return None if None in parts else sum(parts)
+
+
+def released_score(score: Mapping[str, Any], hidden: bool, smallest: int) -> dict[str, Any]:
+    """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`."""
+    if not hidden:
+        return {key: value for key, value in score.items() if key not in ("n", "positives", "patients")}
+    names = [k for k, v in score.items() if k not in (*ABOUT, "n", "positives", "patients") and not isinstance(v, dict)]
+    why = dict.fromkeys(names, f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class")
+    return {k: score[k] for k in ABOUT if k in score} | dict.fromkeys(names) | {"why": why}
+
+
+def without_scores(row: Mapping[str, Any], prefixes: tuple[str, ...] = SCORES) -> dict[str, Any]:
+    """A line of a round without its scores."""
+    return {key: value for key, value in row.items() if not key.startswith(prefixes)}
+
+
+def only_scores(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The scores of all rounds that have any, which stay in the client's folder."""
+    lines = [{key: value for key, value in row.items() if key == "round" or key.startswith(SCORES)} for row in rows]
+    return [line for line in lines if len(line) > 1]
 
 
 def vague(count: int, smallest: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 NO_MEMORY = ("can't allocate memory", "out of memory", "bad allocation", "Cannot allocate memory")
 """Messages of torch's plain RuntimeError when the host is out of memory."""
@@ -43,6 +44,13 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.65) -> str:
     """` (did you mean `x`?)` for the known word that is most similar, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (did you mean `{found[0]}`?)" if found else ""
+
+
+def no_folder(folder: Path) -> str:
+    """`there is no such folder`, with the most similar name where the path first fails."""
+    first = next((p for p in (*reversed(folder.parents), folder) if not p.exists()), folder)
+    beside = [p.name for p in first.parent.iterdir() if p.is_dir()][:1000] if first.parent.is_dir() else []
+    return f"there is no such folder{nearest(first.name, beside, 0.5)}"
 
 
 def memory_error(error: Exception, doing: str, where: str, batches: str) -> FdamedError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 from collections import defaultdict
@@ -11,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import SCORES, hides, hides_part, released_score, without_scores
 from fdamed.core.errors import FdamedError
 
 Row = dict[str, Any]
@@ -34,7 +37,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run: its settings, rounds, traffic and scores."""
+    """A finished run: its settings, rounds, traffic and scores; counts and scores only as they may be shown."""
 
     run: str
     target: str
@@ -79,8 +82,11 @@ class Record:
         return sum(s.bytes for s in self.sent if s.client != SERVER)
 
 
-def read(folder: Path) -> Record | None:
-    """The run of a folder `.../{run}/{target}/{seed}`; None while it is not finished."""
+def read(folder: Path, smallest: int) -> Record | None:
+    """The run of a folder `.../{run}/{target}/{seed}`; None while it is not finished.
+
+    Scores come from the clients' folders, without those on groups that have fewer than `smallest` of a class.
+    """
     if not (folder / "done").is_file():
         return None
     facts = _json(folder / "run.json")
@@ -90,19 +96,23 @@ def read(folder: Path) -> Record | None:
             "run.json does not belong to this folder, or lacks its study, method or rounds", _short(folder), AGAIN
         )
     sent, traffic = _ledger(folder / "ledger.jsonl")
+    found = {p.parts[-5]: _json(p) for p in _score_files(folder)}
+    hidden = {c: hides(s["n"], s.get("positives"), smallest, s.get("patients")) for c, s in found.items()}
+    scores = {client: released_score(score, hidden[client], smallest) for client, score in found.items()}
+    rounds = _rounds(folder, smallest, hidden.get(target, False))
     return Record(
         run=run,
         target=target,
         seed=int(seed),
         method=str(facts["method"]),
         facts=facts,
-        rounds=tuple(_json(folder / "metrics.jsonl")),
+        rounds=rounds,
         timing=tuple(_json(folder / "timing.jsonl")),
         sent=sent,
         traffic=traffic,
-        scores={p.stem: _json(p) for p in sorted((folder / "scores").glob("*.json"))},
+        scores=scores,
         weights=(folder / "done").read_text(encoding="utf-8").strip(),
-        digest=_digest(folder),
+        digest=_digest(folder, json.dumps([rounds, scores])),
     )
 
 
@@ -110,10 +120,25 @@ Key = tuple[str, str, int]
 """Run, target, seed."""
 
 
-def study(runs: Path, keys: Iterable[Key]) -> tuple[list[Record], list[Key]]:
+def study(runs: Path, keys: Iterable[Key], smallest: int) -> tuple[list[Record], list[Key]]:
     """The finished runs among `keys` below the folder `runs`, and the keys of those that are not finished."""
-    found = {(run, target, seed): read(runs / run / target / str(seed)) for run, target, seed in keys}
+    found = {(run, target, seed): read(runs / run / target / str(seed), smallest) for run, target, seed in keys}
     return [record for record in found.values() if record], [key for key, record in found.items() if not record]
+
+
+def _score_files(folder: Path) -> list[Path]:
+    run, target, seed = folder.parts[-3:]
+    return sorted((folder.parents[3] / "clients").glob(f"*/scores/{glob.escape(run)}/{target}/{seed}.json"))
+
+
+def _rounds(folder: Path, smallest: int, hides_test: bool) -> tuple[Row, ...]:
+    """The lines of metrics.jsonl with the scores that the target kept, of those parts that may be shown."""
+    root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
+    counts, path = counts_of(root, target), root / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
+    scored = {row["round"]: row for row in (_json(path) if path.is_file() else ())}
+    hidden = tuple(prefix for prefix in SCORES if hides_part(counts, prefix.rstrip("/"), smallest))
+    hidden += ("test/",) * hides_test
+    return tuple(without_scores(row | scored.get(row["round"], {}), hidden) for row in _json(folder / "metrics.jsonl"))
 
 
 def layers(folder: Path) -> list[Row]:
@@ -160,10 +185,11 @@ def _short(path: Path) -> str:
     return str(Path(*path.parts[-6:]))
 
 
-def _digest(folder: Path) -> str:
-    """Sixteen hex digits of the run's files, the same on every machine."""
+def _digest(folder: Path, shown: str) -> str:
+    """Sixteen hex digits of the run's files and of what is shown of its scores, the same on every machine."""
     h = hashlib.sha256()
-    for path in [*(folder / name for name in CONTENT), *sorted((folder / "scores").glob("*.json"))]:
+    for path in (folder / name for name in CONTENT):
         content = path.read_bytes()
         h.update(f"{path.name}:{len(content)}:".encode() + content)
+    h.update(shown.encode())
     return h.hexdigest()[:16]

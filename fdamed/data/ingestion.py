@@ -41,7 +41,10 @@ def check_share(data: DataSet, kept: int, rejects: Rejects, listed: str) -> None
     """Raise if nothing is left or more was rejected than the configuration allows."""
     faults = rejects.faults()
     reasons = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items())
-    fix = f"{listed} lists each with its reason; data.reject_share (now {data.reject_share:g}) is the limit."
+    fix = (
+        " ".join([*rejects.hints, ""])
+        + f"{listed} lists each with its reason; data.reject_share (now {data.reject_share:g}) is the limit."
+    )
     if kept == 0:
         raise FdamedError(f"no usable image is left ({reasons or 'the tables are empty'})", data.root, fix)
     share = faults / (kept + faults)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fdamed.config.privacy import CELL
 from fdamed.core.disclosure import cell_safe
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, no_folder
 from fdamed.data.manifest import COLUMNS, LABEL, as_index, pseudonyms
 from fdamed.data.table_reader import existing, read_table
-from fdamed.data.vocabulary import parse_label, parse_view
+from fdamed.data.vocabulary import ACCEPTED, CONTRACT, parse_label, parse_view
 
 NO_FAULT = ("DUPLICATE_ROW", "RACE_CONTRADICTS", "OTHER_LABELER")
 """Reasons that are listed but are no fault of the data."""
@@ -32,9 +33,23 @@ class Rejects:
     """Every rejected row and file, with its reason."""
 
     lines: list[tuple[str, str, str, str]] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    """How to fix columns with values that are not allowed."""
 
     def add(self, file: str, row: int | None, reason: str, detail: str) -> None:
         self.lines.append((file, "" if row is None else str(row), reason, detail))
+
+    def explain(self, column: str, cells: pd.Series, kind: str, key: str) -> None:
+        """Remember which cells of a column are not allowed, what is, and the key that maps them (if there is one).
+
+        Only values of many rows are quoted: a rarer text could be about a person.
+        """
+        found = cells.value_counts()
+        common = [f"`{str(value)[:30]}`" for value, n in found.items() if n >= CELL][:5]
+        quoted = ", ".join(common + ["rarer values"] * (len(common) < len(found)))
+        allowed = f"; allowed: {ACCEPTED[kind]}" if kind in ACCEPTED else ""
+        mapping = f"; map them in {key}: {{VALUE: one that is allowed}}" if key else ""
+        self.hints.append(f"Column `{column}` holds {quoted}{allowed}{mapping}.")
 
     def counts(self) -> dict[str, int]:
         return dict(sorted(Counter(reason for _, _, reason, _ in self.lines).items()))
@@ -67,7 +82,7 @@ class RowReader:
         """The first of `names` in the folder, plain or gzipped."""
         found = existing(folder, *names)
         if found is None:
-            what = f"there is no {' or '.join(names)}" if folder.is_dir() else "there is no such folder"
+            what = f"there is no {' or '.join(names)}" if folder.is_dir() else no_folder(folder)
             raise FdamedError(what, str(folder), f"Set {key} to the folder that holds {names[0]}.")
         return found
 
@@ -120,6 +135,10 @@ class TableRows:
     def parse(self, column: str, into: str, parser: Parser, reason: str = "") -> None:
         """Add the parsed column `into`; take out the rows where the parser raises ValueError."""
         values, bad = by_value(self.frame[column], parser)
+        if bad.any():
+            name = into.removeprefix(CONTRACT)
+            key = f"data.values.{name}" if name != into else ""
+            self.reader.rejects.explain(column, self.frame[column][bad], name, key)
         self.set(**{into: values})
         self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there")
 
@@ -134,7 +153,10 @@ class TableRows:
         for name, column in labels.items():
             parser = (parsers or {}).get(name, parse_label)
             values[LABEL + name], wrong = by_value(self.frame[column], parser)
-            wrong_in += [name] if wrong.any() else []
+            if wrong.any():
+                wrong_in.append(name)
+                key = f"data.values.{name}" if parsers else ""
+                self.reader.rejects.explain(column, self.frame[column][wrong], "label", key)
             bad |= wrong
         self.set(**values)
         self.reject(bad, "BAD_LABEL", f"a label is not 1, 0, -1 or blank; in this table: {', '.join(wrong_in)}")

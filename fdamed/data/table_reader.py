@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, no_folder
 
 LARGEST = 4 << 30
 """Bytes of an unpacked table at most: stops bombs, and lets MIMIC-IV's largest table through."""
@@ -30,6 +30,9 @@ def read_table(path: Path, columns: Sequence[str] | None = None, optional: Seque
     Without `columns`, all of them.
     """
     if not path.is_file():
+        if not path.parent.is_dir():
+            fix = "Set data.root to the folder of the data; a relative path begins where the command runs."
+            raise FdamedError(no_folder(path.parent), str(path.parent), fix)
         # Only tables: an image may bear its patient's name.
         siblings = [p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))]
         near = difflib.get_close_matches(path.name, siblings[:1000], n=3, cutoff=0.5)

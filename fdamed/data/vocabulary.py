@@ -47,6 +47,8 @@ ACCEPTED = {
     "label": "1 (present), 0 (absent), -1 (uncertain) or blank (not mentioned)",
 }
 """Column of a table -> what it may contain; an unknown value is blank or one of UNKNOWN."""
+CONTRACT = "contract."
+"""Prefix of columns that a configured mapping makes."""
 
 
 def _look_up(text: str, meanings: Mapping[str, T]) -> T | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.core.disclosure import hides, rounded, small
+from fdamed.core.disclosure import hides, rounded
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap, comparisons
 from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
@@ -36,13 +36,14 @@ def audit(
         "level": LEVEL,
     }
     empty: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
-    if small(len(y), smallest) if several else hides(len(y), int(y.sum()), smallest):
-        return out | empty | {"suppressed": f"fewer than {smallest} images of a class"}
+    patients = int(frame["patient"].nunique())
+    if hides(len(y), None if several else int(y.sum()), smallest, patients):
+        return out | empty | {"suppressed": f"fewer than {smallest} patients, or images of a class"}
     scored = comparisons.scored(frame, p, stream)
     out |= empty | {
         "scores": comparisons.means(scored, runs),
         "pairs": comparisons.pairs(scored, runs, reference, frame, p),
-        "patients": None if small(patients := frame["patient"].nunique(), smallest) else int(patients),
+        "patients": patients,
         "replicates": bootstrap.affordable(*p.shape[:2]),
     }
     if several:  # the predicted class, and its probability

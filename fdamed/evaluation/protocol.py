@@ -13,11 +13,11 @@ from fdamed.config.policy_checks import training_images
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import MAIN, THEN
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, small
+from fdamed.core.disclosure import small
 from fdamed.core.run_record import Record, Row
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.run_tables import hidden, summary
+from fdamed.evaluation.run_tables import summary
 
 CHOSEN = {"auc": "test/auc", "acc": "test/acc", "round": "round"}
 TOTAL = "total"
@@ -40,15 +40,15 @@ def chosen_round(rounds: Iterable[Row]) -> Row | None:
     return None
 
 
-def at_chosen_round(records: Iterable[Record], smallest: int) -> dict[tuple[str, str, str], Interval]:
+def at_chosen_round(records: Iterable[Record]) -> dict[tuple[str, str, str], Interval]:
     """(target, run, auc | acc | round) -> mean and interval over seeds of the test score at the chosen round."""
     rows = []
     for record in records:
         last_phase = record.rounds[record.rounds_before(record.phases[-1]["phase"]) :]
-        row = None if hidden(record, smallest) else chosen_round(last_phase)
+        row = chosen_round(last_phase)
         if row is not None:
             head = (record.run, record.target, record.target, record.seed)
-            rows += [(*head, name, row.get(key)) for name, key in CHOSEN.items()]
+            rows += [(*head, name, row[key]) for name, key in CHOSEN.items() if key in row]
     frame = pd.DataFrame(rows, columns=["run", "target", "client", "seed", "metric", "value"])
     return summary(frame.astype({"value": "float64"}), list(CHOSEN))
 
@@ -64,7 +64,7 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
 
 
 def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
-    smallest, target, known = config.privacy.smallest_cell, record.target, catalog()
+    target, known = record.target, catalog()
     phases = config.phases(config.expanded_runs()[record.run])
     main, last = phases[MAIN], phases.get(THEN, phases[MAIN])
     entry, final = known[main.method], known[last.method]
@@ -74,8 +74,7 @@ def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, in
         own, sources = None, []
     labeled = "0"
     if own and final["target_labels"]:
-        shown = f"<{smallest}" if small(own[1], smallest) else str(own[1])
-        labeled = f"{shown} (all)" if final["every_target_label"] else shown
+        labeled = f"{own[1]} (all)" if final["every_target_label"] else str(own[1])
     then = ", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.second)
     steps = [local_steps(n, recipe.batch, recipe.epochs) for _, recipe, n in sources]
     own_steps = local_steps(own[1], own[0].batch, own[0].epochs) if own else 0
@@ -83,7 +82,10 @@ def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, in
 
 
 def sizes(cohort: dict[str, Any], smallest: int) -> pd.DataFrame:
-    """One row per hospital and part, and one for its total: images, patients, positives, rate; text where hidden."""
+    """One row per hospital and part, and one for its total: images, patients, positives, rate; text where hidden.
+
+    `cohort`: as released.
+    """
     rows = []
     for client, content in cohort["clients"].items():
         cells = [_cells(content, part, smallest) for part in PARTS]
@@ -94,13 +96,9 @@ def sizes(cohort: dict[str, Any], smallest: int) -> pd.DataFrame:
 
 def _cells(content: dict[str, Any], part: str, smallest: int) -> list[int | str]:
     """Images, patients and positives; empty positives: several classes."""
-    images, patients = (int(content[k].get(part, 0)) for k in ("images", "patients"))
-    few, hidden = f"<{smallest}", small(images, smallest)
-    counts: list[int | str] = [few if hidden else images, few if hidden or small(patients, smallest) else patients]
-    if content["positives"] is None:
-        return [*counts, ""]
-    positives = int(content["positives"].get(part, 0))
-    return [*counts, HIDDEN if hides(images, positives, smallest) else positives]
+    few = {"images": f"<{smallest}", "patients": f"<{smallest}", "positives": HIDDEN}
+    counts = [("" if content[k] is None else content[k].get(part, 0), hidden) for k, hidden in few.items()]
+    return [hidden if n is None else n for n, hidden in counts]
 
 
 def _total(values: Sequence[int | str]) -> int | str:

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fdamed.core.disclosure import cell_safe, hides
+from fdamed.core.disclosure import cell_safe
 from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval, clipped, over_seeds, t_factor
 from fdamed.evaluation.metrics import TWO
 
-SUPPRESSED = "suppressed"
 ALL_TARGETS = "mean of all targets"
 HEADLINE = ("auc", "acc")
 ENDS = ["mean", "low", "high", "seeds"]
 
 
-def tidy(records: Iterable[Record], smallest: int) -> pd.DataFrame:
+def tidy(records: Iterable[Record]) -> pd.DataFrame:
     """One row per run, target, seed, client and score: value (or `why` not), interval over patients."""
     rows = []
     for record in records:
         for client, score in record.scores.items():
             head = (record.run, record.method, record.target, record.seed, client, score["split"])
-            hide, ends = _hides(score, smallest), (score.get("bootstrap") or {}).get("intervals", {})
+            ends = (score.get("bootstrap") or {}).get("intervals", {})
             for metric in [name for name in TWO if name in score]:
-                if hide or score[metric] is None:
-                    few = f"{SUPPRESSED}: fewer than {smallest} images of a class"
-                    why = few if hide else score["why"].get(metric, "undefined")
+                if score[metric] is None:
+                    why = score["why"].get(metric, "undefined")
                     rows.append((*head, metric, np.nan, np.nan, np.nan, why))
                 else:
                     low, high = ends.get(metric) or (np.nan, np.nan)
                     rows.append((*head, metric, float(score[metric]), low, high, ""))
     columns = ["run", "method", "target", "seed", "client", "split", "metric", "value", "low", "high", "why"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _hides(score: dict[str, Any], smallest: int) -> bool:
-    """Whether a score must be suppressed; with more than two classes there are no positives to count."""
-    return hides(score["n"], score.get("positives"), smallest)
-
-
-def hidden(record: Record, smallest: int) -> bool:
-    """Whether the scores at the record's target must be suppressed."""
-    own = record.scores.get(record.target)
-    return own is not None and _hides(own, smallest)
 
 
 def main_score(scores: pd.DataFrame) -> str:
@@ -107,12 +93,11 @@ def headline(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> pd.Data
     return out.sort_values("target", key=lambda t: t.map(targets), kind="stable").reset_index(drop=True)
 
 
-def rounds(records: Iterable[Record], smallest: int, metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
-    """One row per target, run, metric and round: mean, low, high and seeds of what is known and may be shown there."""
+def rounds(records: Iterable[Record], metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
+    """One row per target, run, metric and round: mean, low, high and seeds of what is known there."""
     parts = [
         (r.target, r.run, metric, int(row["round"]), r.seed, row[metric])
         for r in records
-        if not hidden(r, smallest)
         for row in r.rounds
         for metric in metrics
         if metric in row

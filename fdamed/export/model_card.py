@@ -17,6 +17,7 @@ from markupsafe import Markup
 from fdamed.config.loader import catalog
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.counts import released_cohort, study_counts
 from fdamed.core.disclosure import vague
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
@@ -43,7 +44,7 @@ def render(config: Config, record: Record, about: Mapping[str, Any], kept: bool)
     environment.filters |= {
         "count": count,
         "figure": figure,
-        "vague": partial(vague, smallest=config.privacy.smallest_cell),
+        "vague": partial(vague, smallest=config.smallest_cell),
     }
     facts = _facts(config, record, about)
     card = environment.get_template("model_card.md.jinja").render(config=config, about=about, kept=kept, **facts)
@@ -55,8 +56,8 @@ def render(config: Config, record: Record, about: Mapping[str, Any], kept: bool)
 
 def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the template, from the files of the study that may be shared."""
-    root, smallest, run = Path(config.results) / config.study, config.privacy.smallest_cell, record.run
-    records, _ = study(root / "runs", [(run, record.target, seed) for seed in config.seeds])
+    root, smallest, run = Path(config.results) / config.study, config.smallest_cell, record.run
+    records, _ = study(root / "runs", [(run, record.target, seed) for seed in config.seeds], smallest)
     audit = _optional(root / "audit" / f"{record.target}.json")
     methods = [catalog()[method] for method in (record.method, str(record.phases[-1]["method"]))]
     groups = group_rows(audit, run)
@@ -67,16 +68,16 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "parameters": record.facts["parameters"],
         "images": f"{' or '.join(views)} chest radiographs" if views else "images like those of the study",
         "is_radiographs": isinstance(config.split, Split),
-        "cohort": _cohort(protocol.sizes(read_json(root / "cohort.json"), smallest), record.target),
+        "cohort": _cohort(protocol.sizes(released_cohort(root, smallest), smallest), record.target),
         "labeled": record.facts["labeled"],
         "few_labels": any(method["target_labels"] for method in methods),
         "all_labels": any(method["every_target_label"] for method in methods),
-        "leakage": _optional(root / "leakage.json"),
-        "rejected": protocol.rejects(_optional(root / "ingest.json").get("rejected", {}), smallest),
+        "leakage": study_counts(root, "leakage.json"),
+        "rejected": protocol.rejects(study_counts(root, "ingest.json").get("rejected", {}), smallest),
         "sent": _sent(sent([record]), record.target),
         "seeds": [r.seed for r in records],
         "headline": _optional(root / "report" / "headline.json").get(record.target, {}).get("sentences", [])[:1],
-        **_scores(tidy(records, smallest), record, audit),
+        **_scores(tidy(records), record, audit),
         "audit": audit,
         "groups": groups,
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],

@@ -95,10 +95,13 @@ class Log:
 class Checkpoints:
     """Where the state of a run is kept, and the conditions (`fingerprint`) that it was made under."""
 
-    def __init__(self, folder: Path, memory: StatePath, fingerprint: dict[str, Any], every: int = 1) -> None:
+    def __init__(
+        self, folder: Path, memory: StatePath, fingerprint: dict[str, Any], every: int = 1, record: Path | None = None
+    ) -> None:
+        """`record`: the file of the record, whose scores may have to stay with a client; default: in `folder`."""
         self.folder, self.memory, self.fingerprint, self.every = folder, memory, fingerprint, every
         self._files = folder / "checkpoint.bin", folder / "checkpoint.previous.bin"
-        self._log = Log(folder / "record.jsonl")
+        self._log = Log(record or folder / "record.jsonl")
         self._saved: dict[str, Saved] = {}
         self.behind: set[str] = set()
         """Clients whose process ended after answers that are in no saved state of theirs."""

@@ -27,8 +27,6 @@ from fdamed.models.flat import Layout
 Judge = Callable[[Tensor], Mapping[str, float | None]]
 """Scores of a model on data that no method sees."""
 LOSS = "train/loss"
-SHOWN = (LOSS, "val/auc", "test/auc", "test/acc")
-"""Values of a round that the log shows."""
 log = logging.getLogger(__name__)
 
 
@@ -173,7 +171,7 @@ def round_to(seconds: float) -> float:
 def _log_round(round: int, rounds: int, record: Record) -> None:
     seconds = [t["seconds"] for t in record.timing]
     line = record.metrics[-1]
-    shown = "  ".join(f"{k} {line[k]:.3f}" for k in SHOWN if line.get(k) is not None)
+    shown = f"{LOSS} {line[LOSS]:.3f}" if line.get(LOSS) is not None else ""  # scores stay with the target
     left = sum(seconds) / len(seconds) * (rounds - round)
     count = record.timing[-1].get("remembered")
     known = f"  {count} answers remembered" if count else ""

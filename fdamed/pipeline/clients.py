@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from fdamed.config.base import without_defaults
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import TRAINED
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
 from fdamed.core.rng import stream
@@ -177,19 +179,21 @@ def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> 
 
 
 def declare(config: Config, server: Server) -> None:
-    """Give validation the counts of cohort.json: training images, which no answer may exceed, and label rates.
+    """Give validation what clients declare: training images, which no answer may exceed, and their label rates.
 
     Label rates only of patients: a public set is partitioned as unequally as its study wants.
     """
-    clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
+    root = Places.of(config).root
+    clients = read_json(needed(root / "cohort.json", "split"))["clients"]
 
-    def trained(client: str, what: str) -> int:
-        return sum(int(clients[client][what].get(split, 0)) for split in ("train", "adapt"))
+    def trained(counts: Mapping[str, Any], what: str) -> int:
+        return sum(int(counts[what].get(part, 0)) for part in TRAINED)
 
-    images = {p: trained(p, "images") for p in config.split.clients}
+    images = {p: trained(clients[p], "images") for p in config.split.clients}
     server.validator.images = images
     if isinstance(config.split, Split):
-        rates = {p: trained(p, "positives") / images[p] for p in images if images[p]}
+        known = {p: counts for p in images if images[p] and (counts := counts_of(root, p))}
+        rates = {p: trained(counts, "positives") / images[p] for p, counts in known.items()}
         server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
 
 

@@ -81,7 +81,7 @@ def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
         fix = "Export a federated run; `fdamed methods` lists the methods."
         what = f"{run.spec.method} has no model: it classifies only the features of this study's images"
         raise FdamedError(what, f"runs.{name}", fix)
-    record = read(run.folder)
+    record = read(run.folder, config.smallest_cell)
     if record is None:
         raise FdamedError(UNFINISHED, str(run.folder), TRAIN)
     differs = _differs(config, record.facts)

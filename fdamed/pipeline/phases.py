@@ -219,6 +219,7 @@ def checkpoints(job: Job, phase: Phase) -> Checkpoints:
         lambda client, round: job.memory(phase.folder, client, f"{round:05d}.safetensors"),
         job.fingerprint,
         phase.train.checkpoint_every,
+        job.memory(phase.folder, job.run.target, "record.jsonl"),
     )
 
 

@@ -67,7 +67,7 @@ def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
 
 
 def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> dict[str, Any]:
-    """Score the probabilities of the client's test images: scores/{client}.json, and its predictions in its folder."""
+    """Score the probabilities of the client's test images; scores and predictions stay in its folder."""
     patient, found = _keep_predictions(run, client, y, p), scores(y, p)
     # The same draws for every run.
     intervals = bootstrap(y, p, patient, stream(0, run.config.study, client, "bootstrap"), REPLICATES)
@@ -80,10 +80,11 @@ def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDA
         "seed": run.seed,
         "client": client,
         "split": "test",
+        "patients": len(set(patient.tolist())),
         **found,
         "bootstrap": intervals,
     }
-    write_json(run.folder / "scores" / f"{client}.json", record)
+    write_json(run.scores(client), record)
     return found
 
 

@@ -76,6 +76,13 @@ class StudyRun:
         """The file with a client's own model, which stays there."""
         return self.places.client(client) / "models" / self.name / self.target / f"{self.seed}.safetensors"
 
+    def rounds(self) -> Path:
+        """The scores of every round, which stay with the target."""
+        return self.places.client(self.target) / "rounds" / self.name / self.target / f"{self.seed}.jsonl"
+
+    def scores(self, client: str) -> Path:
+        return self.places.client(client) / "scores" / self.name / self.target / f"{self.seed}.json"
+
     def predictions(self, client: str) -> Path:
         return self.places.client(client) / "predictions" / self.name / self.target / f"{self.seed}.parquet"
 

@@ -14,6 +14,8 @@ from fdamed.config.loader import catalog
 from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core import run_record
+from fdamed.core.counts import released_cohort, study_counts
+from fdamed.core.disclosure import SUPPRESSED
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Key, Record
@@ -98,6 +100,7 @@ class Study:
     records: Sequence[Record]
     missing: Sequence[Key]
     cohort: Json
+    """As released: None where a count is held back."""
     ingest: Json
     leakage: Json
     advice: Mapping[str, Json | None]
@@ -109,7 +112,7 @@ class Study:
 
     @property
     def smallest(self) -> int:
-        return self.config.privacy.smallest_cell
+        return self.config.smallest_cell
 
     @cached_property
     def runs(self) -> dict[str, Run]:
@@ -139,11 +142,11 @@ class Study:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        return run_tables.tidy(self.records, self.smallest)
+        return run_tables.tidy(self.records)
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        return run_tables.rounds(self.records, self.smallest)
+        return run_tables.rounds(self.records)
 
     @cached_property
     def sent(self) -> pd.DataFrame:
@@ -188,11 +191,11 @@ class Study:
     @cached_property
     def chosen(self) -> Summary:
         """The same at the round that validation chooses, with that round."""
-        return protocol.at_chosen_round(self.records, self.smallest)
+        return protocol.at_chosen_round(self.records)
 
     @property
     def suppressed(self) -> bool:
-        return bool(self.scores["why"].str.startswith(run_tables.SUPPRESSED).any())
+        return bool(self.scores["why"].str.startswith(SUPPRESSED).any())
 
     @cached_property
     def views(self) -> list[View]:
@@ -234,7 +237,7 @@ def read_study(config: Config) -> Study:
     """The study's files; an error names what is missing and how to make it."""
     folder = Path(config.results) / config.study
     keys = [(r, t, s) for r in config.expanded_runs() for t in config.split.targets for s in config.seeds]
-    records, missing = run_record.study(folder / "runs", keys)
+    records, missing = run_record.study(folder / "runs", keys, config.smallest_cell)
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
     for name in ("cohort.json", "ingest.json", "leakage.json"):
@@ -248,9 +251,9 @@ def read_study(config: Config) -> Study:
         folder=folder,
         records=records,
         missing=missing,
-        cohort=read_json(folder / "cohort.json"),
-        ingest=read_json(folder / "ingest.json"),
-        leakage=read_json(folder / "leakage.json"),
+        cohort=released_cohort(folder, config.smallest_cell),
+        ingest=study_counts(folder, "ingest.json"),
+        leakage=study_counts(folder, "leakage.json"),
         advice={t: _optional(folder / "advice" / f"{t}.json") for t in targets} if config.advise else {},
         audits={
             t: audit | {"attributes": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fdamed.core.disclosure import hides, shareable
+from fdamed.core.disclosure import shareable
 from fdamed.core.run_record import Record, computed, millis
 
 OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
@@ -48,18 +48,15 @@ def listed(clients: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, {names[0]} to {names[-1]}"
 
 
-def run_entry(record: Record, smallest: int, files: Mapping[str, str], small_validation: bool = False) -> Entry:
-    """A trained run with its files; another smallest cell shows other scores.
-
-    `small_validation`: the target's validation part is so small that scores on it are suppressed.
-    """
+def run_entry(record: Record, smallest: int, files: Mapping[str, str]) -> Entry:
+    """A trained run with its files; another smallest cell shows other scores."""
     return Entry(
         key=record.key,
-        digest=f"{record.digest}-{smallest}{'-val' * small_validation}",
+        digest=f"{record.digest}-{smallest}",
         name=f"{record.run}-{record.target}-s{record.seed}",
         span=span(record),
         tags=tags(record),
-        content=lambda: Content(params(record), points(record, smallest, small_validation), files),
+        content=lambda: Content(params(record), points(record), files),
     )
 
 
@@ -116,41 +113,30 @@ def params(record: Record) -> dict[str, str]:
     return {key: str(shareable(value, key))[:6000] for key, value in out.items() if value is not None}
 
 
-def points(record: Record, smallest: int, small_validation: bool = False) -> list[Point]:
+def points(record: Record) -> list[Point]:
     """Metric, value, time in milliseconds, round: curves by round, final scores at the last round."""
     _, end = span(record)
     ended = {int(row["round"]): millis(row, end=True) for row in record.timing}
     last = max([int(row["round"]) for row in record.rounds], default=0)
-    own = record.scores.get(record.target)
-    hidden: tuple[str, ...] = ("test/",) if own is not None and _hides(own, smallest) else ()
-    hidden += ("val/",) if small_validation else ()
     values: dict[tuple[str, int], float] = {}
     for row in record.rounds:
-        shown = {k: v for k, v in row.items() if v is not None and not k.startswith(hidden)}
-        values |= {(key, int(row["round"])): value for key, value in shown.items() if key != "round"}
+        values |= {(key, int(row["round"])): v for key, v in row.items() if v is not None and key != "round"}
     for step, (sent, received) in record.traffic.items():
         values |= {("comm/mb_out_round", step): sent / 1e6, ("comm/mb_in_round", step): received / 1e6}
     values |= {("runtime/seconds_round", int(row["round"])): computed(row, "seconds") for row in record.timing}
     out = [(key, float(value), ended.get(step, end), step) for (key, step), value in values.items()]
     # The final score replaces that of the last round: one value a round.
-    final = dict(final_scores(record, smallest)) | {"comm/mb_out": record.bytes_out / 1e6}
+    final = dict(final_scores(record)) | {"comm/mb_out": record.bytes_out / 1e6}
     if record.timing:
         final["runtime/seconds"] = sum(computed(row, "seconds") for row in record.timing)
     out = [point for point in out if (point[0], point[3]) not in {(key, last) for key in final}]
     return out + [(key, value, end, last) for key, value in final.items()]
 
 
-def _hides(score: Mapping[str, Any], smallest: int) -> bool:
-    """Whether a score is suppressed, by the report's rule; with more than two classes there are no positives."""
-    return hides(score["n"], score.get("positives"), smallest)
-
-
-def final_scores(record: Record, smallest: int) -> Iterator[tuple[str, float]]:
+def final_scores(record: Record) -> Iterator[tuple[str, float]]:
     """test/SCORE at the target, test/CLIENT/SCORE elsewhere; undefined and suppressed scores are omitted."""
     for client, score in record.scores.items():
-        if _hides(score, smallest):
-            continue
         where = "" if client == record.target else f"{client}/"
         for key, value in score.items():
-            if isinstance(value, int | float) and key not in {"n", "positives", "seed"}:
+            if isinstance(value, int | float) and key != "seed":
                 yield f"test/{where}{key}", float(value)

@@ -127,9 +127,9 @@ def state_of(checkpoint: Path) -> bytes:
 
 def tracked(place: Path) -> list[object]:
     """What an import writes to MLflow for a run, except times."""
-    record = read(place)
+    record = read(place, 1)
     assert record is not None
-    curves = [(key, value, step) for key, value, _, step in points(record, 1) if not key.startswith("runtime/")]
+    curves = [(key, value, step) for key, value, _, step in points(record) if not key.startswith("runtime/")]
     kept = {key: value for key, value in tags(record).items() if key != "content_digest"}
     return [curves, params(record), kept]
 
@@ -139,5 +139,5 @@ def left_over(folder: Path) -> list[str]:
     return [str(p.relative_to(folder)) for p in folder.rglob("*.part")]
 
 
-def rounds_told(place: Path) -> list[int]:
+def rounds_logged(place: Path) -> list[int]:
     return [json.loads(line)["round"] for line in (place / "metrics.jsonl").read_text().splitlines()]

@@ -71,7 +71,7 @@ def test_where_both_generations_are_damaged_the_run_begins_anew_and_comes_to_the
     files = {
         "checkpoints": list(state(cut).glob("checkpoint*.bin")),
         "memories": [*memories(cut, 2), *memories(cut, 3)],
-        "record": [state(cut) / "record.jsonl"],
+        "record": list((cut / "results").rglob(f"memory/{RUN}/**/record.jsonl")),
     }[what]
     for file in files:
         hurt(file, DAMAGES["one bit"] if what != "record" else DAMAGES["empty"])

@@ -38,6 +38,9 @@ def study(tmp_path: Path) -> Path:
     rows = {"patient": [f"p{i:04d}" for i in range(n)], "sex": sex, "age": rng.uniform(20, 90, n), "view": "frontal"}
     frame = pd.DataFrame(rows).assign(race=pd.Series([None] * n, dtype="str"), y=rng.integers(0, 2, n))
     frame.assign(split=np.repeat(["adapt", "test", "train", "val"], n // 4)).to_parquet(folder / "order.parquet")
+    thirty, fifteen = (dict.fromkeys(("adapt", "test", "train", "val"), k) for k in (30, 15))
+    counts = {"images": thirty, "patients": thirty, "positives": fifteen}
+    (folder / "counts.json").write_text(json.dumps(counts))
     for seed in (0, 1):
         assert main(["init", "--config", str(tmp_path / "config.json"), "--seed", str(seed)]) == 0
         for run in ("fedavg", "aux"):
@@ -63,6 +66,13 @@ def test_what_stands_in_the_images_is_read_and_nobody_is_named(study: Path) -> N
     assert (heads["run"], heads["base"], heads["heads"], heads["value"]) == ("aux", "fedavg", ["sex"], 0.0)
     assert "p0001" not in (study / "c" / "attributes" / "B.json").read_text()
     assert {p.relative_to(study / "c").parts[0] for p in study.rglob("*.safetensors")} == {"init", "runs"}
+
+
+def test_the_number_of_images_is_held_back_while_a_part_is(study: Path) -> None:
+    path = study / "c/clients/B/counts.json"
+    counts = json.loads(path.read_text())
+    path.write_text(json.dumps(counts | {"images": counts["images"] | {"val": 7}}))
+    assert probe(study)["images"] is None
 
 
 def test_groups_below_the_smallest_cell_are_no_class(study: Path) -> None:

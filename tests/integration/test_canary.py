@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +208,29 @@ def test_planted_identifiers_stay_in_the_hospitals(
     for path in shared:
         found = hits(str(path.relative_to(work)).encode() + path.read_bytes(), secrets)
         assert found == set(), path.relative_to(work)
+
+
+@pytest.mark.parametrize("smallest", [11, 1])
+def test_scores_on_a_small_part_are_in_no_file_outside_the_clients_folders(
+    smallest: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every number of the full scores, as text with four digits and as MLflow's database stores it."""
+    monkeypatch.chdir(tmp_path)
+    config = configure(tmp_path, planted_table(tmp_path / "raw"))
+    config.write_text(config.read_text().replace("smallest_cell: 1\n", f"smallest_cell: {smallest}\n"))
+    for name, *options in [*STAGES, ["audit", "--target", "NC"], ["report"], ["track"]]:
+        assert main([name, "--config", str(config), *options]) == 0, (name, capfd.readouterr().err)
+    said = capfd.readouterr()
+    home = tmp_path / "results" / "canary" / "clients"
+    full = [json.loads(p.read_text()) for p in home.glob("NC/scores/*/NC/0.json")]
+    rounds = [json.loads(line) for p in home.glob("NC/rounds/*/NC/0.jsonl") for line in p.read_text().splitlines()]
+    assert len(full) == len(rounds) == 2 and full[0]["n"] > 0 and "test/acc" in rounds[0]
+    values = {v for row in (*full, *rounds) for v in row.values() if isinstance(v, float) and len(f"{360 * v:.9g}") > 8}
+    assert len(values) > 1, "Brier scores: no simple fractions, which could be anything"
+    outside = [p for p in (tmp_path / "results").rglob("*") if p.is_file() and not p.is_relative_to(home)]
+    shared = (said.out + said.err).encode() + b"".join(p.read_bytes() for p in outside if p.suffix != ".safetensors")
+    found = {v for v in values if f"{v:.4f}".encode() in shared or struct.pack(">d", v) in shared}
+    assert found == (set() if smallest > 1 else values), "with a smallest cell of 1 the search finds them"
 
 
 # --- errors ---

@@ -18,6 +18,7 @@ from fdamed.cli.commands.federate import resident
 from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config
+from fdamed.core.counts import write_counts
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_lines
 from fdamed.federation.client import check_release
@@ -80,7 +81,7 @@ def write_study(folder: Path, release: list[str] = RELEASE, flipped: bool = Fals
         client: {"images": {"train": 1000, "adapt": 1000}, "positives": {"train": 500, "adapt": 500}}
         for client in CLIENTS
     }
-    (root / "cohort.json").write_text(json.dumps({"hash": "h", "clients": clients}))
+    write_counts(root, "cohort.json", {"hash": "h", "clients": clients})
     (root / "leakage.json").write_text("{}")
     return path
 
@@ -133,8 +134,10 @@ def test_a_row_has_the_files_of_a_run_and_both_scores(study: Path, run: str) -> 
     folder = align(study, run)
     for name in ("run.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "absences.jsonl", "done"):
         assert (folder / name).is_file(), name
-    score = json.loads((folder / "scores" / "target.json").read_text())
-    (line,) = read_lines(folder / "metrics.jsonl")
+    kept = study.parent / "results/small/clients/target"
+    score = json.loads((kept / f"scores/{run}/target/0.json").read_text())
+    (line,) = read_lines(kept / f"rounds/{run}/target/0.jsonl")
+    assert read_lines(folder / "metrics.jsonl") == [{"round": 1}], "scores stay with the target"
     assert score["n"] == 20 and score["acc"] == line["test/acc"] and score["auc"] == line["test/auc"]
     assert line["val/auc"] is not None
     rows = pd.read_parquet(study.parent / f"results/small/clients/target/predictions/{run}/target/0.parquet")

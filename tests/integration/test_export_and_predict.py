@@ -336,9 +336,9 @@ def test_the_card_shows_what_was_measured_and_what_was_not(study: Path, models) 
     assert "synthetic phantoms" in card and "Not** for diagnosis" in card
     assert "Membership inference: in the study's report" in card
     assert "Reconstruction of images from this model: not measured." in card
-    score = json.loads((root(study) / "runs/fedavg/edema/0/scores/edema.json").read_text())
+    score = json.loads((root(study) / "clients/edema/scores/fedavg/edema/0.json").read_text())
     assert score["positives"] < 8, "the study's test part is small enough to be hidden"
-    assert "suppressed: fewer than 8 images of a class" in card and f"{score['auc']:.3f}" not in card
+    assert "suppressed: fewer than 8 patients, or images of a class" in card and f"{score['auc']:.3f}" not in card
     assert "<8" in card and "weights" in card
     assert "kept inside the hospital" in (models["kept"] / "model_card.md").read_text()
     page = (models["fedavg"] / "model_card.html").read_text()

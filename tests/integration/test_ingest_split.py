@@ -69,19 +69,22 @@ def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capf
     assert main(["ingest", "--config", str(study)]) == 0
     assert main(["split", "--config", str(study)]) == 0
     root = study.parent / "results/small"
-    summary = json.loads((root / "ingest.json").read_text())
+    summary = json.loads((root / "clients/ingest.json").read_text())
     assert (summary["rows"], summary["patients"], summary["rejected"]) == (180, 90, {})
     cohort = json.loads((root / "cohort.json").read_text())
     manifests = {p: pd.read_parquet(root / f"clients/{p}/manifest.parquet") for p in CONDITIONS}
     check_manifests(manifests)
     for client, frame in manifests.items():
-        entry = cohort["clients"][client]
+        public, entry = cohort["clients"][client], json.loads((root / f"clients/{client}/counts.json").read_text())
+        parts = {part: entry["images"][part] for part in ("train", "adapt")}
+        assert public == {"hash": entry["hash"], "content": entry["content"], "images": parts}
         assert entry["hash"] == content_hash(frame)
         assert sum(entry["images"].values()) == len(frame)
         assert sum(entry["positives"].values()) == int(frame["y"].sum())
         assert entry["images"]["adapt"] == 8
     assert cohort["asked"] == {"per_class": "all", "labeled": 8, "val": 0.1, "test": 0.2, "held_out": "all"}
-    assert cohort["leakage"]["patients_in_two_splits"] == cohort["leakage"]["patients_in_two_clients"] == 0
+    leakage = json.loads((root / "clients/cohort.json").read_text())["leakage"]
+    assert leakage["patients_in_two_splits"] == leakage["patients_in_two_clients"] == 0
     assert "by a hash of seed and patient" in cohort["notes"][0]
     shared = capfd.readouterr().err + (root / "cohort.json").read_text() + (root / "ingest.json").read_text()
     assert CANARY not in shared
@@ -121,7 +124,7 @@ def test_refused_rows_and_files_are_listed_and_good_ones_stay(study: Path) -> No
         ("3", "BAD_LABEL"),
         ("", "MISSING"),
     ]
-    assert json.loads((folder / "results/small/ingest.json").read_text())["rows"] == 177
+    assert json.loads((folder / "results/small/clients/ingest.json").read_text())["rows"] == 177
 
 
 def test_too_many_refusals_stop_with_exit_2_after_they_were_listed(
@@ -167,7 +170,8 @@ def test_the_reference_rule_is_announced_loudly(study: Path, capfd: pytest.Captu
     cohort = json.loads((study.parent / "results/small/cohort.json").read_text())
     assert cohort["rule"] == "reference"
     assert "LEAKS" in cohort["notes"][0]
-    assert cohort["leakage"]["patients_in_two_splits"] > 0
+    full = json.loads((study.parent / "results/small/clients/cohort.json").read_text())
+    assert full["leakage"]["patients_in_two_splits"] > 0
 
 
 @pytest.mark.parametrize("name", ["chexpert", "mimic", "midrc", "nih"])

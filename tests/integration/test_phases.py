@@ -120,7 +120,8 @@ def test_the_rounds_of_a_warm_up_are_the_first_of_the_run_and_those_of_its_metho
 def test_a_second_phase_of_adabn_changes_statistics_alone(study) -> None:
     config, _ = study
     assert {x["step"] for x in lines(config, "adapted", "ledger") if x["round"] == 4} == {"adabn.measure"}
-    scores = [line["test/acc"] for line in lines(config, "adapted", "metrics")]
+    kept = Places.of(config).client("dark") / "rounds/adapted/dark/0.jsonl"
+    scores = [json.loads(line)["test/acc"] for line in kept.read_text().splitlines()]
     assert len(scores) == 4 and all(0.0 <= score <= 1.0 for score in scores)
 
 
@@ -136,8 +137,10 @@ def test_run_json_is_about_the_runs_own_method_and_names_the_warm_up(study) -> N
 def test_the_score_is_the_last_phases(study) -> None:
     config, _ = study
     for run in RUNS:
-        score = json.loads((folder(config, run) / "scores" / "dark.json").read_text())
-        assert score["acc"] == lines(config, run, "metrics")[-1]["test/acc"]
+        kept = Places.of(config).client("dark")
+        score = json.loads((kept / f"scores/{run}/dark/0.json").read_text())
+        last = (kept / f"rounds/{run}/dark/0.jsonl").read_text().splitlines()[-1]
+        assert score["acc"] == json.loads(last)["test/acc"]
 
 
 def test_only_the_second_phase_sees_the_targets_labels(study, monkeypatch) -> None:
@@ -232,7 +235,8 @@ def test_a_run_of_two_phases_on_a_public_set_can_be_exported_and_takes_no_files(
     assert about["output"]["classes"] == [str(n) for n in range(10)] and about["output"]["threshold"] is None
     assert about["parity"]["max_difference"]["ONNX"] < 1e-4 and about["parity"]["images"] == 40
     card = (tmp_path / "out" / "model_card.md").read_text()
-    accuracy = json.loads((folder(config, "short") / "scores" / "dark.json").read_text())["acc"]
+    kept = Places.of(config).client("dark") / "scores/short/dark/0.json"
+    accuracy = json.loads(kept.read_text())["acc"]
     assert f"| accuracy | {accuracy:.3f} |" in card and "fine-tuned head" in card
     assert main(["predict", "--model", str(tmp_path / "out"), "x.png"]) == 2
     assert "public benchmark set" in capsys.readouterr().err

@@ -124,8 +124,8 @@ def test_a_round_costs_what_computing_it_took(tmp_path: Path) -> None:
         folder / "timing.jsonl",
         [line | {"round": 1}, line | {"round": 2, "remembered": 4, "remembered_seconds": 9.0, "remembered_cpu": 7.0}],
     )
-    record = read(folder)
+    record = read(folder, 1)
     assert record and seconds(record) == 10.0
     edit(folder / "run.json", device="cpu", train={"transport": "in_process"})
-    record = read(folder)
+    record = read(folder, 1)
     assert record and seconds(record) == 8.0

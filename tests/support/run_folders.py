@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fdamed.config.loader import catalog, parse
+from fdamed.core.counts import write_counts
+from fdamed.core.disclosure import only_scores, without_scores
 from fdamed.core.files import digest
 from fdamed.core.rng import stream
 
@@ -94,6 +97,19 @@ def write_absences(folder: Path, *absences: tuple[int, str, str]) -> None:
     write_lines(folder / "absences.jsonl", rows)
 
 
+def score_file(root: Path, client: str, run: str, target: str, seed: int) -> Path:
+    """Where a client keeps its scores of a run."""
+    return root / "clients" / client / "scores" / run / target / f"{seed}.json"
+
+
+def write_rounds(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The rounds of a run: their scores in the target's folder, the rest in the run's."""
+    run, target, seed = folder.parts[-3:]
+    kept = folder.parents[3] / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
+    write_lines(kept, only_scores(rows))
+    write_lines(folder / "metrics.jsonl", [without_scores(row) for row in rows])
+
+
 def note_by_round(folder: Path, **notes: float) -> None:
     """Add notes such as weight/LO (written weight__LO) to every round."""
     path = folder / "metrics.jsonl"
@@ -103,10 +119,11 @@ def note_by_round(folder: Path, **notes: float) -> None:
 
 def without_auc(folder: Path) -> None:
     """Make a run one of many classes: no AUC, no positives."""
-    path = folder / "metrics.jsonl"
+    root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
+    path = root / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     write_lines(path, [row | {"val/auc": None, "test/auc": None} for row in rows])
-    for score in (folder / "scores").glob("*.json"):
+    for score in root.glob(f"clients/*/scores/{run}/{target}/{seed}.json"):
         content = json.loads(score.read_text())
         del content["positives"]
         why = {"auc": "more than two classes"}
@@ -116,7 +133,7 @@ def without_auc(folder: Path) -> None:
 def write_ingest_and_cohort(root: Path, clients: list[str], rule: str = "disjoint") -> None:
     rejected = {"UNREADABLE_IMAGE": 37, "LABEL_OUT_OF_RANGE": 4, "PATH_LEAVES_ROOT": 12}
     ingest = {"rows": 6120, "patients": 2980, "rejected": rejected, "hash": digest("index"), "layout": "chexpert"}
-    write_json(root / "ingest.json", ingest | {"seconds": 3.2})
+    write_counts(root, "ingest.json", ingest | {"seconds": 3.2})
     sizes = {}
     for i, client in enumerate(clients):
         images = {"train": 700 - 60 * i, "adapt": 100, "val": 110 - 9 * i, "test": 220 - 20 * i}
@@ -128,8 +145,8 @@ def write_ingest_and_cohort(root: Path, clients: list[str], rule: str = "disjoin
         }
     leakage = {"patients_in_two_splits": 0, "patients_in_two_clients": 0, "near_duplicates": 3}
     cohort = {"by": "condition", "rule": rule, "hash": digest(clients), "clients": sizes}
-    write_json(root / "cohort.json", cohort)
-    write_json(root / "leakage.json", leakage)
+    write_counts(root, "cohort.json", cohort)
+    write_counts(root, "leakage.json", leakage)
 
 
 def write_run(
@@ -183,7 +200,7 @@ def write_run(
         "digests": {"config": "c0ffee", "cohort": digest(clients)},
     }
     write_json(folder / "run.json", facts)
-    write_lines(folder / "metrics.jsonl", metrics)
+    write_rounds(folder, metrics)
     write_lines(folder / "timing.jsonl", timing)
     write_lines(folder / "ledger.jsonl", ledger)
     if layers:
@@ -192,7 +209,7 @@ def write_run(
         auc = float(np.clip(curve[-1] + (0 if client == target else 0.03), 0, 1))
         head = {"run": run, "method": method, "target": target, "seed": seed, "client": client, "split": "test"}
         numbers = {"acc": auc - 0.06, "auc": auc, "balanced_acc": auc - 0.06, "brier": 0.3 - auc / 5, "why": {}}
-        write_json(folder / "scores" / f"{client}.json", head | {"n": 180, "positives": 90} | numbers)
+        write_json(score_file(root, client, run, target, seed), head | {"n": 180, "positives": 90} | numbers)
     write_text(folder / "done", digest([run, target, seed, nudge]) + "\n")
     return folder
 

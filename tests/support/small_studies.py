@@ -21,6 +21,7 @@ from fdamed.cli.commands.split import describe
 from fdamed.config.loader import parse
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.counts import write_counts
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.data.cache import in_order
@@ -100,7 +101,7 @@ def write_clients(config: Config) -> None:
             np.save(places.client(client) / "images.npy", images)
             write_rows(places.client(client) / "order.parquet", rows.assign(crc32=[crc32(i.tobytes()) for i in images]))
         entries = {client: describe(frame) for client, frame in manifests.items()}
-        write_json(places.root / "cohort.json", {"clients": entries, "hash": "0"})
+        write_counts(places.root, "cohort.json", {"clients": entries, "hash": "0"})
         write_json(places.root / "leakage.json", {})
     else:
         partition.write(config, places)

@@ -305,7 +305,7 @@ def test_a_target_with_few_images_of_a_class_lets_nothing_out(study: Path) -> No
     assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
     audit = json.loads((study / "c/audit/B.json").read_text())
     assert audit["pairs"] == audit["groups"] == audit["gaps"] == [] and audit["scores"] == audit["calibration"] == {}
-    assert audit["suppressed"] == "fewer than 11 images of a class"
+    assert audit["suppressed"] == "fewer than 11 patients, or images of a class"
 
 
 def test_nothing_to_compare_is_one_clear_error(study: Path, tmp_path: Path, capsys) -> None:

@@ -18,6 +18,7 @@ from fdamed.config.study import Config
 from fdamed.data.benchmark.partition import partition
 from fdamed.data.benchmark.samples import Samples, numbered_alike
 from fdamed.pipeline.paths import Places
+from fdamed.pipeline.selection import StudyRun
 from tests.support.idx_files import write_idx
 
 FEDGP = Path(__file__).resolve().parents[2] / "config" / "papers" / "fedgp"
@@ -142,7 +143,7 @@ def test_what_the_sources_learn_of_colors_is_wrong_where_the_colors_are_exchange
         assert main(["evaluate", *given, *run, "--client", "minus90", "--seeds", "0"]) == 0
         folder = Places.of(config).run(name, "minus90", 0)
         assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
-        accuracy[name] = json.loads((folder / "scores" / "minus90.json").read_text())["acc"]
+        accuracy[name] = json.loads(StudyRun.of(config, name, "minus90", 0).scores("minus90").read_text())["acc"]
     assert accuracy["fedavg"] < 0.3 and accuracy["oracle"] > 0.7
 
 

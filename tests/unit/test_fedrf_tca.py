@@ -858,12 +858,12 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
             content = path.read_bytes()
             assert not any(bytes_ in content for p, bytes_ in secret.items() if p != inside), path
 
-    judged = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "test/acc" in line]
+    judged = [line for line in one.rounds().read_text().splitlines() if "test/acc" in line]
     assert len(judged) == (1 if setting == "IV" else 4)  # before the classifiers come there is nothing to judge
     model = trained_model(one, "t", FlatModel(build(config.model)))
     data = divide_test_part(places)
     evaluate.score(one, "t", FlatModel(model.module.network), data)
-    scores = read_json(folder / "scores" / "t.json")
+    scores = read_json(one.scores("t"))
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
 

@@ -281,13 +281,13 @@ def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_pa
     one = StudyRun.of(config, "fedsr", "t", 0)
     federate.federate(one, 1)
     folder, data = places.run("fedsr", "t", 0), load(places.client("t"), parts=("test",))
-    judged = (folder / "metrics.jsonl").read_text().splitlines()
+    judged = one.rounds().read_text().splitlines()
     network = FlatModel(build(config.model))
     model = trained_model(one, "t", network)
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert right > 0.7
     evaluate.score(one, "t", network, data)
-    scores = read_json(folder / "scores" / "t.json")
+    scores = read_json(one.scores("t"))
     assert scores["acc"] == pytest.approx(right)
     assert len(judged) == 4 and f'"test/acc": {scores["acc"]}' in judged[-1]
     assert read_json(folder / "run.json")["extra_parameters"] == FedSR().extra_parameters(2, 6, 2)

@@ -108,8 +108,8 @@ def test_texts_of_others_are_shown_and_not_run_in_the_report(tmp_path: Path) -> 
             file = folder / name
             file.write_text(file.read_text().replace(old, json.dumps(f"=1+1 {evil}")))
         write_absences(folder, (1, "LO", f"@SUM(1) {evil}"))
-        edit(folder / "scores" / "NC.json", why={"f1": evil})
-    edit(root / "ingest.json", rejected={f"=1 {evil}": 40})
+        edit(root / f"clients/NC/scores/gp/NC/{folder.name}.json", why={"f1": evil})
+    edit(root / "clients/ingest.json", rejected={f"=1 {evil}": 40})
     edit(root / "cohort.json", rule=f"=1 {evil}")
     assert main(["report", "--config", str(config)]) == 0
     page = (root / "report" / "index.html").read_text(encoding="utf-8")

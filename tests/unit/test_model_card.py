@@ -17,7 +17,7 @@ from tests.support.run_folders import edit, write_study
 
 def card(config: Path, run: str, target: str, **changes: Any) -> tuple[str, str]:
     """The card of seed 0, for a model.json without a file behind it."""
-    (record,), _ = study(config.parent / "runs", [(run, target, 0)])
+    (record,), _ = study(config.parent / "runs", [(run, target, 0)], 11)
     of = {"study": "demo", "run": run, "method": record.method, "title": "GP", "options": {}, "target": target}
     about = {
         "study": of | {"seed": 0, "rounds": 4, "trained": "2026-03-01T08:00:00", "synthetic": True} | changes,

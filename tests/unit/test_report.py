@@ -21,7 +21,16 @@ from fdamed.report import paper_tables as beside
 from fdamed.report.plots.figure import ticks
 from fdamed.report.plots.lines import Line, against_cost, by_round
 from fdamed.report.plots.lines import Path as Trail
-from tests.support.run_folders import CLIENTS, edit, note_by_round, without_auc, write_absences, write_run, write_study
+from tests.support.run_folders import (
+    CLIENTS,
+    edit,
+    note_by_round,
+    without_auc,
+    write_absences,
+    write_rounds,
+    write_run,
+    write_study,
+)
 
 STUDY = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 4}}
 
@@ -98,7 +107,7 @@ def test_names_and_texts_are_shown_not_run(tmp_path: Path) -> None:
         (folder / "ledger.jsonl").write_text(ledger)
         layers = (folder / "layers.jsonl").read_text().replace("layer1.0.conv1", evil)
         (folder / "layers.jsonl").write_text(layers)
-    edit(config.parent / "ingest.json", rejected={evil: 40})
+    edit(config.parent / "clients/ingest.json", rejected={evil: 40})
     page = report(config)
     assert page.count("<script>") == 1
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
@@ -138,8 +147,9 @@ def test_undefined_scores_and_rounds_are_listed_not_drawn_as_zero(tmp_path: Path
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
         folder = config.parent / f"runs/gp/NC/{seed}"
-        edit(folder / "scores/NC.json", auc=None, why={"auc": "no positives"}, positives=0)
-        (folder / "metrics.jsonl").write_text('{"round": 1, "test/acc": 0.5, "test/auc": null}\n')
+        score = config.parent / f"clients/NC/scores/{folder.parts[-3]}/NC/{folder.name}.json"
+        edit(score, auc=None, why={"auc": "no positives"}, positives=0)
+        write_rounds(folder, [{"round": 1, "test/acc": 0.5, "test/auc": None}])
     text = visible(report(config))
     assert "no positives" in text
     assert "fedavg reaches an AUC of" in text and "no other method to compare it with" in text
@@ -148,11 +158,11 @@ def test_undefined_scores_and_rounds_are_listed_not_drawn_as_zero(tmp_path: Path
 def test_small_cells_show_nowhere(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
-        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", n=60, positives=7)
-        edit(config.parent / f"runs/fedavg/NC/{seed}/scores/NC.json", n=60, positives=7)
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", n=60, positives=7)
+        edit(config.parent / f"clients/NC/scores/fedavg/NC/{seed}.json", n=60, positives=7)
     text = visible(report(config))
-    assert "suppressed: fewer than 11 images of a class" in text
-    assert "no run has an AUC at NC (suppressed: fewer than 11 images of a class)" in text
+    assert "suppressed: fewer than 11 patients, or images of a class" in text
+    assert "no run has an AUC at NC (suppressed: fewer than 11 patients, or images of a class)" in text
     assert "LABEL_OUT_OF_RANGE <11" in text.replace("&lt;", "<")
     assert "1 to 10 near-duplicate images" in text
 
@@ -241,7 +251,7 @@ def section(page: str, name: str) -> str:
 def swept_study(folder: Path, **changes: object) -> Path:
     """The swept runs score far above the plain ones."""
     config = write_study(folder, **STUDY | {"runs": SWEPT} | changes)
-    for path in config.parent.glob("runs/wide-beta-0.4/NC/*/scores/NC.json"):
+    for path in config.parent.glob("clients/NC/scores/wide-beta-0.4/NC/*.json"):
         edit(path, auc=0.95)
     return config
 
@@ -345,8 +355,7 @@ def test_the_caption_names_the_protocol_and_the_headline_has_the_chosen_round(tm
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
         rows = [{"round": r, "val/auc": float(r == 2), "test/auc": 0.123 if r == 2 else 0.9} for r in (1, 2, 3, 4)]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (config.parent / f"runs/gp/NC/{seed}/metrics.jsonl").write_text(lines)
+        write_rounds(config.parent / f"runs/gp/NC/{seed}", rows)
     page = report(config)
     assert re.search(r'data-value="0\.123">0\.123 ± 0\.000 <small>round 2</small>', page)
     text = visible(section(page, "scores"))
@@ -398,9 +407,9 @@ def test_curves_of_two_points_are_not_drawn_and_one_line_says_so(tmp_path: Path)
 def test_a_round_that_too_few_validation_images_would_choose_is_not_shown(tmp_path: Path) -> None:
     config = write_study(tmp_path, **STUDY)
     assert "AUC, chosen round" in visible(report(config))
-    cohort = json.loads((config.parent / "cohort.json").read_text())
-    cohort["clients"]["NC"]["patients"]["val"] = 30
-    edit(config.parent / "cohort.json", clients=cohort["clients"])
+    path = config.parent / "clients/NC/counts.json"
+    counts = json.loads(path.read_text())
+    edit(path, patients=counts["patients"] | {"val": 30})
     text = visible(report(config))
     assert "AUC, chosen round" not in text and "validation images of the target are too few to choose a round" in text
 

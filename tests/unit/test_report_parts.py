@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
+from fdamed.core.counts import counts_of
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import study
 from fdamed.evaluation import costs
@@ -47,12 +48,12 @@ def test_seconds_are_those_of_the_cpu_only_where_every_run_has_them(tmp_path: Pa
             {"round": r, "seconds": 5.0, "cpu": 1.0 + seed, "started": "2026-03-01T08:00:00"} for r in (1, 2, 3, 4)
         ]
         (folder / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    records, _ = study(runs, RUNS)
+    records, _ = study(runs, RUNS, 11)
     frame = costs.by_round(records)
     assert all(costs.on_cpu(r) for r in records) and set(frame["clock"]) == {"CPU"}
     assert list(frame[frame["run"] == "gp"]["seconds"]) == [2.0, 4.0, 6.0, 8.0], "mean of 1, 2 and 3 a round, added up"
     edit(runs / "gp/NC/0/run.json", device="cuda")
-    frame = costs.by_round(study(runs, RUNS)[0])
+    frame = costs.by_round(study(runs, RUNS, 11)[0])
     assert set(frame["clock"]) == {"wall"} and frame["seconds"].max() == 20.0
 
 
@@ -140,7 +141,7 @@ def test_a_hospital_cannot_be_called_a_script_and_would_be_text_if_it_were(tmp_p
         parse(raw, "test")
     path = config.parent / "cohort.json"
     cohort = json.loads(path.read_text())
-    cohort["clients"][evil] = cohort["clients"]["LO"]
+    cohort["clients"][evil] = cohort["clients"]["LO"] | counts_of(config.parent, "LO")
     path.write_text(json.dumps(cohort))
     for ledger in config.parent.glob("runs/*/NC/*/ledger.jsonl"):
         ledger.write_text(ledger.read_text().replace('"from": "LO"', f'"from": "{evil}"'))

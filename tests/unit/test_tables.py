@@ -19,28 +19,28 @@ from fdamed.config.loader import load
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import Swept
 from fdamed.config.study import Model
-from fdamed.core.disclosure import LOCAL, hides, shareable, vague
+from fdamed.core.disclosure import LOCAL, hides, released_counts, shareable, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation import ablations, costs, protocol
 from fdamed.evaluation import run_tables as tables
 from fdamed.evaluation.intervals import Interval, clipped
-from tests.support.run_folders import CLIENTS, edit, without_auc, write_lines, write_study
+from tests.support.run_folders import CLIENTS, edit, without_auc, write_lines, write_rounds, write_study
 
 SMALL = {"runs": {"fedavg": {}, "gp": {}}, "train": {"rounds": 3}}
 
 
-def records_of(config: Path) -> list[Record]:
-    return [r for r in (read(p.parent) for p in sorted(config.parent.glob("runs/*/*/*/done"))) if r]
+def records_of(config: Path, smallest: int = 11) -> list[Record]:
+    return [r for r in (read(p.parent, smallest) for p in sorted(config.parent.glob("runs/*/*/*/done"))) if r]
 
 
 def test_the_headline_is_the_mean_over_seeds_at_the_target_best_first(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL)
     for seed, auc in zip((0, 1, 2), (0.78, 0.80, 0.82), strict=True):
-        edit(config.parent / f"runs/fedavg/NC/{seed}/scores/NC.json", auc=auc)
-        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", auc=0.9)
-    found = tables.headline(tables.tidy(records_of(config), 11))
+        edit(config.parent / f"clients/NC/scores/fedavg/NC/{seed}.json", auc=auc)
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", auc=0.9)
+    found = tables.headline(tables.tidy(records_of(config)))
     assert list(found["run"]) == ["gp", "fedavg"]
     row = found.iloc[1]
     assert row["auc"] == pytest.approx(0.8)
@@ -50,8 +50,8 @@ def test_the_headline_is_the_mean_over_seeds_at_the_target_best_first(tmp_path: 
 
 def test_an_undefined_score_is_in_no_mean_and_keeps_its_reason(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL)
-    edit(config.parent / "runs/gp/NC/0/scores/NC.json", auc=None, why={"auc": "no positives"}, n=50, positives=0)
-    scores = tables.tidy(records_of(config), 11)
+    edit(config.parent / "clients/NC/scores/gp/NC/0.json", auc=None, why={"auc": "no positives"}, n=50, positives=0)
+    scores = tables.tidy(records_of(config))
     gone = scores[(scores["run"] == "gp") & (scores["seed"] == 0) & (scores["client"] == "NC")].set_index("metric")
     assert gone.loc["auc", "why"] == "no positives"
     assert np.isnan(gone.loc["auc", "value"])
@@ -61,14 +61,14 @@ def test_an_undefined_score_is_in_no_mean_and_keeps_its_reason(tmp_path: Path) -
 @pytest.mark.parametrize(("n", "positives"), [(10, 5), (100, 10), (100, 90)])
 def test_scores_over_few_images_of_a_class_are_suppressed(tmp_path: Path, n: int, positives: int) -> None:
     config = write_study(tmp_path, **SMALL, seeds=[0])
-    edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=n, positives=positives)
+    edit(config.parent / "clients/NC/scores/gp/NC/0.json", n=n, positives=positives)
     records = records_of(config)
-    scores = tables.tidy(records, 11)
+    scores = tables.tidy(records)
     mine = scores[(scores["run"] == "gp") & (scores["client"] == "NC")]
     assert mine["value"].isna().all()
     assert mine["why"].str.startswith("suppressed").all()
-    assert "gp" not in set(tables.rounds(records, 11)["run"])
-    assert tables.tidy(records, 1)["value"].notna().all()
+    assert "gp" not in set(tables.rounds(records)["run"])
+    assert tables.tidy(records_of(config, 1))["value"].notna().all()
 
 
 def test_with_several_targets_the_mean_is_taken_within_a_seed_first(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_with_several_targets_the_mean_is_taken_within_a_seed_first(tmp_path: Pa
     config = write_study(tmp_path, **SMALL | {"split": cut, "seeds": [0, 1, 2]})
     for target, values in {"A": (0.6, 0.7, 0.8), "B": (0.9, 0.8, 0.9)}.items():
         for seed, auc in enumerate(values):
-            edit(config.parent / f"runs/gp/{target}/{seed}/scores/{target}.json", auc=auc)
+            edit(config.parent / f"clients/{target}/scores/gp/{target}/{seed}.json", auc=auc)
     (config.parent / "runs/gp/B/2/done").unlink()
-    found = tables.summary(tables.tidy(records_of(config), 11))
+    found = tables.summary(tables.tidy(records_of(config)))
     # Seeds 0 and 1 have both targets and the same mean, .75; seed 2 lacks B and is left out.
     assert found[tables.ALL_TARGETS, "gp", "auc"].mean == pytest.approx(0.75)
     assert found[tables.ALL_TARGETS, "gp", "auc"].half == pytest.approx(0.0, abs=1e-12)
@@ -87,7 +87,7 @@ def test_with_several_targets_the_mean_is_taken_within_a_seed_first(tmp_path: Pa
 
 def test_curves_by_round_have_the_interval_of_the_seeds(tmp_path: Path) -> None:
     records = records_of(write_study(tmp_path, **SMALL))
-    found = tables.rounds(records, 11).set_index(["run", "metric", "round"])
+    found = tables.rounds(records).set_index(["run", "metric", "round"])
     values = [r.rounds[1]["test/auc"] for r in records if r.run == "gp"]
     row = found.loc[("gp", "test/auc", 2)]
     assert row["mean"] == pytest.approx(np.mean(values))
@@ -96,9 +96,8 @@ def test_curves_by_round_have_the_interval_of_the_seeds(tmp_path: Path) -> None:
 
 def test_a_round_without_a_value_is_a_gap_not_a_zero(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL | {"seeds": [0]})
-    path = config.parent / "runs/gp/NC/0/metrics.jsonl"
-    path.write_text('{"round": 1, "test/auc": null}\n{"round": 2, "test/auc": 0.7}\n')
-    found = tables.rounds(records_of(config), 11)
+    write_rounds(config.parent / "runs/gp/NC/0", [{"round": 1, "test/auc": None}, {"round": 2, "test/auc": 0.7}])
+    found = tables.rounds(records_of(config))
     assert found[found["run"] == "gp"]["mean"].isna().tolist() == [True, False]
 
 
@@ -130,9 +129,10 @@ def test_the_cohort_table_hides_small_counts_of_either_class(cells: list[tuple[i
         "patients": {s: c[1] for s, c in zip(PARTS, cells, strict=True)},
         "positives": {s: c[2] for s, c in zip(PARTS, cells, strict=True)},
     }
-    frame = protocol.sizes({"clients": {"A": sizes}}, 11)
+    frame = protocol.sizes({"clients": {"A": released_counts(sizes, 11)}}, 11)
     for _, row in frame.iterrows():
-        for column in ("images", "patients", "positives"):
+        public = {"images"} if row["part"] in ("train", "adapt", protocol.TOTAL) else set()  # sent with every update
+        for column in {"images", "patients", "positives"} - public:
             assert isinstance(row[column], str) or row[column] == 0 or row[column] >= 11
         if not isinstance(row["images"], str) and not isinstance(row["positives"], str):
             negatives = row["images"] - row["positives"]
@@ -164,28 +164,31 @@ def test_a_shared_configuration_names_no_secret_and_no_place() -> None:
 def test_unfinished_runs_are_named_not_read(tmp_path: Path) -> None:
     config = write_study(tmp_path, missing=(("gp", "NC", 1),), **SMALL)
     keys = [(r, "NC", s) for r in ("fedavg", "gp") for s in (0, 1, 2)]
-    records, missing = study(config.parent / "runs", keys)
+    records, missing = study(config.parent / "runs", keys, 11)
     assert len(records) == 5
     assert missing == [("gp", "NC", 1)]
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "ledger.jsonl", "scores/NC.json"])
+SCORES = "../../../../clients/NC/scores/gp/NC/0.json"
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "ledger.jsonl", SCORES])
 def test_a_broken_file_of_a_finished_run_is_one_clear_error(tmp_path: Path, name: str) -> None:
     folder = write_study(tmp_path, **SMALL).parent / "runs/gp/NC/0"
     (folder / name).write_text('{"round": 1, ')
     with pytest.raises(FdamedError) as caught:
-        read(folder)
-    assert name in caught.value.where
+        read(folder, 11)
+    assert name.removeprefix("../../../../") in caught.value.where
     assert "Delete" in caught.value.fix
 
 
 def test_the_digest_of_a_run_changes_with_each_of_its_files(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **SMALL).parent / "runs/gp/NC/0"
-    seen = {read(folder).digest}  # type: ignore[union-attr]
-    edit(folder / "scores/NC.json", acc=0.1234)
-    seen.add(read(folder).digest)  # type: ignore[union-attr]
+    seen = {read(folder, 11).digest}  # type: ignore[union-attr]
+    edit(folder / SCORES, acc=0.1234)
+    seen.add(read(folder, 11).digest)  # type: ignore[union-attr]
     (folder / "done").write_text("other")
-    seen.add(read(folder).digest)  # type: ignore[union-attr]
+    seen.add(read(folder, 11).digest)  # type: ignore[union-attr]
     assert len(seen) == 3
     assert len(CLIENTS) == 5
 
@@ -196,13 +199,13 @@ def test_the_digest_of_a_run_changes_with_each_of_its_files(tmp_path: Path) -> N
 def test_intervals_of_shares_end_at_0_and_1(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL)
     for seed, auc in zip((0, 1, 2), (0.90, 1.00, 0.98), strict=True):
-        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", auc=auc)
-        write_lines(config.parent / f"runs/gp/NC/{seed}/metrics.jsonl", [{"round": 1, "test/auc": auc}])
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", auc=auc)
+        write_rounds(config.parent / f"runs/gp/NC/{seed}", [{"round": 1, "test/auc": auc}])
     records = records_of(config)
-    row = tables.headline(tables.tidy(records, 11)).set_index("run").loc["gp"]
+    row = tables.headline(tables.tidy(records)).set_index("run").loc["gp"]
     assert row["auc"] == pytest.approx(0.96)
     assert (row["auc_high"], row["auc_low"]) == (1.0, pytest.approx(0.96 - 4.30265 * 0.0529150 / np.sqrt(3), rel=1e-4))
-    by_round = tables.rounds(records, 11).set_index(["run", "metric"]).loc[("gp", "test/auc")]
+    by_round = tables.rounds(records).set_index(["run", "metric"]).loc[("gp", "test/auc")]
     assert float(by_round["high"]) == 1.0
     assert clipped(Interval(0.02, 0.1, 3)) == (0.0, pytest.approx(0.12))
     assert clipped(Interval(0.5, None, 1)) == (None, None)
@@ -210,14 +213,14 @@ def test_intervals_of_shares_end_at_0_and_1(tmp_path: Path) -> None:
 
 def test_with_many_classes_the_accuracy_is_the_main_score(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL)
-    assert tables.main_score(tables.tidy(records_of(config), 11)) == "auc"
+    assert tables.main_score(tables.tidy(records_of(config))) == "auc"
     for folder in config.parent.glob("runs/*/*/*"):
         without_auc(folder)
-    scores = tables.tidy(records_of(config), 11)
+    scores = tables.tidy(records_of(config))
     assert tables.main_score(scores) == "acc"
     assert list(tables.headline(scores, ("acc",))["run"]) == ["gp", "fedavg"]
-    edit(config.parent / "runs/gp/NC/0/scores/NC.json", n=10)
-    hidden = tables.tidy(records_of(config), 11)
+    edit(config.parent / "clients/NC/scores/gp/NC/0.json", n=10)
+    hidden = tables.tidy(records_of(config))
     assert hidden[(hidden["run"] == "gp") & (hidden["seed"] == 0) & (hidden["client"] == "NC")]["value"].isna().all()
 
 
@@ -273,13 +276,13 @@ def test_the_score_at_the_chosen_round_is_a_mean_over_seeds(tmp_path: Path) -> N
             {"round": r, "val/auc": float(r == best), "test/auc": 0.1 * r + 0.1 * seed, "test/acc": 0.5}
             for r in (1, 2, 3)
         ]
-        write_lines(config.parent / f"runs/gp/NC/{seed}/metrics.jsonl", lines)
-    found = protocol.at_chosen_round(records_of(config), 11)
+        write_rounds(config.parent / f"runs/gp/NC/{seed}", lines)
+    found = protocol.at_chosen_round(records_of(config))
     assert found["NC", "gp", "auc"].mean == pytest.approx((0.1 + 0.3 + 0.4) / 3)
     assert found["NC", "gp", "round"].mean == pytest.approx(5 / 3)
     for seed in (0, 1, 2):
-        edit(config.parent / f"runs/gp/NC/{seed}/scores/NC.json", n=60, positives=7)
-    assert ("NC", "gp", "auc") not in protocol.at_chosen_round(records_of(config), 11)
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", n=60, positives=7)
+    assert ("NC", "gp", "auc") not in protocol.at_chosen_round(records_of(config))
 
 
 def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
@@ -348,8 +351,8 @@ def test_a_gain_is_paired_within_seeds_and_needs_a_run_without_heads(tmp_path: P
     values = {"finetune": (0.5, 0.6, 0.7), "sex": (0.6, 0.7, 0.8), "both": (0.5, 0.7, 0.9)}
     for run, aucs in values.items():
         for seed, auc in enumerate(aucs):
-            edit(config.parent / f"runs/{run}/NC/{seed}/scores/NC.json", auc=auc)
-    found = ablations.auxiliary_gains(load(config).expanded_runs(), tables.tidy(records_of(config), 11), "auc", "NC")
+            edit(config.parent / f"clients/NC/scores/{run}/NC/{seed}.json", auc=auc)
+    found = ablations.auxiliary_gains(load(config).expanded_runs(), tables.tidy(records_of(config)), "auc", "NC")
     assert found[["base", "run", "heads"]].to_numpy().tolist() == [
         ["finetune", "sex", "sex"],
         ["finetune", "both", "sex + age"],

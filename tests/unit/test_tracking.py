@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fdamed.cli.commands.track import models, run_entries
 from fdamed.cli.main import main
 from fdamed.config.loader import load
+from fdamed.core.counts import counts_of
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import read, study
 from fdamed.tracking.models import Candidate, offered, register
-from fdamed.tracking.payload import params, points, tags
+from fdamed.tracking.payload import Entry, params, points, tags
 from fdamed.tracking.store import Store, connect, place
 from tests.support.run_folders import edit, without_auc, write_run, write_study
 
@@ -97,8 +98,8 @@ def test_the_experiment_opens_as_a_table_of_results(tracked: Path) -> None:
 
 def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
-    edit(folder / "scores/NC.json", auc=0.9, acc=None, why={"acc": "x"})
-    record = read(folder)
+    edit(folder / "../../../../clients/NC/scores/gp/NC/0.json", auc=0.9, acc=None, why={"acc": "x"})
+    record = read(folder, 11)
     assert record is not None
     found = params(record)
     assert (found["method"], found["beta"], found["lr_target"], found["sources"]) == (
@@ -109,7 +110,7 @@ def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None
     )
     assert record.key == "demo/gp/NC/0"
     assert tags(record)["level"] == "run"
-    values = points(record, 11)
+    values = points(record)
     auc = [(step, value) for key, value, _, step in values if key == "test/auc"]
     assert [step for step, _ in auc] == [1, 2, 3]
     assert auc[-1][1] == 0.9  # the final score, in the place of the last round's
@@ -123,10 +124,10 @@ def test_a_run_becomes_flat_params_and_one_value_a_round(tmp_path: Path) -> None
 
 def test_scores_over_few_images_do_not_reach_mlflow(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
-    edit(folder / "scores/NC.json", n=40, positives=4)
-    record = read(folder)
+    edit(folder / "../../../../clients/NC/scores/gp/NC/0.json", n=40, positives=4)
+    record = read(folder, 11)
     assert record is not None
-    keys = {key for key, *_ in points(record, 11)}
+    keys = {key for key, *_ in points(record)}
     assert not {k for k in keys if k.startswith("test/") and k.count("/") == 1}
     assert "test/LO/auc" in keys
 
@@ -134,26 +135,31 @@ def test_scores_over_few_images_do_not_reach_mlflow(tmp_path: Path) -> None:
 def test_scores_on_a_small_validation_part_do_not_reach_mlflow(tmp_path: Path) -> None:
     path = write_study(tmp_path, **STUDY)
     config = load(path)
-    (record, *_), _ = study(path.parent / "runs", [("gp", "NC", 0)])
-    cohort = json.loads((path.parent / "cohort.json").read_text())["clients"]
-    (large,) = run_entries(config, [record], cohort)
-    cohort["NC"]["positives"]["val"] = 4
-    (small,) = run_entries(config, [record], cohort)
+    counts = path.parent / "clients/NC/counts.json"
+
+    def entry() -> Entry:
+        records, _ = study(path.parent / "runs", [("gp", "NC", 0)], 11)
+        return run_entries(config, records)[0]
+
+    large = entry()
+    edit(counts, positives=json.loads(counts.read_text())["positives"] | {"val": 4})
+    small = entry()
     assert large.digest != small.digest
-    kept, rest = ({key for key, *_ in entry.content().points} for entry in (large, small))
+    kept, rest = ({key for key, *_ in one.content().points} for one in (large, small))
     assert {"val/auc", "val/acc"} <= kept and kept - rest == {key for key in kept if key.startswith("val/")}
-    cohort["NC"]["images"]["val"] = "<11"
-    assert run_entries(config, [record], cohort)[0].digest == small.digest, "a count that is hidden is small"
+    counts.unlink()
+    hidden = {key for key, *_ in entry().content().points if key.startswith("val/")}
+    assert not hidden, "a part whose counts are not known counts as small"
 
 
 def test_scores_of_several_classes_are_suppressed_by_their_images_alone(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
     without_auc(folder)
     for n, shown in ((40, True), (10, False)):
-        edit(folder / "scores/NC.json", n=n)
-        record = read(folder)
+        edit(folder / "../../../../clients/NC/scores/gp/NC/0.json", n=n)
+        record = read(folder, 11)
         assert record is not None
-        assert ("test/acc" in {key for key, *_ in points(record, 11)}) is shown
+        assert ("test/acc" in {key for key, *_ in points(record)}) is shown
 
 
 def test_no_model_is_registered_where_validation_cannot_carry_the_choice(
@@ -161,8 +167,8 @@ def test_no_model_is_registered_where_validation_cannot_carry_the_choice(
 ) -> None:
     path = write_study(tmp_path, **STUDY | {"tracking": {}})
     config = load(path)
-    records, _ = study(path.parent / "runs", [("gp", "NC", 0), ("gp", "NC", 1)])
-    cohort = json.loads((path.parent / "cohort.json").read_text())["clients"]
+    records, _ = study(path.parent / "runs", [("gp", "NC", 0), ("gp", "NC", 1)], 11)
+    cohort = {"NC": counts_of(path.parent, "NC")}
     assert [model.name for model in models(config, records, cohort)] == ["demo-NC"]
     cohort["NC"] |= {"images": {"val": 7}, "patients": {"val": 7}, "positives": {"val": 3}}
     assert models(config, records, cohort) == []
@@ -182,7 +188,7 @@ def test_the_note_of_the_experiment_says_what_the_report_says(tmp_path: Path) ->
 def test_paths_in_a_runs_options_stay_local(tmp_path: Path) -> None:
     folder = write_study(tmp_path, **STUDY).parent / "runs/gp/NC/0"
     edit(folder / "run.json", options={"teacher": "/home/somebody/w.pth", "beta": 0.5})
-    record = read(folder)
+    record = read(folder, 11)
     assert record is not None
     assert params(record)["teacher"] == "(kept local)"
     assert params(record)["beta"] == "0.5"
@@ -259,8 +265,8 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
     for run, values in scores.items():
         for seed, value in enumerate(values):
             folder = tmp_path / f"results/demo/runs/{run}/NC/{seed}"
-            edit(folder / "scores/NC.json", auc=1.0 if run == "fedavg" else 0.1)
-            record = read(folder)
+            edit(folder / "../../../../clients/NC/scores/gp/NC/0.json", auc=1.0 if run == "fedavg" else 0.1)
+            record = read(folder, 11)
             assert record is not None
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
     (model,) = offered(config, records, ["NC"])
@@ -273,7 +279,7 @@ def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_neve
     config = load(write_study(tmp_path, runs=runs, train={"rounds": 3}, seeds=[0]))
     records = []
     for run, value in (("fedavg", 0.6), ("late", 0.99)):
-        record = read(tmp_path / f"results/demo/runs/{run}/NC/0")
+        record = read(tmp_path / f"results/demo/runs/{run}/NC/0", 11)
         assert record is not None
         then = [{"method": "oracle"}, {"method": "finetune_head"}] if run == "late" else None
         rounds = (*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})
@@ -292,7 +298,7 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
         folder.mkdir()
         (folder / "MLmodel").write_text(identity)
 
-    record = read(tmp_path / "results/demo/runs/gp/NC/0")
+    record = read(tmp_path / "results/demo/runs/gp/NC/0", 11)
     assert record is not None
     first, second = (Candidate("demo-NC", replace(record, weights=digest), "why") for digest in ("abc", "def"))
     found = [

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fdamed.config.loader import load, parse
 from fdamed.config.train import Directions, Validation
+from fdamed.core.counts import write_counts
 from fdamed.federation.messages import Count, message
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
@@ -294,7 +295,7 @@ def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) ->
     folder = Path("results") / config.study
     folder.mkdir(parents=True)
     clients = {p: {"images": images, "positives": positives} for p in config.split.clients}
-    (folder / "cohort.json").write_text(json.dumps({"clients": clients}))
+    write_counts(folder, "cohort.json", {"clients": clients})
     server = hospitals.in_process()
     declare(config, server)
     return server

@@ -73,7 +73,7 @@ def test_every_artifact_of_the_contract_is_there(study: Path) -> None:
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
         classical = done.parts[-4] in ("tca", "rftca")
         assert [json.loads(line)["round"] for line in lines] == ([1] if classical else [1, 2])
-        assert (done.parent / "scores" / "edema.json").is_file()
+        assert (root / "clients/edema/scores" / done.parent.relative_to(root / "runs")).with_suffix(".json").is_file()
 
 
 def test_classical_rows_stand_beside_the_federated_ones_and_their_features_are_in_the_ledger(study: Path) -> None:
@@ -95,7 +95,7 @@ def test_every_run_is_audited_and_every_trained_model_probed(study: Path) -> Non
     assert set(audit["runs"]) == {"fedavg", "gp_auxinfo", "tca", "rftca"}, "classical rows, too"
     probe = json.loads((root / "attributes" / "edema.json").read_text())
     assert set(probe["runs"]) == {"untrained", "fedavg", "gp_auxinfo"}, "classical rows have no model of their own"
-    score = json.loads((root / "runs" / "tca" / "edema" / "0" / "scores" / "edema.json").read_text())
+    score = json.loads((root / "clients/edema/scores/tca/edema/0.json").read_text())
     low, high = score["bootstrap"]["intervals"]["auc"]
     assert low <= score["auc"] <= high
     assert not list(root.rglob("attributes/*/edema/*.safetensors")), "features of patients are not kept"
@@ -249,8 +249,8 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-6000:]
     root = tmp_path / "results" / "tinybench"
     assert {p.name for p in (root / "runs").iterdir()} == {"fedavg", "gp-noise-0.1", "gp-noise-0.2"}
-    score = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "scores" / "C3.json").read_text())
-    last = json.loads((root / "runs" / "gp-noise-0.2" / "C3" / "0" / "metrics.jsonl").read_text().splitlines()[-1])
+    score = json.loads((root / "clients/C3/scores/gp-noise-0.2/C3/0.json").read_text())
+    last = json.loads((root / "clients/C3/rounds/gp-noise-0.2/C3/0.jsonl").read_text().splitlines()[-1])
     assert score["n"] == 100 and score["auc"] is None and score["acc"] == last["test/acc"]
     audit = json.loads((root / "audit" / "C3.json").read_text())
     assert set(audit["runs"]) == {"fedavg", "gp-noise-0.1", "gp-noise-0.2"} and audit["scores"]["acc"]
@@ -275,8 +275,10 @@ def test_a_second_phase_goes_through_every_rule_and_is_shown_in_the_report_and_m
     assert (second["method"], second["rounds"]) == ("finetune_head", 2)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, first["rounds"] + 3)) and len(lines) == facts["rounds"]
-    score = json.loads((folder / "scores" / "shifted.json").read_text())
-    assert score["acc"] == lines[-1]["test/acc"] and score["title"] == "FedAvg, then fine-tuned head"
+    kept = root / "clients/shifted"
+    score = json.loads((kept / "scores/transfer/shifted/0.json").read_text())
+    last = json.loads((kept / "rounds/transfer/shifted/0.jsonl").read_text().splitlines()[-1])
+    assert score["acc"] == last["test/acc"] and score["title"] == "FedAvg, then fine-tuned head"
     page = (root / "report" / "index.html").read_text(encoding="utf-8")
     assert "fedavg, then finetune_head" in page and "50% of the sources" in page and "second phase" in page
     costs = pd.read_csv(root / "report" / "tables" / "costs.csv").set_index("run")

@@ -45,7 +45,7 @@ rule fit_classical:
             "absences.jsonl",
             "done",
         ),
-        scores=f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
+        scores=f"{ROOT}/clients/{{target}}/scores/{{run}}/{{target}}/{{seed}}.json",
     log:
         f"{ROOT}/logs/fit_classical.{{run}}.{{target}}.{{seed}}.log",
     benchmark:

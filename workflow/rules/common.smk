@@ -206,7 +206,7 @@ def run_files():
     return expand(
         [
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
-            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/scores/{{target}}.json",
+            f"{ROOT}/clients/{{target}}/scores/{{run}}/{{target}}/{{seed}}.json",
         ],
         run=RUNS,
         target=study.split.targets,

@@ -96,7 +96,7 @@ if FEDERATED:
             ),
         output:
             expand(
-                f"{ROOT}/runs/{{run}}/{{{{target}}}}/{{seed}}/scores/{{{{target}}}}.json",
+                f"{ROOT}/clients/{{{{target}}}}/scores/{{run}}/{{{{target}}}}/{{seed}}.json",
                 run=FEDERATED,
                 seed=study.seeds,
             ),

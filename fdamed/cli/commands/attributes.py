@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
-from fdamed.core.disclosure import rounded
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import released_total, rounded
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
@@ -57,8 +58,10 @@ def infer(config: Config, target: str) -> dict[str, Any]:
     rows = rows_in(Places.of(config).client(target) / "order.parquet", "cache")
     here = chosen(rows["patient"].tolist(), config.audit.images, stream(0, config.study, target, "probe"))
     random = stream(0, config.study, target, "questions")
-    asked = questions(rows.iloc[here].reset_index(drop=True), config.privacy.smallest_cell, random)
-    content: dict[str, Any] = {"target": target, "level": LEVEL, "images": len(here), "attributes": {}}
+    asked = questions(rows.iloc[here].reset_index(drop=True), config.smallest_cell, random)
+    content: dict[str, Any] = {"target": target, "level": LEVEL, "attributes": {}}
+    total = released_total(counts_of(Places.of(config).root, target), "images", config.smallest_cell)
+    content["images"] = len(here) if total is not None or config.smallest_cell == 1 else None
     if not asked:
         return content
     found, specs = _predictions(config, target, here, asked), config.expanded_runs()

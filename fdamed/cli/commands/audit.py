@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     fedavg = (name for name, spec in config.expanded_runs().items() if spec.method == "fedavg" and name in runs)
     reference = next(fedavg, next(iter(runs)))
     random = stream(0, config.study, target, "audit")
-    content = {"target": target} | audit(frame, p, runs, reference, config.privacy.smallest_cell, random)
+    content = {"target": target} | audit(frame, p, runs, reference, config.smallest_cell, random)
     path = Places.of(config).root / "audit" / f"{target}.json"
     write_json(path, content)
     log.info(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}")

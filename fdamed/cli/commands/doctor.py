@@ -10,6 +10,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -22,12 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fdamed.cli.commands.split import asked, constant_heads
+from fdamed.cli.commands.split import counted as counts_in
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, vague
+from fdamed.core.disclosure import hides, released_counts, vague
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
@@ -40,6 +42,7 @@ from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
 from fdamed.evaluation import power
 from fdamed.evaluation.intervals import counted, listed
+from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
@@ -67,7 +70,7 @@ class Report:
 
     checks: list[dict[str, str]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
     """The sizes of the parts that the configuration asks for."""
@@ -154,11 +157,16 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
         hint = " The phantom is written by `fdamed phantom`." if config.phantom else ""
         report.add("fail", "tables", f"{error.what} ({error.where}). {error.fix}{hint}")
         return None
-    report.refused = rejects.counts()
     share = rejects.faults() / max(1, len(index) + rejects.faults())
-    detail = f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused{_listed(report.refused)}"
+    report.refused = {reason: vague(n, config.smallest_cell) for reason, n in rejects.counts().items()}
+    detail = "the tables can be read; refused rows" + (_listed(report.refused) or ": none")
+    if config.smallest_cell == 1:  # else a small part would follow from the whole
+        detail = (
+            f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused{_listed(report.refused)}"
+        )
     if not len(index) or share > data.reject_share:
-        report.add("fail", "tables", f"{detail} (data.reject_share {data.reject_share:g})")
+        limit = f"(data.reject_share {data.reject_share:g})"
+        report.add("fail", "tables", " ".join([detail, limit, *rejects.hints]))
         return None
     report.add("ok", "tables", detail)
     return index
@@ -166,27 +174,28 @@ def _check_tables(config: Config, report: Report) -> pd.DataFrame | None:
 
 def _check_files(config: Config, index: pd.DataFrame, report: Report) -> None:
     data, _ = clinical(config)
-    chosen = stream(0, "doctor").numpy.permutation(len(index))[:SAMPLE]
+    size = min(SAMPLE, 2 ** (len(index).bit_length() - 1))  # from the number of all rows a small part could follow
+    chosen = stream(0, "doctor").numpy.permutation(len(index))[:size]
     rejects = Rejects()
     check_files(index.iloc[sorted(chosen)].reset_index(drop=True), data, rejects)
     share = rejects.faults() / len(chosen)
-    detail = f"{share:.1%} of a sample of {len(chosen)} files cannot be read"
+    detail = f"{share:.0%} of a sample of {len(chosen)} files cannot be read"
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
-    report.add(status, "files", detail + (_listed(rejects.counts()) if share else ""))
+    report.add(status, "files", detail + (": " + ", ".join(rejects.counts()) if share else ""))
 
 
-def _listed(counts: dict[str, int]) -> str:
+def _listed(counts: Mapping[str, object]) -> str:
     return ": " + ", ".join(f"{reason} {n}" for reason, n in counts.items()) if counts else ""
 
 
 def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     _, split = clinical(config)
-    smallest = config.privacy.smallest_cell
+    smallest = config.smallest_cell
     try:
         fits = truths_per_patient(truths(index, split, smallest), Keys.of(index, split.seed))
         several, leaks = int((fits.sum(axis=1) > 1).sum()), split.rule == "reference"
-        share = several / max(1, int((fits.sum(axis=1) > 0).sum()))
-        detail = f"{vague(several, smallest)} patients ({share:.0%}) fit several hospitals"
+        number = several if smallest == 1 else "some" if several else "no"
+        detail = f"{number} patients fit several hospitals"
         leak = "; rule: reference lets them leak" if leaks else ""
         report.add("warn" if leaks else "ok", "patients", detail + leak)
         cohort = build(index, split, smallest)
@@ -194,42 +203,43 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
         report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
     report.asked = asked(split)
-    for client, frame in cohort.manifests.items():
-        report.clients[client] = {
-            "images": len(frame),
-            "patients": int(frame["patient"].nunique()),
-            "positive": round(float(frame["y"].mean()), 3),
-            "parts": {p: vague(int((frame["split"] == p).sum()), smallest) for p in PARTS},
-            "positives": _positives(frame, smallest),
-        }
+    counts = {client: counts_in(frame) for client, frame in cohort.manifests.items()}
+    report.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
     for note in constant_heads(config, cohort.manifests):
         report.add("warn", "heads", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
-    sizes = {p: {s: int((f["split"] == s).sum()) for s in PARTS} for p, f in cohort.manifests.items()}
-    _check_minimum(config, sizes, report)
+    _check_minimum(config, {client: found["images"] for client, found in counts.items()}, report)
     _check_power(config, cohort.manifests, report)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
-    report.add("ok" if left > 1.2 * cache else "fail", "disk", f"the cache needs {megabytes(cache)}")
+    detail = f"the cache needs at most {megabytes(2 ** math.ceil(math.log2(cache + 1)))}"
+    report.add("ok" if left > 1.2 * cache else "fail", "disk", detail)
 
 
-def _positives(frame: pd.DataFrame, smallest: int) -> dict[str, str]:
-    """The positive images of each part; none where one is small, because it would follow from the others."""
-    parts = {p: frame[frame["split"] == p]["y"] for p in PARTS}
-    hidden = any(hides(len(y), int(y.sum()), smallest) for y in parts.values())
-    return {p: "hidden" if hidden else f"{int(y.sum()):,}" for p, y in parts.items()}
+def _shown(counts: Mapping[str, Any], smallest: int) -> dict[str, dict[str, Any]]:
+    """The counts of every client as the report will show them, in all and by part."""
+    released = {client: released_counts(found, smallest) for client, found in counts.items()}
+    out = {}
+    for client, rows in sizes({"clients": released}, smallest).groupby("hospital", sort=False):
+        by_part = {row["part"]: row for row in rows.to_dict("records")}
+        total = by_part.pop(TOTAL)
+        parts = {name: {p: row[name] for p, row in by_part.items()} for name in ("images", "positives")}
+        whole = {"images": total["images"], "patients": total["patients"], "positive": total["rate"]}
+        out[str(client)] = whole | {"parts": parts["images"], "positives": parts["positives"]}
+    return out
 
 
 def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: Report) -> None:
     """What each target's test part can show, what will be suppressed, and what its validation part can choose."""
-    smallest, seeds, runs = config.privacy.smallest_cell, len(config.seeds), len(config.expanded_runs())
+    smallest, seeds, runs = config.smallest_cell, len(config.seeds), len(config.expanded_runs())
     pairs = max(1, runs * (runs - 1) // 2)
     for target in config.split.targets:
         test, val = (manifests[target][manifests[target]["split"] == part] for part in ("test", "val"))
-        if hides(len(test), int(test["y"].sum()), smallest):
-            detail = f"the test part of {target} has fewer than {smallest} images of a class: no score will be shown"
-            cure = "give it more test images (split.test), or lower privacy.smallest_cell if the images are public"
+        if hides(len(test), int(test["y"].sum()), smallest, int(test["patient"].nunique())):
+            few = f"fewer than {smallest} patients, or images of a class"
+            detail = f"the test part of {target} has {few}: no score will be shown"
+            cure = "give it more test images (split.test), or write `privacy: public` if the images are public"
             report.add("warn", "suppressed", f"{detail}; {cure}")
             continue
         ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
@@ -251,13 +261,12 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: 
     hidden = [
         f"{client} ({part})"
         for client, frame in manifests.items()
-        for part, y in frame.groupby("split")["y"]
-        if hides(len(y), int(y.sum()), smallest)
+        for part, rows in frame.groupby("split")
+        if hides(len(rows), int(rows["y"].sum()), smallest, int(rows["patient"].nunique()))
     ]
     if hidden:
-        detail = (
-            f"fewer than {smallest} images of a class, so that counts and scores are not shown: {listed(hidden, 6)}"
-        )
+        few = f"fewer than {smallest} patients, or images of a class"
+        detail = f"{few}, so that counts and scores are not shown: {listed(hidden, 6)}"
         report.add("warn", "small counts", detail)
 
 
@@ -290,9 +299,10 @@ def show(report: Report) -> None:
         wanted = {"train": f"per_class {report.asked['per_class']}", "adapt": f"labeled {report.asked['labeled']}"}
         wanted |= {part: str(report.asked[part]) for part in ("val", "test")}
         heads = (f"{part} (positive)\nasked: {wanted[part]}" for part in PARTS)
-        sizes = Table("hospital", "images", "patients", "positive", *heads)
+        table = Table("hospital", "images", "patients", "positive", *heads)
         for client, entry in report.clients.items():
             cells = [f"{n} ({entry['positives'][p]})" for p, n in entry["parts"].items()]
-            counts = [client, str(entry["images"]), str(entry["patients"]), f"{entry['positive']:.0%}"]
-            sizes.add_row(*counts, *cells)
-        out.print(sizes)
+            rate = entry["positive"]
+            share = f"{rate:.0%}" if isinstance(rate, float) else str(rate)
+            table.add_row(client, str(entry["images"]), str(entry["patients"]), share, *cells)
+        out.print(table)

@@ -1,6 +1,6 @@
 """Score finished runs of one target on the test part of one client: all runs and seeds of the study, or some.
 
-The predictions stay in the client's folder.
+Scores and predictions stay in the client's folder.
 
 Examples:
     fdamed evaluate --config config/config.yaml --target edema --client edema
@@ -48,6 +48,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def score(one: StudyRun, client: str, model: FlatModel, data: Labeled) -> None:
-    """Predict the client's test images and write scores/{client}.json."""
+    """Predict the client's test images and write its scores."""
     p = predict(trained_model(one, client, model), data, rng=stream(one.seed, client, "test", "noise"))
     write_scores(one, client, read_json(one.folder / "run.json")["title"], data.y, p)

@@ -18,6 +18,7 @@ from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import MAIN, WARMUP
+from fdamed.core.disclosure import only_scores, without_scores
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json, write_lines, write_text
 from fdamed.core.locks import locked
@@ -93,6 +94,8 @@ def federate(one: StudyRun, threads: int) -> None:
         raise memory_error(error, "training", one.key, ", ".join(sorted(sides))) or error from None
     facts = describe(job, plan, lengths, cohort["hash"])
     write_json(folder / "run.json", facts | ({"privacy": costs} if costs else {}))
+    write_lines(one.rounds(), only_scores(record.metrics))
+    record.metrics = [without_scores(row) for row in record.metrics]
     for name in ("metrics", "timing", "ledger", "layers", "absences"):
         write_lines(folder / f"{name}.jsonl", getattr(record, name))
     with atomic(folder / "theta.safetensors", sum(tensor.nbytes for tensor in learned.values())) as draft:

@@ -84,7 +84,8 @@ def fit(one: StudyRun, threads: int) -> None:
     finally:
         server.close()
     write_json(one.folder / "run.json", describe(one, row, fitted, cohort["hash"], digest_file(backbone)))
-    write_lines(one.folder / "metrics.jsonl", [{"round": 1, **scored(one, row.title, p)}])
+    write_lines(one.folder / "metrics.jsonl", [{"round": 1}])
+    write_lines(one.rounds(), [{"round": 1, **scored(one, row.title, p)}])
     write_lines(one.folder / "timing.jsonl", [{"round": 1, "started": started, **spent}])
     write_lines(one.folder / "ledger.jsonl", server.ledger.lines())
     write_lines(one.folder / "absences.jsonl", server.absences)

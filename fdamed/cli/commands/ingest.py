@@ -15,8 +15,9 @@ import time
 from fdamed.cli.options import read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
+from fdamed.core.counts import write_counts
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import private, write_json, write_text
+from fdamed.core.files import private, write_text
 from fdamed.core.locks import locked
 from fdamed.data.ingestion import check_share, read_index
 from fdamed.data.manifest import content_hash
@@ -55,7 +56,7 @@ def ingest(config: Config, places: Places) -> None:
         "hash": content_hash(frame.drop(columns=["patient", "study"])),
         "seconds": round(time.monotonic() - begin, 3),
     }
-    write_json(places.root / "ingest.json", summary)
+    write_counts(places.root, "ingest.json", summary)
     refused = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items()) or "nothing refused"
     log.info(f"{len(frame)} images of {summary['patients']} patients; {refused}")
 

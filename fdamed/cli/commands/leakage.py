@@ -1,6 +1,6 @@
 """Check that no patient and no near-duplicate image is in two parts.
 
-Writes leakage.json (counts) and clients/near_duplicates.csv (which images; it stays with the clients).
+Writes leakage.json, and with the clients leakage.json (counts) and near_duplicates.csv (which images).
 
 Examples:
     fdamed leakage --config config/config.yaml
@@ -17,8 +17,10 @@ import numpy as np
 import pandas as pd
 
 from fdamed.cli.options import read_config
+from fdamed.core.counts import write_counts
+from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import write_json, write_text
+from fdamed.core.files import write_text
 from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
 from fdamed.data.loader import load
 from fdamed.data.manifest import PARTS
@@ -56,8 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         "near_duplicates_between": dict(sorted(found.items())),
         "images": len(rows),
     }
-    write_json(places.root / "leakage.json", summary)
-    log.info(
-        f"{len(rows)} images: {leakage.patients_in_two_splits} patients in two parts, "
-        f"{leakage.patients_in_two_clients} at two clients, {len(pairs)} near-duplicates across parts"
-    )
+    write_counts(places.root, "leakage.json", summary)
+    counts = leakage.patients_in_two_splits, leakage.patients_in_two_clients, len(pairs)
+    parts, clients, copies = (vague(n, config.smallest_cell) for n in counts)
+    log.info(f"{parts} patients in two parts, {clients} at two clients, {copies} near-duplicates across parts")

@@ -124,7 +124,7 @@ class Images:
         _, owner = np.unique(self.rows["patient"].to_numpy(), return_inverse=True)
         outside = self.rows["split"].isin(OTHERS).to_numpy()
         random = stream(0, config.study, self.client, "membership", "bootstrap")
-        smallest = config.privacy.smallest_cell
+        smallest = config.smallest_cell
         return attack_patients(likelihoods, inside, outside, owner, self.data.y, random, smallest)
 
 

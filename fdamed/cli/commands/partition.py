@@ -19,8 +19,9 @@ from fdamed.cli.options import read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.split import Partition
 from fdamed.config.study import Config
+from fdamed.core.counts import write_counts
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic, digest, private, write_json
+from fdamed.core.files import atomic, digest, private
 from fdamed.data.benchmark.partition import partition, repeated
 from fdamed.data.benchmark.samples import fitted, numbered_alike
 from fdamed.data.benchmark.sources import read
@@ -67,12 +68,12 @@ def write(config: Config, places: Places) -> None:
     known = digest({client: entry["content"] for client, entry in clients.items()})
     leakage = asdict(count_leaks({client: part.order for client, part in parts.items()}))
     index = {"layout": "benchmark", "rows": rows, "patients": rows, "rejected": {}, "burned_in": 0, "hash": known}
-    write_json(places.root / "ingest.json", index | {"seconds": round(time.monotonic() - begin, 3)})
+    write_counts(places.root, "ingest.json", index | {"seconds": round(time.monotonic() - begin, 3)})
     cohort = {"by": split.by, "rule": "partition", "seed": split.seed, "clients": clients, "leakage": leakage}
     fits = {"patients_by_hospitals_they_fit": {"1": rows}, "notes": [], "hash": known}
-    write_json(places.root / "cohort.json", cohort | fits)
+    write_counts(places.root, "cohort.json", cohort | fits)
     copies = {"near_duplicates": sum(same.values()), "near_duplicates_between": same, "images": rows}
-    write_json(places.root / "leakage.json", leakage | {"rule": "partition"} | copies)
+    write_counts(places.root, "leakage.json", leakage | {"rule": "partition"} | copies)
 
 
 def _counts(order: pd.DataFrame) -> dict[str, int]:

@@ -17,7 +17,9 @@ import pandas as pd
 from fdamed.cli.options import read_config
 from fdamed.config.split import Split
 from fdamed.config.study import Config
-from fdamed.core.files import digest, write_json
+from fdamed.core.counts import write_counts
+from fdamed.core.disclosure import TRAINED
+from fdamed.core.files import digest
 from fdamed.data.loader import MISSING, classes_of
 from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.cohort import build
@@ -34,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Split the index; nothing is written unless every client is complete."""
     config = read_config(arguments)
     places, (_, split) = Places.of(config), clinical(config)
-    cohort = build(rows_in(places.clients / "index.parquet", "ingest"), split, config.privacy.smallest_cell)
+    cohort = build(rows_in(places.clients / "index.parquet", "ingest"), split, config.smallest_cell)
     leakage = check_manifests(cohort.manifests, split.rule)
     clients = {client: describe(frame) for client, frame in cohort.manifests.items()}
     summary = {
@@ -51,13 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
     }
     for client, frame in cohort.manifests.items():
         write_rows(places.client(client) / "manifest.parquet", frame)
-    write_json(places.root / "cohort.json", summary)
+    write_counts(places.root, "cohort.json", summary)
     for note in cohort.notes:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
     for note in constant_heads(config, cohort.manifests):
         log.warning(note)
     for client, frame in cohort.manifests.items():
-        log.info(f"{client}: {len(frame)} images, {int(frame['y'].sum())} positive")
+        log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
 
 
 def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -88,10 +90,14 @@ def asked(split: Split) -> dict[str, Any]:
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
     """Sizes and label rates of one manifest; `content` is its hash without the pseudonyms."""
+    hashes = {"hash": content_hash(frame), "content": content_hash(frame.drop(columns=["patient", "study"]))}
+    return hashes | counted(frame)
+
+
+def counted(frame: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Images, patients and positive images of each part of a manifest."""
     by_part = {name: frame[frame["split"] == name] for name in PARTS}
     return {
-        "hash": content_hash(frame),
-        "content": content_hash(frame.drop(columns=["patient", "study"])),
         "images": {name: len(rows) for name, rows in by_part.items()},
         "patients": {name: int(rows["patient"].nunique()) for name, rows in by_part.items()},
         "positives": {name: int(rows["y"].sum()) for name, rows in by_part.items()},

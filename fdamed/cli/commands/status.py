@@ -102,18 +102,18 @@ def runs_of(config: Config) -> list[State]:
 def state_of(one: StudyRun, log: str) -> State:
     key = (one.name, one.target, one.seed)
     if (one.folder / "done").exists():
-        return State(*key, "done", scored=(one.folder / "scores" / f"{one.target}.json").exists())
-    rounds = rounds_in(one.folder)
+        return State(*key, "done", scored=one.scores(one.target).exists())
+    rounds = rounds_in(one.places.memory(one.target, *key))
     if is_locked(one.folder):
         return State(*key, "running", rounds)
     why = last_error(one.places.root / "logs" / f"{log}.{one.target}.{one.seed}.log", one.key)
     return State(*key, "failed" if why else "stopped" if rounds else "pending", rounds, why=why)
 
 
-def rounds_in(folder: Path) -> int | None:
-    """Rounds in the checkpoints of an unfinished run; None without any."""
+def rounds_in(memory: Path) -> int | None:
+    """Rounds in the checkpoints of an unfinished run, from the target's memory of it; None without any."""
     done = 0
-    for path in folder.glob("state/**/record.jsonl"):  # one for each phase
+    for path in memory.glob("**/record.jsonl"):  # one for each phase
         with open(path, "rb") as lines:  # an incomplete last line belongs to no checkpoint
             done += sum(len(json.loads(line)["metrics"]) for line in lines if line.endswith(b"}\n"))
     return done or None

@@ -16,7 +16,8 @@ from typing import Any
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, shareable
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import shareable
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, read_json, write_json
 from fdamed.core.locks import locked
@@ -44,7 +45,9 @@ WAIT = 300.0
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     folder = Path(config.results) / config.study
-    records, missing = study(folder / "runs", [(one.name, one.target, one.seed) for one in all_runs(config)])
+    records, missing = study(
+        folder / "runs", [(one.name, one.target, one.seed) for one in all_runs(config)], config.smallest_cell
+    )
     if not records:
         raise FdamedError("no run of this study is finished", str(folder), "Run `snakemake --cores 2` first.")
 
@@ -54,9 +57,9 @@ def run(arguments: argparse.Namespace) -> None:
 
         save_for_mlflow(of_study(config, record.run, record.target, record.seed), folder, identity)
 
-    cohort = read_json(folder / "cohort.json")["clients"] if (folder / "cohort.json").is_file() else {}
+    cohort = {target: counts_of(folder, target) for target in config.split.targets}
     store = Store.of(config)
-    entries = progress([*run_entries(config, records, cohort), report_entry(config, folder, records)], "runs to MLflow")
+    entries = progress([*run_entries(config, records), report_entry(config, folder, records)], "runs to MLflow")
     said = read_json(folder / "report/headline.json") if (folder / "report/headline.json").is_file() else {}
     tags = experiment_tags(config, [content["sentences"][0] for content in said.values()])
     with locked(store.artifacts.parent if store.artifacts else Path(config.results) / "mlflow", WAIT):
@@ -90,20 +93,10 @@ def models(config: Config, records: list[Record], cohort: Cohort) -> list[Candid
     return offered(config, records, carry)
 
 
-def run_entries(config: Config, records: list[Record], cohort: Cohort) -> list[Entry]:
-    """Every finished run with its configuration; scores on small parts are suppressed."""
+def run_entries(config: Config, records: list[Record]) -> list[Entry]:
+    """Every finished run with its configuration."""
     text = json.dumps(shareable(config.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
-    smallest, files = config.privacy.smallest_cell, {"config.json": text}
-    few = {target: _is_small(cohort.get(target, {}), smallest) for target in config.split.targets}
-    return [run_entry(record, smallest, files, few[record.target]) for record in records]
-
-
-def _is_small(client: Mapping[str, Any], smallest: int) -> bool:
-    """Whether scores on a client's validation part are suppressed; also where its counts are."""
-    images, positives = ((client.get(key) or {}).get("val", 0) for key in ("images", "positives"))
-    if not isinstance(images, int) or not isinstance(positives, int):
-        return True
-    return hides(images, None if client.get("positives") is None else positives, smallest)
+    return [run_entry(record, config.smallest_cell, {"config.json": text}) for record in records]
 
 
 def report_entry(config: Config, folder: Path, records: list[Record]) -> Entry:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from fdamed.config.datasets import DataSet
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, no_folder
 from fdamed.data.vocabulary import parse_age, parse_known_view, parse_race, parse_sex, parse_view
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _release_folder(root: Path) -> Path:
     from fdamed.data.table_reader import existing
 
     if not root.is_dir():
-        raise FdamedError("there is no such folder", str(root), "Set data.root to the CheXpert folder.")
+        raise FdamedError(no_folder(root), str(root), "Set data.root to the CheXpert folder.")
     if existing(root, *TABLES):
         return root
     found = sorted(p for p in root.iterdir() if p.is_dir() and existing(p, *TABLES))

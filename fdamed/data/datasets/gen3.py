@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, no_folder
 
 Record = Mapping[str, Sequence[str]]
 """One node: field -> its values as text; a single value is a list of one."""
@@ -22,7 +22,7 @@ NEEDED = {"case": ("submitter_id",), "imaging_study": ("submitter_id",), "series
 def nodes(root: Path) -> dict[str, list[Record]]:
     """The records of case, imaging_study and series, from all tables in the root and the folders right below it."""
     if not root.is_dir():
-        raise FdamedError("there is no such folder", str(root), "Set data.root to the folder of the Gen3 export.")
+        raise FdamedError(no_folder(root), str(root), "Set data.root to the folder of the Gen3 export.")
     out: dict[str, list[Record]] = {"case": [], "imaging_study": [], "series": []}
     for path in sorted([*root.glob("*"), *root.glob("*/*")]):
         if path.suffix.lower() not in (".tsv", ".json") or not path.is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fdamed.config.datasets import DataSet
-from fdamed.core.errors import FdamedError
+from fdamed.core.errors import FdamedError, no_folder
 from fdamed.data.vocabulary import MAX_AGE, OLDEST, parse_age, parse_race, parse_sex, parse_year
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _needed_table(root: Path, what: str) -> Path:
     if found is None:
         missing = f"there is no mimic-cxr-2.0.0-{what}.csv.gz nor one of another release"
         fix = "Set data.root to the MIMIC-CXR folder, which holds the tables and files/."
-        raise FdamedError(missing if root.is_dir() else "there is no such folder", str(root), fix)
+        raise FdamedError(missing if root.is_dir() else no_folder(root), str(root), fix)
     return found
 
 

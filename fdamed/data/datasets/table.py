@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fdamed.config.datasets import Cell, DataSet
 from fdamed.core.errors import FdamedError
-from fdamed.data.vocabulary import parse_age, parse_flag, parse_known_view, parse_label, parse_sex
+from fdamed.data.vocabulary import CONTRACT, parse_age, parse_flag, parse_known_view, parse_label, parse_sex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +42,11 @@ class Table(DataSet, local=("table",)):
         table.parse_labels(self.labels, {name: self._replaced(name, parse_label) for name in self.labels})
         for column, source in self.columns.items():
             parser = self._replaced(column, PARSERS.get(column, _text))
-            table.parse(source, f"contract.{column}", parser, f"BAD_{column.upper()}")
+            table.parse(source, f"{CONTRACT}{column}", parser, f"BAD_{column.upper()}")
         for column in REQUIRED:
-            blank = table.frame[f"contract.{column}"].isna()
+            blank = table.frame[f"{CONTRACT}{column}"].isna()
             table.reject(blank, "BLANK_ID", f"{self.columns[column]} is blank")
-        frame = table.frame.drop(columns=wanted).rename(columns=lambda c: c.removeprefix("contract."))
+        frame = table.frame.drop(columns=wanted).rename(columns=lambda c: c.removeprefix(CONTRACT))
         study = frame["study"].fillna(frame["image"]) if "study" in frame else frame["image"]
         return reader.index(frame, frame["patient"], study)
 

@@ -76,11 +76,11 @@ def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd
     frame["split"] = np.array(FILLED)[fill(images, keys.uniform("split")[patients], asked)[owner]]
     frame, notes = _adapt(frame, keys, split, client)
     if split.per_class != "all" and asked[0].min() < split.per_class:
-        got = frame.loc[frame["split"].isin(("train", "adapt")), "y"]
+        scarce = " and ".join(
+            word for side, word in ((1, "positive"), (0, "negative")) if asked[0][side] < split.per_class
+        )
         notes.insert(
-            0,
-            f"per_class asks for {split.per_class} images a class to train on; {int((got == 1).sum())} positive and "
-            f"{int((got == 0).sum())} negative taken ({there[1]} and {there[0]} were there for all parts)",
+            0, f"per_class asks for {split.per_class} images a class to train on; there are fewer {scarce} ones"
         )
     return frame, notes
 
@@ -106,7 +106,7 @@ def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str) -> tuple[
     chosen, left_out = whole_patients(_by_patient(pool, keys, "adapt", client), wanted)
     frame.loc[chosen, "split"] = "adapt"
     if left_out:
-        notes.append(f"{len(left_out)} images of one patient are left out, to get exactly {wanted} labeled images")
+        notes.append(f"some images of one patient are left out, to get exactly {wanted} labeled images")
     return frame.drop(left_out), notes
 
 

@@ -6,6 +6,7 @@ of the seed and of the patient's first image path.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,10 +14,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.config.split import Split
+from fdamed.core.disclosure import small
 from fdamed.core.errors import FdamedError, nearest
 from fdamed.data.manifest import COLUMNS, LABEL, TEXT, label_columns
 from fdamed.data.splitting.assignment import Keys, draw, draw_reference
 from fdamed.data.splitting.expression import HIDDEN, holds
+from fdamed.data.vocabulary import ACCEPTED
 
 NO_FINDING = "No Finding"
 NOT_A_FINDING = (LABEL + NO_FINDING, LABEL + "Support Devices")
@@ -75,7 +78,9 @@ def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, F
     """Client -> for each row of the index 1, 0, or NaN where the row is not eligible."""
     kept = holds(split.where or "True", index, "split.where")
     if not kept.any():
-        raise FdamedError(f"no row matches `{split.where}`", "split.where", "Loosen the condition.")
+        asked = [c for c in TEXT if c not in HIDDEN and re.search(rf"\b{c}\b", split.where or "")]
+        has = " ".join(f"`{c}` has: {_values(index, c, smallest_cell)}." for c in asked)
+        raise FdamedError(f"no row matches `{split.where}`", "split.where", f"Loosen the condition. {has}".strip())
     out: dict[str, Floats] = {}
     for client, value in split.clients.items():
         by_condition = split.by == "condition"
@@ -84,7 +89,9 @@ def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, F
         out[client] = np.where(mask, truth_of(index, label, split, client), NAN)
         absent = [word for side, word in ((1, "positive"), (0, "negative")) if not (out[client] == side).any()]
         if absent:
-            fix = f"Check split.where, split.uncertain and split.negatives (now {split.negatives})."
+            fix = f"Check split.where, split.uncertain and split.negatives (now {split.negatives})"
+            out_of = "" if client in split.targets else f", or leave {client} out (remove it from split.clients)"
+            fix = f"{fix}{out_of or ', or choose another target: one class cannot be tested'}."
             if label == NO_FINDING and split.positive_is == 1:
                 fix = "To predict findings by No Finding, set split.positive_is: 0."
             what = f"{client} is empty" if len(absent) == 2 else f"{client} has no {absent[0]} row"
@@ -120,7 +127,8 @@ def _raw(index: pd.DataFrame, label: str, client: str, split: Split | None = Non
     for name in names:
         if name not in known:
             what = f"unknown label `{name}`{nearest(name, known, 0.4)} for {client}"
-            raise FdamedError(what, f"split.clients.{client}", f"The labels: {', '.join(known)}.")
+            where = "split.label" if split and split.by != "condition" else f"split.clients.{client}"
+            raise FdamedError(what, where, f"The labels: {', '.join(known)}.")
     values = index[[LABEL + name for name in names]].to_numpy(dtype="float32")
     if split:
         # NaN would make an ignored row blank, and blank may mean negative.
@@ -143,13 +151,21 @@ def _belongs(index: pd.DataFrame, split: Split, client: str, value: str, smalles
     found = (index[split.by] == value).fillna(False).to_numpy(dtype=bool)
     if not found.any():
         counts = index[split.by].value_counts()
-        shown = [f"{v} ({n if n >= smallest_cell else f'under {smallest_cell}'})" for v, n in counts.head(20).items()]
         raise FdamedError(
             f"no row has {split.by} = {value!r}{nearest(value, map(str, counts.index))}, which {client} asks for",
             f"split.clients.{client}",
-            f"The index has: {', '.join(shown) or 'no value at all in this column'}.",
+            f"`{split.by}` has: {_values(index, split.by, smallest_cell)}.",
         )
     return found
+
+
+def _values(index: pd.DataFrame, column: str, smallest_cell: int) -> str:
+    """The values of a column that may be named, the most frequent first, and what they were made from."""
+    counts = index[column].value_counts()
+    shown = [str(value) for value, n in counts.items() if not small(n, smallest_cell)][:20]
+    more = ["rarer ones"] * (len(shown) < len(counts))
+    normalized = f" (normalized: the table may have {ACCEPTED[column]})" if column in ("view", "sex") else ""
+    return (", ".join(shown + more) or "no value at all") + normalized
 
 
 def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> Mask:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdamed.evaluation.run_tables import hidden
 from fdamed.report.paper_tables import CLOSE, Cell, cell_table, paper_cohort, published_cells, table2, within
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
 
 def cells(study: Study) -> list[Cell]:
-    shown = [r for r in study.records if not hidden(r, study.smallest)]
+    shown = study.records
     published = study.config.published
     return published_cells(published, study.config.split.targets, shown) if published else []
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.core.disclosure import vague
+from fdamed.core.counts import counts_of
 from fdamed.evaluation import power, protocol, run_tables
 from fdamed.evaluation.intervals import Interval
 from fdamed.report.headline import sentences
@@ -39,13 +39,16 @@ def context(study: Study) -> dict[str, Any]:
 
 def _chooses(study: Study, target: str) -> bool:
     """Whether the target's validation part can choose a round."""
-    return power.part_can_choose(study.cohort["clients"][target])
+    return power.part_can_choose(counts_of(study.folder, target))
 
 
 def validation_images(study: Study, targets: Sequence[str]) -> str:
     """The number of labeled validation images that choosing a round costs the targets; empty where there are none."""
-    sizes = sorted({int(study.cohort["clients"][t]["images"].get("val", 0)) for t in targets})
-    return " to ".join(vague(n, study.smallest) for n in dict.fromkeys((sizes[0], sizes[-1]))) if any(sizes) else ""
+    found = [study.cohort["clients"][t]["images"].get("val", 0) for t in targets]
+    sizes, few = sorted({n for n in found if n is not None}), [f"1 to {study.smallest - 1}"] * (None in found)
+    if few and not any(sizes):
+        return few[0]
+    return " to ".join([*few, *(f"{n:,}" for n in dict.fromkeys((sizes[0], sizes[-1])))][:2]) if any(sizes) else ""
 
 
 def _span(scores: Sequence[Interval], chance: float | None) -> tuple[float, float]:

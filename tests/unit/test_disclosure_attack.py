@@ -1,0 +1,318 @@
+"""An attacker who has everything outside the clients' folders, and tries to rebuild what is held back.
+
+He knows the rules of suppression, and reasons with sums, differences, bounds and denominators: an accuracy is a
+multiple of 1/n, an AUC of 1/(2 m n).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fdamed.core.counts import counts_of, released_cohort, write_counts
+from fdamed.core.disclosure import hides, only_scores, released_total, small, without_scores
+from fdamed.core.run_record import study as read_runs
+from fdamed.evaluation.protocol import sizes
+from fdamed.evaluation.run_tables import tidy
+from fdamed.tracking.payload import points
+from tests.support.run_folders import write_json, write_lines
+
+PARTS, CLIENTS, TARGET, RUNS = ("train", "adapt", "val", "test"), ("A", "B"), "A", ("fedavg", "gp")
+MOST = 40
+STUDIES = 1000
+Name = tuple[str, str, str]
+"""Client, part, and what is counted: positives, negatives, images (both), patients."""
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    """The truth of a random study: images of each class and patients, many of them few, and scores that they allow."""
+    rng = np.random.default_rng(seed)
+
+    def few() -> int:
+        return int(rng.integers(0, MOST) if rng.random() < 0.5 else rng.integers(0, 13))
+
+    cells: dict[Name, int] = {}
+    for client in CLIENTS:
+        for part in PARTS:
+            positives, negatives = few(), few()
+            cells |= {(client, part, "positives"): positives, (client, part, "negatives"): negatives}
+            cells[client, part, "patients"] = int(
+                rng.integers(math.ceil((positives + negatives) / 3), positives + negatives + 1)
+            )
+    scores = {
+        (run, client, part): score(rng, cells[client, part, "positives"], cells[client, part, "negatives"])
+        for run in RUNS
+        for client in CLIENTS
+        for part in ("val", "test")
+    }
+    return {"smallest": int(rng.choice([5, 11])), "cells": cells, "scores": scores}
+
+
+def score(rng: np.random.Generator, m: int, n: int) -> dict[str, float | None]:
+    acc = float(rng.integers(0, m + n + 1) / (m + n)) if m + n else None
+    return {"acc": acc, "auc": float(rng.integers(0, 2 * m * n + 1) / (2 * m * n)) if m * n else None}
+
+
+def counts(truth: dict[str, Any], client: str) -> dict[str, Any]:
+    cells = truth["cells"]
+    one = {what: {p: cells[client, p, what] for p in PARTS} for what in ("positives", "negatives", "patients")}
+    images = {p: one["positives"][p] + one["negatives"][p] for p in PARTS}
+    return {
+        "hash": client,
+        "content": client,
+        "images": images,
+        "patients": one["patients"],
+        "positives": one["positives"],
+    }
+
+
+def summaries(truth: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What ingest, split and leakage know: every row of the data is at a client, as in a table of sites."""
+    clients = {client: counts(truth, client) for client in CLIENTS}
+    rows, patients = (sum(sum(c[key].values()) for c in clients.values()) for key in ("images", "patients"))
+    return {
+        "ingest.json": {"layout": "table", "rows": rows, "patients": patients, "rejected": {}, "hash": "h"},
+        "cohort.json": {"hash": "h", "clients": clients, "patients_by_hospitals_they_fit": {"1": patients}},
+        "leakage.json": {"rule": "disjoint", "images": rows, "near_duplicates": 0},
+    }
+
+
+def judged(truth: dict[str, Any], run: str) -> list[dict[str, Any]]:
+    """The line of the last round, with the scores of the target's parts."""
+    found = {f"{part}/{k}": v for part in ("val", "test") for k, v in truth["scores"][run, TARGET, part].items()}
+    return [{"round": 1, "train/loss": 0.5} | found]
+
+
+def final(truth: dict[str, Any], run: str, client: str) -> dict[str, Any]:
+    cells = truth["cells"]
+    m, n, patients = (cells[client, "test", what] for what in ("positives", "negatives", "patients"))
+    head = {"run": run, "method": run, "target": TARGET, "seed": 0, "client": client, "split": "test", "why": {}}
+    return head | {"n": m + n, "positives": m, "patients": patients} | truth["scores"][run, client, "test"]
+
+
+def finished(folder: Path, run: str) -> None:
+    write_json(folder / "run.json", {"study": "s", "run": run, "method": run, "target": TARGET, "seed": 0, "rounds": 1})
+    started = {"round": 1, "seconds": 1.0, "started": "2026-01-01T00:00:00"}
+    write_lines(folder / "timing.jsonl", [started])
+    write_lines(folder / "ledger.jsonl", [])
+    (folder / "done").write_text("x")
+
+
+def write(root: Path, truth: dict[str, Any]) -> None:
+    """The study as fdamed writes it."""
+    for name, content in summaries(truth).items():
+        write_counts(root, name, content)
+    for run in RUNS:
+        folder, rows = root / "runs" / run / TARGET / "0", judged(truth, run)
+        write_lines(root / "clients" / TARGET / "rounds" / run / TARGET / "0.jsonl", only_scores(rows))
+        write_lines(folder / "metrics.jsonl", [without_scores(row) for row in rows])
+        for client in CLIENTS:
+            write_json(root / "clients" / client / "scores" / run / TARGET / "0.json", final(truth, run, client))
+        finished(folder, run)
+
+
+def write_as_before(root: Path, truth: dict[str, Any], leaks: Iterable[str]) -> None:
+    """Some of what fdamed wrote outside the clients' folders before there was one owner of what leaves them."""
+    write(root, truth)
+    for name, content in summaries(truth).items():
+        if name in leaks:
+            write_json(root / name, content)
+    for run in RUNS:
+        if "metrics.jsonl" in leaks:
+            write_lines(root / "runs" / run / TARGET / "0" / "metrics.jsonl", judged(truth, run))
+        if "scores" in leaks:
+            content = {k: v for k, v in final(truth, run, TARGET).items() if k not in ("n", "positives", "patients")}
+            write_json(root / "runs" / run / TARGET / "0" / "scores" / f"{TARGET}.json", content)
+
+
+class Attacker:
+    """Candidates of every number, narrowed down by everything that was published."""
+
+    def __init__(self, smallest: int) -> None:
+        self.smallest = smallest
+        self.candidates: dict[Name, set[int]] = {}
+        for client in CLIENTS:
+            for part in PARTS:
+                for what in ("positives", "negatives", "images", "patients"):
+                    self.candidates[client, part, what] = set(range(4 * MOST))
+        self.sums: list[tuple[tuple[Name, ...], set[int]]] = []
+        self.scores: dict[tuple[str, str], set[tuple[str, float]]] = {}
+
+    def learn_sum(self, names: Iterable[Name], total: int | Iterable[int]) -> None:
+        self.sums.append((tuple(names), {total} if isinstance(total, int) else set(total)))
+
+    def learn_counts(self, client: str, part: str, what: str, value: object) -> None:
+        """A count of a client's part, of all its parts (`total`), or that it is held back because it is small."""
+        parts = PARTS if part == "total" else (part,)
+        names = [(client, p, what) for p in parts]
+        if isinstance(value, int):
+            self.learn_sum(names, value)
+        elif isinstance(value, str) and value.startswith("<"):
+            self.learn_sum(names, range(1, self.smallest))
+
+    def read(self, root: Path) -> None:
+        """Every file outside `clients/`."""
+        every = [(client, part) for client in CLIENTS for part in PARTS]
+        images, patients = ([(*place, what) for place in every] for what in ("images", "patients"))
+        for path in root.rglob("*.json*"):
+            if "clients" in path.relative_to(root).parts:
+                continue
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            for content in map(json.loads, lines):
+                for key, names in (("rows", images), ("images", images), ("patients", patients)):
+                    if isinstance(content.get(key), int):
+                        self.learn_sum(names, content[key])
+                for total in content.get("patients_by_hospitals_they_fit", {}).values():
+                    self.learn_sum(patients, total)
+                for client, found in content.get("clients", {}).items():
+                    for what in ("images", "patients", "positives"):
+                        for part, value in found.get(what, {}).items():
+                            self.learn_counts(client, part, what, value)
+                if "client" in content:
+                    self.learn_scores(content["client"], "test", {k: content.get(k) for k in ("acc", "auc")})
+                for part in ("val", "test"):
+                    self.learn_scores(TARGET, part, {k: content.get(f"{part}/{k}") for k in ("acc", "auc")})
+
+    def look_at_views(self, root: Path) -> None:
+        """The tables of the report (also the doctor's), and MLflow."""
+        table = sizes(released_cohort(root, self.smallest), self.smallest)
+        for row in table.to_dict("records"):
+            for what in ("images", "patients", "positives"):
+                self.learn_counts(row["hospital"], row["part"], what, row[what])
+        for client in CLIENTS:  # the number of images in attributes/{target}.json
+            self.learn_counts(
+                client, "total", "images", released_total(counts_of(root, client), "images", self.smallest)
+            )
+        records, _ = read_runs(root / "runs", [(run, TARGET, 0) for run in RUNS], self.smallest)
+        for row in tidy(records).dropna(subset="value").to_dict("records"):
+            self.learn_scores(row["client"], row["split"], {row["metric"]: row["value"]})
+        for record in records:
+            for key, value, *_ in points(record):
+                part, *where, metric = key.split("/")
+                if part in ("val", "test"):
+                    self.learn_scores(where[0] if where else TARGET, part, {metric: value})
+
+    def learn_scores(self, client: str, part: str, found: dict[str, float | None]) -> None:
+        known = {(metric, value) for metric, value in found.items() if value is not None}
+        self.scores.setdefault((client, part), set()).update(known)
+
+    def think(self) -> None:
+        """Narrow all candidates down until nothing follows any more."""
+        before = -1
+        while before != (now := sum(map(len, self.candidates.values()))):
+            before = now
+            for names, totals in self.sums:
+                low, high = (sum(f(self.candidates[n]) for n in names) for f in (min, max))
+                for name in names:
+                    own = self.candidates[name]
+                    least, most = min(totals) - (high - max(own)), max(totals) - (low - min(own))
+                    kept = {v for v in own if least <= v <= most}
+                    low, high = low + min(kept) - min(own), high + max(kept) - max(own)
+                    self.candidates[name] = kept
+            for client in CLIENTS:
+                for part in PARTS:
+                    self.fit(client, part, self.scores.get((client, part), set()))
+
+    def fit(self, client: str, part: str, known: set[tuple[str, float]]) -> None:
+        """Keep the sizes of both classes that add up, and of which all published scores are multiples."""
+        names = [(client, part, what) for what in ("positives", "negatives", "images")]
+        ms, ns, images = (self.candidates[name] for name in names)
+        pairs = [
+            (m, n, m + n)
+            for m in ms
+            for n in ns
+            if m + n in images and all(whole(v * ((m + n) if metric == "acc" else 2 * m * n)) for metric, v in known)
+        ]
+        for name, kept in zip(names, zip(*pairs, strict=True), strict=True):
+            self.candidates[name] = set(kept)
+
+    def rebuilt(self, truth: dict[str, Any]) -> list[Name]:
+        """The numbers that are small, and that the attacker knows nevertheless."""
+        known = {name: found for name, found in self.candidates.items() if len(found) == 1}
+        cells = truth["cells"] | {(c, p, "images"): counts(truth, c)["images"][p] for c in CLIENTS for p in PARTS}
+        assert all(found == {cells[name]} for name, found in known.items()), "the attacker is wrong"
+        return [name for name in known if small(cells[name], self.smallest) and not is_public(name)]
+
+
+def is_public(name: Name) -> bool:
+    """A client sends the number of its training images with every update."""
+    _, part, what = name
+    return part in ("train", "adapt") and what == "images"
+
+
+def whole(value: float) -> bool:
+    return abs(value - round(value)) < 1e-6
+
+
+def attack(root: Path, truth: dict[str, Any]) -> list[Name]:
+    attacker = Attacker(truth["smallest"])
+    attacker.read(root)
+    attacker.look_at_views(root)
+    attacker.think()
+    return attacker.rebuilt(truth)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of synced writes would make the test wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def test_no_hidden_number_of_a_thousand_studies_can_be_rebuilt(tmp_path: Path, quick: None) -> None:
+    hidden = 0
+    for seed in range(STUDIES):
+        truth, root = drawn(seed), tmp_path / str(seed)
+        write(root, truth)
+        assert attack(root, truth) == [], seed
+        hidden += sum(small(n, truth["smallest"]) for n in truth["cells"].values())
+    assert hidden > 5 * STUDIES, "there is something to rebuild"
+
+
+LEAKS = {
+    "exact counts": ("cohort.json",),
+    "the whole and all but one part": ("ingest.json",),
+    "the number of checked images": ("leakage.json",),
+    "scores of every round": ("metrics.jsonl",),
+    "final scores": ("scores",),
+}
+
+
+@pytest.mark.parametrize("leaks", LEAKS.values(), ids=LEAKS)
+def test_each_of_the_old_leaks_is_enough_for_the_attacker(tmp_path: Path, quick: None, leaks: tuple[str, ...]) -> None:
+    """The attack would find what earlier versions let out: it does not succeed above for want of wit."""
+    found = 0
+    for seed in range(60):
+        truth, root = one_small(seed), tmp_path / str(seed)
+        write_as_before(root, truth, leaks)
+        found += bool(attack(root, truth))
+        write(root / "now", truth)
+        assert attack(root / "now", truth) == []
+    assert found > 5
+
+
+def one_small(seed: int) -> dict[str, Any]:
+    """A large study with one small part: the case in which a total gives it away."""
+    truth, rng = drawn(seed), np.random.default_rng(seed)
+    for client in CLIENTS:
+        for part in PARTS:
+            few = (client, part) == (TARGET, "val" if seed % 2 else "test")
+            for what in ("positives", "negatives"):
+                truth["cells"][client, part, what] = int(rng.integers(1, 5) if few else rng.integers(11, MOST))
+            m, n = (truth["cells"][client, part, what] for what in ("positives", "negatives"))
+            truth["cells"][client, part, "patients"] = m + n
+            for run in RUNS:
+                truth["scores"][run, client, part] = score(rng, m, n)
+    return truth
+
+
+def test_the_rules_hide_what_the_attack_is_after() -> None:
+    truth = one_small(0)
+    m, n = (truth["cells"][TARGET, "test", what] for what in ("positives", "negatives"))
+    assert hides(m + n, m, truth["smallest"])
