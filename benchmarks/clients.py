@@ -47,10 +47,10 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.config.privacy import NO_MINIMUM
     from fdamed.config.study import Model, Recipe
     from fdamed.data.loader import load
-    from fdamed.federation.checkpoint import Checkpoints, Record
     from fdamed.federation.client import Client, Role
     from fdamed.federation.method import Model as Weights
     from fdamed.federation.server import Server
+    from fdamed.federation.storage.checkpoint import Checkpoints, Record
     from fdamed.federation.transport.in_process import OnDemand
     from fdamed.methods.fedavg import FedAvg
     from fdamed.models.backbone import build, initialize

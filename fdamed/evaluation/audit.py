@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from fdamed.core.disclosure import hides, rounded
 from fdamed.core.rng import Stream
-from fdamed.evaluation import bootstrap, comparisons
+from fdamed.evaluation import bootstrap
 from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
-from fdamed.evaluation.comparisons import Runs
+from fdamed.evaluation.comparison import comparisons
+from fdamed.evaluation.comparison.comparisons import Runs
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fdamed.core.rng import Stream
+from fdamed.evaluation.comparison.paired_tests import Scored
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.metrics import SEVERAL, TWO, Weights, checked, prepared
-from fdamed.evaluation.paired_tests import Scored
 
 Floats = NDArray[np.float64]
 CHUNK = 200_000

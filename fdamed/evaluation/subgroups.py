@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fdamed.core.disclosure import hides
 from fdamed.evaluation.calibration import by_chance, calibration_error, reliability
-from fdamed.evaluation.comparisons import Runs
+from fdamed.evaluation.comparison.comparisons import Runs
+from fdamed.evaluation.comparison.paired_tests import Estimate, Influence, auc_influence, contrast, mean_influence
 from fdamed.evaluation.metrics import THRESHOLD
-from fdamed.evaluation.paired_tests import Estimate, Influence, auc_influence, contrast, mean_influence
 
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
 AGES = {"under 40": 0.0, "40 to 59": 40.0, "60 to 79": 60.0, "80 and over": 80.0}

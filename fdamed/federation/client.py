@@ -18,8 +18,8 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.answers import Answers, Took
 from fdamed.federation.messages import WireError, check_exchange, decode, encode, kinds, pack, unpack
+from fdamed.federation.storage.answers import Answers, Took
 from fdamed.models.flat import FlatModel
 
 if TYPE_CHECKING:

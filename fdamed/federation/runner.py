@@ -17,11 +17,11 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.progress import track
 from fdamed.core.signals import Stopped, stop
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.answers import Took
-from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import Method
 from fdamed.federation.server import Server
+from fdamed.federation.storage.answers import Took
+from fdamed.federation.storage.checkpoint import Checkpoints, Record
 from fdamed.models.flat import Layout
 
 Judge = Callable[[Tensor], Mapping[str, float | None]]

@@ -22,12 +22,12 @@ from fdamed.core.files import digest, read_json
 from fdamed.core.rng import stream
 from fdamed.data.loader import known_labels, load, patients
 from fdamed.evaluation.metrics import scores as scores_of
-from fdamed.federation.answers import Answers
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
 from fdamed.federation.privacy_budget import FILE
 from fdamed.federation.runner import Judge
 from fdamed.federation.server import Server
+from fdamed.federation.storage.answers import Answers
 from fdamed.federation.transport.base import Transport
 from fdamed.federation.transport.faulty import Faulty
 from fdamed.federation.transport.in_process import OnDemand

@@ -19,13 +19,13 @@ from fdamed.config.runs import MAIN, THEN, WARMUP, Run
 from fdamed.config.study import Config, Train
 from fdamed.core.rng import stream
 from fdamed.federation.auxiliary_loss import log_auxiliary_loss
-from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.client import check_release
-from fdamed.federation.client_state import pack_state, read_state, unpack_state, write_state
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.privacy_budget import SPENT, log_costs
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints, Record
+from fdamed.federation.storage.client_state import pack_state, read_state, unpack_state, write_state
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, without_heads
 from fdamed.pipeline.clients import Own, build_server, device, judge, resident

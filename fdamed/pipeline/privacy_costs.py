@@ -12,10 +12,10 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import patients
-from fdamed.federation.checkpoint import Checkpoints
-from fdamed.federation.client_state import read_state, unpack_state
 from fdamed.federation.privacy_budget import FILE, lines_in
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints
+from fdamed.federation.storage.client_state import read_state, unpack_state
 from fdamed.pipeline.paths import Places
 from fdamed.training.dp_sgd import Mechanism, epsilon
 

@@ -15,7 +15,7 @@ from fdamed.core.files import write_json
 from fdamed.core.rng import stream
 from fdamed.evaluation.bootstrap import bootstrap
 from fdamed.evaluation.metrics import scores
-from fdamed.federation.client_state import read_state
+from fdamed.federation.storage.client_state import read_state
 from fdamed.models.flat import FlatModel, vector_from
 from fdamed.pipeline.paths import Places, foreign_weights, needed, tensors_in, weights_in, write_rows
 from fdamed.pipeline.phases import whole_model

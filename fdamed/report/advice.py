@@ -10,8 +10,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.config.runs import Swept
+from fdamed.evaluation.comparison.regimes import Decision, Regret
 from fdamed.evaluation.intervals import plus_minus, reach
-from fdamed.evaluation.regimes import Decision, Regret
 from fdamed.evaluation.run_tables import at_target
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.theory.bounds import four_errors, winner

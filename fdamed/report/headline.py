@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fdamed.evaluation import power
+from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, ends, interval, listed, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import visible

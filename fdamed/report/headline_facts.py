@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fdamed.evaluation import power
+from fdamed.evaluation.comparison import power
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import Audit, oriented, pairwise
 from fdamed.report.study import Row, Study, View

@@ -20,7 +20,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Key, Record
 from fdamed.evaluation import costs, protocol, run_tables
-from fdamed.evaluation.controls import controls, is_control
+from fdamed.evaluation.comparison.controls import controls, is_control
 from fdamed.evaluation.intervals import Interval
 from fdamed.evaluation.run_tables import ALL_TARGETS, at_target
 from fdamed.report.absences import absences, remarks

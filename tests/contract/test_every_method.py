@@ -9,11 +9,11 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.messages import WHOLE_MODEL, decode, encode, tensors
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import run
 from fdamed.federation.server import Ledger
+from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of, suited
 from tests.support.federation import registered as made

@@ -12,10 +12,10 @@ import fdamed.classical.messages
 import fdamed.federation.privacy_budget
 import fdamed.methods
 import fdamed.theory.survey_client  # noqa: F401
-from fdamed.federation.checkpoint import Record
 from fdamed.federation.client import STEPS as DEFINED
 from fdamed.federation.method import REGISTRY, describe
 from fdamed.federation.runner import run
+from fdamed.federation.storage.checkpoint import Record
 from fdamed.methods.fedavg import FedAvg
 from fdamed.pipeline.phases import join
 from tests.contract.test_variants import OPEN, VARIANTS

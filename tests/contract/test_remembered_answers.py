@@ -9,13 +9,13 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.config.train import Faults
-from fdamed.federation import answers as remembering
-from fdamed.federation.answers import Answers
-from fdamed.federation.checkpoint import Checkpoints, Record
 from fdamed.federation.client import STEPS
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.storage import answers as remembering
+from fdamed.federation.storage.answers import Answers
+from fdamed.federation.storage.checkpoint import Checkpoints, Record
 from fdamed.federation.transport.base import Wrapper
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of

@@ -10,10 +10,10 @@ import torch
 
 import fdamed.methods  # noqa: F401
 from fdamed.config.train import Faults
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.federation.transport.faulty import Schedule
 from tests.support import federation as hospitals
 from tests.support.federation import registered, suited, unreliable_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.faults import studies
 
 

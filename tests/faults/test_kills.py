@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.faults import studies
 
 BY_STEP, BY_FILE, BY_CLOCK = 8, 8, 4

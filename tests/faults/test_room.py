@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.federation import checkpoint as checkpoints
+from fdamed.federation.storage import checkpoint as checkpoints
 from tests.faults import studies
 from tests.faults.interrupted import cut_after, finish, single
 

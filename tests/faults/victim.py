@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from fdamed.cli.main import main
-from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.storage.checkpoint import Checkpoints
 
 EVENTS = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.truncate")
 

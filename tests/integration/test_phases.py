@@ -14,7 +14,7 @@ from fdamed.config import loader as configfile
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import Labeled
-from fdamed.federation.checkpoint import Checkpoints
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.pipeline import clients
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun

@@ -13,7 +13,7 @@ from fdamed.config.loader import load
 from fdamed.core.files import read_lines, write_lines
 from fdamed.core.run_record import read
 from fdamed.evaluation.costs import seconds
-from fdamed.federation import answers as remembering
+from fdamed.federation.storage import answers as remembering
 from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.clients import remembered
 from fdamed.pipeline.fingerprint import fingerprint

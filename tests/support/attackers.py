@@ -19,12 +19,12 @@ from fdamed.config.train import Directions, Norms, Validation
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores
-from fdamed.federation.checkpoint import Record
 from fdamed.federation.client import Client, Step
 from fdamed.federation.messages import kinds
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Record
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout

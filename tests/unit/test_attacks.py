@@ -14,9 +14,9 @@ import torch
 
 from fdamed.config.train import Directions, Validation
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.method import REGISTRY, Model
 from fdamed.federation.runner import healthy
+from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.support import attackers
 from tests.support.attackers import ATTACKER, ATTACKS, ROUNDS, SOURCES, TARGET, Attacked, federate, variances
 

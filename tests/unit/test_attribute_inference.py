@@ -9,7 +9,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 from fdamed.core.rng import stream
 from fdamed.evaluation import attribute_inference as probe
-from fdamed.evaluation.paired_tests import contrast
+from fdamed.evaluation.comparison.paired_tests import contrast
 
 SMALLEST = 11
 

@@ -12,8 +12,8 @@ from scipy.stats import binom, binomtest
 from sklearn.metrics import roc_auc_score
 
 from fdamed.cli.main import main
+from fdamed.evaluation.comparison.paired_tests import Influence, auc_influence, auc_of, contrast, difference
 from fdamed.evaluation.metrics import TWO, scores
-from fdamed.evaluation.paired_tests import Influence, auc_influence, auc_of, contrast, difference
 from fdamed.evaluation.subgroups import banded, gap, groups, standings
 
 SMALLEST = 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdamed.config.runs import Run
-from fdamed.evaluation.controls import controls, is_control
+from fdamed.evaluation.comparison.controls import controls, is_control
 
 
 def runs(**given: dict[str, Any]) -> dict[str, Run]:

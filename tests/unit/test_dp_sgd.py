@@ -22,12 +22,12 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.federation import privacy_budget as accounts
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.privacy_budget import FILE, lines_in, log_costs
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel

@@ -23,9 +23,7 @@ from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data import loader
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import handle_request
-from fdamed.federation.client_state import read_state
 from fdamed.federation.messages import (
     Count,
     Features,
@@ -41,6 +39,8 @@ from fdamed.federation.messages import (
     pack,
     unpack,
 )
+from fdamed.federation.storage.checkpoint import Checkpoints
+from fdamed.federation.storage.client_state import read_state
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import read_weights
 from fdamed.pipeline.paths import tensors_in

@@ -10,9 +10,9 @@ import torch
 
 import fdamed.training.local
 from fdamed.core.errors import FdamedError
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.messages import kinds
 from fdamed.federation.runner import run
+from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
 

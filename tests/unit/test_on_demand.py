@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client, step
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.federation.transport.in_process import InProcess, OnDemand
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from fdamed.evaluation.paired_tests import (
+from fdamed.evaluation.comparison.paired_tests import (
     Scored,
     auc_of,
     difference,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from fdamed.evaluation.paired_tests import Scored, auc_of, difference
-from fdamed.evaluation.power import (
+from fdamed.evaluation.comparison.paired_tests import Scored, auc_of, difference
+from fdamed.evaluation.comparison.power import (
     CHOICE,
     Errors,
     auc_error,

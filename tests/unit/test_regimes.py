@@ -13,7 +13,7 @@ from fdamed.cli.main import main
 from fdamed.config.loader import load, parse
 from fdamed.core.errors import FdamedError
 from fdamed.evaluation.ablations import sweeps
-from fdamed.evaluation.regimes import Decision, regime, regrets
+from fdamed.evaluation.comparison.regimes import Decision, regime, regrets
 from tests.support.run_folders import configuration, write_json, write_predictions, write_study
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.config.runs import Swept
+from fdamed.evaluation.comparison.regimes import regrets
 from fdamed.evaluation.intervals import reach
-from fdamed.evaluation.regimes import regrets
 from fdamed.report.advice import decision_map, decisions, rule_of, sentences, sources, verdict
 from fdamed.report.plots.decision_map import Spot, landscape
 from fdamed.report.plots.figure import standalone

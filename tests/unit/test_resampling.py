@@ -9,8 +9,8 @@ from sklearn import metrics
 
 from fdamed.core.rng import stream
 from fdamed.evaluation.bootstrap import bootstrap, scored
+from fdamed.evaluation.comparison.paired_tests import auc_of, difference, share_of
 from fdamed.evaluation.metrics import SEVERAL, TWO, scores
-from fdamed.evaluation.paired_tests import auc_of, difference, share_of
 
 
 def patients(n: int = 40, images: int = 90, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

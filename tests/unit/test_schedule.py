@@ -10,10 +10,10 @@ import torch
 from fdamed.config import loader as configfile
 from fdamed.config.study import Decay, Recipe
 from fdamed.core.errors import FdamedError
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.client import Client, step
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run, spent
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from tests.support import federation as hospitals

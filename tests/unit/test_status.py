@@ -9,8 +9,8 @@ import pytest
 
 from fdamed.cli.commands.status import rounds_in
 from fdamed.cli.main import main
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.runner import run
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune
 from tests.support import federation as hospitals

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fdamed.core.signals import Stop, Stopped, stop
-from fdamed.federation.checkpoint import Checkpoints
 from fdamed.federation.runner import run
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.methods.gp import GP
 from tests.support import federation as hospitals
 from tests.support.federation import Altered

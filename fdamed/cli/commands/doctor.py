@@ -40,7 +40,7 @@ from fdamed.data.manifest import PARTS
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
-from fdamed.evaluation import power
+from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, listed
 from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.models import backbone

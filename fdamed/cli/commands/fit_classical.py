@@ -30,8 +30,8 @@ from fdamed.core.locks import locked
 from fdamed.data.loader import Labeled
 from fdamed.evaluation.metrics import scores
 from fdamed.federation.client import Client
-from fdamed.federation.client_state import unpack_state
 from fdamed.federation.server import Server
+from fdamed.federation.storage.client_state import unpack_state
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import device, resident, transport
 from fdamed.pipeline.features import read

@@ -23,7 +23,7 @@ from fdamed.core.files import digest, digest_file, read_json, write_json
 from fdamed.core.locks import locked
 from fdamed.core.progress import track as progress
 from fdamed.core.run_record import Record, study
-from fdamed.evaluation.power import part_can_choose
+from fdamed.evaluation.comparison.power import part_can_choose
 from fdamed.pipeline.selection import all_runs
 from fdamed.tracking.models import Candidate, offered
 from fdamed.tracking.payload import Entry, run_entry, span, study_entry

@@ -15,9 +15,9 @@ from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.answers import Took
 from fdamed.federation.client import UNEXPECTED, Step
 from fdamed.federation.messages import WireError, decode, encode, pack, unpack
+from fdamed.federation.storage.answers import Took
 from fdamed.models.flat import Layout
 
 LONGEST_ERROR = 500

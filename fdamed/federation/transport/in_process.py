@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.federation.client import Client, Step, answer
-from fdamed.federation.client_state import pack_state, park_state, read_state, unpack_state
+from fdamed.federation.storage.client_state import pack_state, park_state, read_state, unpack_state
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import Layout
 

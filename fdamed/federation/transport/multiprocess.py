@@ -15,8 +15,8 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.logs import LEVEL, show_on_stderr
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import UNEXPECTED, Client, error_reply, handle_request
-from fdamed.federation.client_state import pack_state, unpack_state
 from fdamed.federation.messages import WireError, pack, unpack
+from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.federation.transport.base import ByteTransport, reply_body
 from fdamed.models.flat import Layout
 

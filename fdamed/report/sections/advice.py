@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.regimes import Decision, regrets
+from fdamed.evaluation.comparison.regimes import Decision, regrets
 from fdamed.report import advice
 from fdamed.report.section import Section
 from fdamed.report.study import Study

@@ -9,8 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.evaluation.ablations import Sweep, Value, sweeps
+from fdamed.evaluation.comparison.regimes import Decision, Regime, regime, regrets
 from fdamed.evaluation.intervals import p_value
-from fdamed.evaluation.regimes import Decision, Regime, regime, regrets
 from fdamed.report.advice import PLACE, verdict
 from fdamed.report.plots.heat import Cell, Panel, heat
 from fdamed.report.section import Section

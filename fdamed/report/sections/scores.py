@@ -9,7 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.core.counts import counts_of
-from fdamed.evaluation import power, protocol, run_tables
+from fdamed.evaluation import protocol, run_tables
+from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import Interval
 from fdamed.report.headline import sentences
 from fdamed.report.headline_facts import facts_of

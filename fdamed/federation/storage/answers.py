@@ -24,8 +24,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, private
-from fdamed.federation.client_state import pack_state, unpack_state
 from fdamed.federation.messages import WireError, decode, encode, pack, sizes, unpack
+from fdamed.federation.storage.client_state import pack_state, unpack_state
 
 if TYPE_CHECKING:
     from fdamed.federation.client import Client, Step

@@ -19,10 +19,10 @@ from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, megabytes, room_for, sweep
-from fdamed.federation.client_state import write_state
 from fdamed.federation.messages import decode, encode, pack, sizes, unpack
 from fdamed.federation.method import Method
 from fdamed.federation.server import Server
+from fdamed.federation.storage.client_state import write_state
 
 StatePath = Callable[[str, int], Path]
 """(client, round) -> the client's own file for its state."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fdamed.evaluation.comparison.paired_tests import degrees_of_freedom
 from fdamed.evaluation.intervals import SURE
-from fdamed.evaluation.paired_tests import degrees_of_freedom
 
 POWER = 0.8
 """Probability that a difference is found significant."""

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from fdamed.evaluation.ablations import Value
+from fdamed.evaluation.comparison.paired_tests import holm
 from fdamed.evaluation.intervals import SURE, Interval, over_seeds
-from fdamed.evaluation.paired_tests import holm
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap as resampling
-from fdamed.evaluation.intervals import LEVEL
-from fdamed.evaluation.metrics import SEVERAL, THRESHOLD, TWO
-from fdamed.evaluation.paired_tests import (
+from fdamed.evaluation.comparison.paired_tests import (
     Estimate,
     Scored,
     auc_of,
@@ -26,6 +24,8 @@ from fdamed.evaluation.paired_tests import (
     mean_of,
     share_of,
 )
+from fdamed.evaluation.intervals import LEVEL
+from fdamed.evaluation.metrics import SEVERAL, THRESHOLD, TWO
 
 Runs = Mapping[str, Mapping[int, int]]
 """Run -> seed -> row of the scores."""
