@@ -12,10 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE # many containers set it: every job would compi
 
 .PHONY: run test test-faults test-docs test-slurm audit check setup dev bench mlflow docs clean schema lock
 
-run: setup  ## run the demo: data, training, MLflow, report; then the data rules of the other two layouts
+run: setup  ## run the demo: data, training, MLflow, report
 	$(BIN)/fdamed run --cores $(CORES) --config $(CONFIG)
-	@$(BIN)/fdamed run --cores $(CORES) --config config/mimic_phantom.yaml -- data
-	@$(BIN)/fdamed run --cores $(CORES) --config config/midrc_phantom.yaml -- data
 	@echo "MLflow: make mlflow"
 
 test: dev  ## run all tests except the slow ones; COVERAGE=1 measures the branch coverage of fdamed/
