@@ -138,7 +138,7 @@ def test_the_files_of_a_shifted_target_come_from_rows_that_no_source_has(tmp_pat
     place = int(orders["turned"]["image"].iloc[0].removeprefix("plain/"))
     turned = read(Domain(kind="idx", root=base["root"], shift=Moved(rotate=30)), "x")
     assert (images[0] == turned.x[place]).all()
-    assert read_json(Places.of(config).root / "leakage.json")["patients_in_two_clients"] == 0
+    assert read_json(Places.of(config).root / "clients/leakage.json")["patients_in_two_clients"] == 0
 
 
 def test_mnist_m_is_read_with_its_released_test_part(tmp_path: Path) -> None:

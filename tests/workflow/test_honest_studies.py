@@ -38,8 +38,8 @@ def smaller(name: str, folder: Path) -> list[Path]:
     paths = [CONFIG / f"{name}.yaml", *(HEALTHCARE / f"{overlay}.yaml" for overlay in STUDIES[name])]
     over: dict[str, Any] = SMALLER | {"results": str(folder / "results"), "data": {"root": str(folder / "raw")}}
     config = load(*paths)
-    if name == "config":
-        over["split"] = {"per_class": 60, "labeled": 40}
+    sizes = {"per_class": 60, "labeled": 150 if name == "midrc_phantom" else 40, "val": 20, "test": 60}
+    over["split"] = {key: n for key, n in sizes.items() if isinstance(getattr(config.split, key), int)}
     if config.model.backbone == "resnet18":
         over["model"] = {"width": 0.125}
     warm = {name: run for path in paths for name, run in yaml.safe_load(path.read_text())["runs"].items()}
