@@ -29,7 +29,6 @@ from fdamed.config.study import Config
 from fdamed.core.files import read_lines
 from fdamed.pipeline.selection import batches
 
-RUNS = ("fedavg", "finetune", "gp", "fedgp", "fedda", "target_only", "oracle")
 BECOME_PARENT_OF_ORPHANS = 36
 """Linux: PR_SET_CHILD_SUBREAPER."""
 Seconds = dict[str, tuple[float, float]]
@@ -64,9 +63,7 @@ def federate(study: Path, config: Config, seconds: Seconds) -> None:
 def analyze(study: Path, config: Config, seconds: Seconds) -> None:
     """What the workflow does with trained runs."""
     for target in config.split.targets:
-        for run in config.expanded_runs():
-            where = ("--run", run, "--target", target, "--client", target)
-            timed(study, seconds, "evaluate", *where, "--seeds", *map(str, config.seeds))
+        timed(study, seconds, "evaluate", "--target", target, "--client", target)
         timed(study, seconds, "audit", "--target", target)
         timed(study, seconds, "attributes", "--target", target)
     for client in config.split.clients:
@@ -90,14 +87,14 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("config/config.yaml"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rounds", type=int, default=0, help="default: those of the configuration")
-    parser.add_argument("--runs", nargs="+", default=RUNS, help="of the configuration")
+    parser.add_argument("--runs", nargs="+", default=None, help="default: all of the configuration")
     parser.add_argument("--train-only", action="store_true", help="without the stages after training")
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         raw = yaml.safe_load(given.config.read_text()) | {"seeds": given.seeds, "advise": False}
-        raw["runs"] = {run: raw["runs"][run] for run in given.runs}
+        raw["runs"] = {run: raw["runs"][run] for run in given.runs or raw["runs"]}
         raw["data"]["root"] = str(folder / "raw")
         raw["train"] |= {"rounds": given.rounds} if given.rounds else {}
         studies = {}
@@ -112,8 +109,7 @@ def main() -> None:
         for client in config.split.clients:
             timed(studies[False], before, "cache", "--client", client)
         timed(studies[False], before, "leakage")
-        for seed in given.seeds:
-            timed(studies[False], before, "init", "--seed", str(seed))
+        timed(studies[False], before, "init")
         shutil.copytree(folder / "False", folder / "True")
         spent: dict[bool, Seconds] = {False: dict(before), True: dict(before)}
         after: Seconds = {}

@@ -71,6 +71,8 @@ class Split(Strict):
             raise ValueError(f"shares names {', '.join(stray)}, which is not a client")
         if sum(size for size in (self.val, self.test) if isinstance(size, float)) >= 0.9:
             raise ValueError("val + test leave nothing to train on")
+        if isinstance(self.per_class, int) and self.labeled > 2 * self.per_class:
+            raise ValueError(f"labeled: {self.labeled} is more than both classes of per_class: {self.per_class} have")
         if self.test == "rest" and self.per_class == "all":
             raise ValueError("`test: rest` and `per_class: all` both ask for all images: give one of them a number")
         return self

@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.core.rng import Stream
-from fdamed.evaluation.comparison.comparisons import score
 from fdamed.evaluation.comparison.paired_tests import Influence, auc_influence, contrast
+from fdamed.evaluation.comparison.run_pairs import score
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

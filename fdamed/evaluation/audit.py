@@ -18,8 +18,8 @@ from fdamed.core.disclosure import hides, rounded
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap
 from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
-from fdamed.evaluation.comparison import comparisons
-from fdamed.evaluation.comparison.comparisons import Runs
+from fdamed.evaluation.comparison import run_pairs
+from fdamed.evaluation.comparison.run_pairs import Runs
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
 
@@ -40,10 +40,10 @@ def audit(
     patients = int(frame["patient"].nunique())
     if hides(len(y), None if several else int(y.sum()), smallest, patients):
         return out | empty | {"suppressed": f"fewer than {smallest} patients, or images of a class"}
-    scored = comparisons.scored(frame, p, stream)
+    scored = run_pairs.scored(frame, p, stream)
     out |= empty | {
-        "scores": comparisons.means(scored, runs),
-        "pairs": comparisons.pairs(scored, runs, reference, frame, p),
+        "scores": run_pairs.means(scored, runs),
+        "pairs": run_pairs.pairs(scored, runs, reference, frame, p),
         "patients": patients,
         "replicates": bootstrap.affordable(*p.shape[:2]),
     }
@@ -76,7 +76,7 @@ def _entry(group: Group, by_run: Mapping[str, Standing], reference: str, smalles
     out: dict[str, Any] = {"by": group.by, "are": group.are, "n": group.n, "runs": {}}
     for name, standing in by_run.items():
         found = {k: v for k in shown if (v := standing.estimate(k))}
-        values: dict[str, Any] = {k: asdict(v) if k == "bias" else comparisons.score(v) for k, v in found.items()}
+        values: dict[str, Any] = {k: asdict(v) if k == "bias" else run_pairs.score(v) for k, v in found.items()}
         values |= {
             "calibration_error": None if hidden else standing.calibration_error,
             "calibration_limit": None if hidden else standing.calibration_limit,

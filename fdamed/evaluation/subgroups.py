@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fdamed.core.disclosure import hides
 from fdamed.evaluation.calibration import by_chance, calibration_error, reliability
-from fdamed.evaluation.comparison.comparisons import Runs
 from fdamed.evaluation.comparison.paired_tests import Estimate, Influence, auc_influence, contrast, mean_influence
+from fdamed.evaluation.comparison.run_pairs import Runs
 from fdamed.evaluation.metrics import THRESHOLD
 
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")

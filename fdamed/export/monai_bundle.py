@@ -79,15 +79,15 @@ def metadata(about: dict[str, Any]) -> dict[str, Any]:
     study, versions, classes = about["study"], about["versions"], about["output"]["classes"]
     description = f"{study['title']}, adapted to {study['target']}. {about['output']['meaning']}. See docs/README.md."
     _, *shape = about["input"]["shape"]
-    picture = len(shape) == 3
+    is_image = len(shape) == 3
     common = {"modality": "n/a", "dtype": "float32", "value_range": [0, 1], "is_patch_data": False}
     image = {
-        "type": "image" if picture else "tuples",
+        "type": "image" if is_image else "tuples",
         "format": "magnitude",
         "num_channels": shape[0],
-        "spatial_shape": shape[1:] if picture else [],
+        "spatial_shape": shape[1:] if is_image else [],
         "channel_def": {str(i): "gray" if shape[0] == 1 else f"channel {i}" for i in range(shape[0])}
-        if picture
+        if is_image
         else {},
     }
     pred = {

@@ -46,6 +46,6 @@ class FedNova(OneModel):
         n, cut = [r.n for r in h.values()], server.layout.trainable
         x = mean([r.x for r in h.values()], n)
         tau = sum(r.n * r.tau for r in h.values()) / sum(n)
-        step = mean([r.x[:cut].sub(state.x[:cut]).div_(r.tau) for r in h.values()], n)
-        x[:cut] = state.x[:cut].add(step, alpha=tau)
+        d = mean([r.x[:cut].sub(state.x[:cut]).div_(r.tau) for r in h.values()], n)
+        x[:cut] = state.x[:cut].add(d, alpha=tau)
         return Model(x=x)

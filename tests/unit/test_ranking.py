@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fdamed.evaluation.calibration import Bin, by_chance, calibration_error, joined, reliability
-from fdamed.evaluation.comparison.comparisons import ranking
+from fdamed.evaluation.comparison.run_pairs import ranking
 
 # Demsar, JMLR 7 (2006), Table 6: AUC of C4.5 with four settings on 14 data sets. Its ranks of `voting` are 4, 1, 2, 3:
 # the two values printed as 0.975 are not equal, so one has a digit more here.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdamed.evaluation.comparison.comparisons import ranking
+from fdamed.evaluation.comparison.run_pairs import ranking
 from fdamed.export import model_card
 from fdamed.report.plots.ranks import critical_difference
 from fdamed.report.sections import attribute_inference, calibration, comparison, subgroups

@@ -56,8 +56,6 @@ OPTIONS = {
 }
 SAMPLE = 200
 """Files to open."""
-PRETRAINED = ("chexpert", "mimic", "midrc")
-"""Layouts of the healthcare paper's cohorts."""
 LARGE = 0.1
 """A study that can show only larger differences of AUC will hardly tell two methods apart."""
 SALT = "doctor"
@@ -139,7 +137,7 @@ def _check_weights(config: Config, report: Report) -> None:
             report.add("fail", "weights", f"{error.what} ({error.where}). {error.fix}")
         else:
             report.add("ok", "weights", f"pretrained weights of the whole {config.model.backbone}")
-    elif config.data.layout in PRETRAINED and config.phantom is None:
+    elif getattr(config.data, "paper_split", "") and config.phantom is None:
         detail = (
             "NO PRETRAINED WEIGHTS: the healthcare paper starts from ImageNet's. From random weights its rounds are "
             "too few, gradient projection is hardly more than the target alone, and its results cannot be reproduced. "

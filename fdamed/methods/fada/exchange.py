@@ -1,7 +1,7 @@
 """FADA's published wire: features of every batch go to the server, their gradients come back.
 
 A step of a pair costs 4 b d bytes up from each side and as many down, 16 b d in all. A client keeps its model in its
-memory between the questions of a round. A client whose policy does not release features refuses.
+memory between the questions of a round.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """FedRF-TCA's steps inside a client: send a mean random feature, train towards the others' means, receive averages.
 
 A client's model is its own extractor G, random features with the shared Omega, the aligner W and the classifier C.
-G stays in the client's memory, and no message has a field for it. A mean is not private by itself: over one image it
-is a reversible code of its features, and over unit vectors it shows their mean direction. Hence the client's own
-`privacy.smallest_batch`, below which nothing is computed or sent.
+G stays in the client's memory, and no message has a field for it. A mean over one image is a reversible code of its
+features, and over unit vectors it shows their mean direction.
 """
 
 from __future__ import annotations

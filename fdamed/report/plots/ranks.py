@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup, escape
 
-from fdamed.evaluation.comparison.comparisons import Ranking
+from fdamed.evaluation.comparison.run_pairs import Ranking
 from fdamed.report.plots.figure import element, figure, linear, polyline, rule, text
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.evaluation.comparison import power
-from fdamed.evaluation.comparison.comparisons import Ranking, ranking
+from fdamed.evaluation.comparison.run_pairs import Ranking, ranking
 from fdamed.evaluation.metrics import NAMES
 from fdamed.report.audit import ENDS, Audit, audited, oriented, visible
 from fdamed.report.plots.ranks import critical_difference
