@@ -49,7 +49,8 @@ def _fold_problems(name: str, run: Run, config: Config) -> Problems:
     if labeled // FOLDS < minimum.images or steps < minimum.steps:
         yield (
             f"`runs.{name}`: `advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: "
-            f"a fold, or the steps on the rest, would be fewer than the minimum ({minimum.images} images, {minimum.steps} steps)",
+            f"a fold, or the steps on the rest, would be fewer than the minimum "
+            f"({minimum.images} images, {minimum.steps} steps)",
             "Set `advise: false`, or label more images, or lower `privacy.smallest_images` and "
             "`privacy.smallest_steps` if the hospital agrees.",
         )
