@@ -16,9 +16,9 @@ from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import TRAINED
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
+from fdamed.core.parts import TRAINED
 from fdamed.core.rng import stream
 from fdamed.data.loader import known_labels, load, patients
 from fdamed.evaluation.metrics import scores as scores_of
