@@ -107,7 +107,7 @@ def build_client(
         auxiliary=auxiliary,
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary and not auxiliary.share else None,
         precision=train.precision,
-        smallest_batch=config.privacy.smallest_batch,
+        smallest_batch=config.smallest_batch,
         minimum=config.minimum,
         noise=noise,
         account=account if noise and noise.secure else None,

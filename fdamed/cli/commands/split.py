@@ -66,7 +66,7 @@ def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> dic
     """Head -> a warning, for each auxiliary head that runs train at a source where all images have the same label."""
     trained = dict.fromkeys(h for run in config.expanded_runs().values() if run.auxiliary for h in run.auxiliary.heads)
     sources = [c for c in manifests if config.split.targets != (c,)]
-    out = {}
+    out: dict[str, str] = {}
     for head in trained:
         void = []
         for client in sources:
