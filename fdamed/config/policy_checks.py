@@ -32,21 +32,25 @@ def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Prob
             "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
             "Set `advise: false`, or give `differential` to single runs.",
         )
-    yield from _fold_problems(config)
+    yield from _fold_problems(name, run, config)
     for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
         yield what, f"{fix} Nothing was started."
 
 
-def _fold_problems(config: Config) -> Problems:
-    """Whether a fold that `advise` holds out, or the rest that is trained on, is smaller than the minimum."""
-    labeled, minimum, recipe = config.split.labeled, config.minimum, config.train.target
+def _fold_problems(name: str, run: Run, config: Config) -> Problems:
+    """Whether a fold that `advise` holds out, or the rest that is trained on, is smaller than the minimum.
+
+    Folds have whole patients: one can still be smaller, and `advise` then skips these labels.
+    """
+    labeled, minimum, recipe = run.labeled or config.split.labeled, config.minimum, config.train_of(run).target
     if not config.advise or not isinstance(labeled, int):
         return
     steps = local_steps(labeled - labeled // FOLDS, recipe.batch, recipe.epochs)
     if labeled // FOLDS < minimum.images or steps < minimum.steps:
         yield (
-            f"`advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: a fold, or the steps "
-            f"on the rest, would be fewer than the minimum ({minimum.images} images, {minimum.steps} steps)",
+            f"`runs.{name}`: `advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: "
+            f"a fold, or the steps on the rest, would be fewer than the minimum "
+            f"({minimum.images} images, {minimum.steps} steps)",
             "Set `advise: false`, or label more images, or lower `privacy.smallest_images` and "
             "`privacy.smallest_steps` if the hospital agrees.",
         )

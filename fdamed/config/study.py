@@ -132,6 +132,12 @@ class Config(Strict):
         images, steps = self.privacy.smallest_images, self.privacy.smallest_steps
         return Minimum(usual.images if images is None else images, usual.steps if steps is None else steps)
 
+    @property
+    def smallest_batch(self) -> int:
+        """The minimum number of images behind a mean of features; for public images 1, unless the policy has one."""
+        free = self.public and "smallest_batch" not in self.privacy.model_fields_set
+        return 1 if free else self.privacy.smallest_batch
+
     def differential_of(self, run: Run) -> Differential | None:
         """Differential privacy at the sources of this run: the run's own, or the study's."""
         return self.privacy.differential if run.differential is None else run.differential

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fdamed.core.parts import TRAINED
+
 LOCAL = "(kept local)"
 LOCAL_KEYS = {"salt", "root", "allowed_roots", "uri", "weights", "results"}
 """Keys of the configuration whose text names this machine or a secret; data sets add their own."""
@@ -23,7 +25,6 @@ PUBLIC = {
     "counts.json": ("hash", "content", "images"),
 }
 """File of full counts below `clients/` -> its keys that are written outside, too; of images, those of `TRAINED`."""
-TRAINED = ("train", "adapt")
 SCORES = ("val/", "test/")
 """How the scores of a round are called."""
 SUPPRESSED = "suppressed"

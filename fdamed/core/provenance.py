@@ -13,6 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 NO_RESULT = (
     "fdamed",
+    "fdamed.core.counts",
     "fdamed.core.disclosure",
     "fdamed.core.errors",
     "fdamed.core.files",

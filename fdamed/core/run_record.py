@@ -135,7 +135,7 @@ def _rounds(folder: Path, smallest: int, hides_test: bool) -> tuple[Row, ...]:
     """The lines of metrics.jsonl with the scores that the target kept, of those parts that may be shown."""
     root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
     counts, path = counts_of(root, target), root / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
-    scored = {row["round"]: row for row in (_json(path) if path.is_file() else ())}
+    scored = {row["round"]: row for row in _json(path)}
     hidden = tuple(prefix for prefix in SCORES if hides_part(counts, prefix.rstrip("/"), smallest))
     hidden += ("test/",) * hides_test
     return tuple(without_scores(row | scored.get(row["round"], {}), hidden) for row in _json(folder / "metrics.jsonl"))

@@ -33,18 +33,18 @@ class AuxiliaryLoss:
 
 
 def remember(client: Client, loss: float) -> None:
-    """Keep the loss until it is asked for."""
-    client.memory[KEPT] = torch.tensor([loss], dtype=torch.float64)
+    """Keep the loss and its round until it is asked for."""
+    client.memory[KEPT] = torch.tensor([loss, client.round], dtype=torch.float64)
 
 
 @step("report_auxiliary_loss")
 def report(client: Client, ask: Ask) -> AuxiliaryLoss:
-    """The loss of the last training, once."""
+    """The loss of the training in this round, once; one whose report was lost is not reported later."""
     kept = client.memory.pop(KEPT, None)
     known = client.auxiliary and any((client.data.auxiliary[k] >= 0).any() for k in client.auxiliary.heads)  # type: ignore[union-attr]
-    if kept is None or not known:
+    if kept is None or int(kept[1]) != ask.round or not known:
         return AuxiliaryLoss(loss=0.0, n=0)
-    return AuxiliaryLoss(loss=float(kept), n=len(client.data))
+    return AuxiliaryLoss(loss=float(kept[0]), n=len(client.data))
 
 
 def log_auxiliary_loss(server: Server) -> None:

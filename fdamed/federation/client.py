@@ -60,6 +60,8 @@ class Client:
     """The state: all that is kept from one question to the next."""
     rng: Stream = field(default_factory=lambda: Stream(0))
     """Set anew for each question."""
+    round: int = 0
+    """That of the last question."""
     answers: Answers | None = None
     """Answers that this client remembers; None: it computes each."""
     remembered: Took | None = None
@@ -191,7 +193,7 @@ def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     """Run a step for the nth time in a round, with random numbers of its own and this round's learning rate."""
     check_policy(client, step, ask)
     recipe, before = client.recipe, dict(client.memory)
-    client.rng = stream(client.seed, client.name, round, step.draws, nth)
+    client.rng, client.round = stream(client.seed, client.name, round, step.draws, nth), round
     if recipe.decay:
         client.recipe = recipe.at(round)
     try:

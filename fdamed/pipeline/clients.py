@@ -16,9 +16,9 @@ from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import TRAINED
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
+from fdamed.core.parts import TRAINED
 from fdamed.core.rng import stream
 from fdamed.data.loader import known_labels, load, patients
 from fdamed.evaluation.metrics import scores as scores_of
@@ -107,7 +107,7 @@ def build_client(
         auxiliary=auxiliary,
         heads=FlatModel(heads.build(config.model), device(config)) if auxiliary and not auxiliary.share else None,
         precision=train.precision,
-        smallest_batch=config.privacy.smallest_batch,
+        smallest_batch=config.smallest_batch,
         minimum=config.minimum,
         noise=noise,
         account=account if noise and noise.secure else None,

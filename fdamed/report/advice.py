@@ -32,7 +32,14 @@ def place(cell: Mapping[str, Any]) -> str:
 
 def sentences(advice: Advice, swept: Mapping[str, Swept]) -> list[str]:
     """What is recommended, and how certain that is."""
+    skipped = [f"Not tried: {place(cell)}; {cell['why']}." for cell in advice.get("skipped", ())]
+    return [*_recommended(advice, swept), *skipped]
+
+
+def _recommended(advice: Advice, swept: Mapping[str, Swept]) -> list[str]:
     cells, target = advice["cells"], advice["target_name"]
+    if not cells and advice.get("skipped"):
+        return [f"At {target} no cell has folds that are large enough, so nothing is recommended."]
     if not cells:
         return [f"At {target} fewer than two runs can be tried, so nothing is recommended."]
     if len(cells) > 1:

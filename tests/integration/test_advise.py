@@ -12,7 +12,10 @@ import pandas as pd
 import pytest
 
 from benchmarks import fedgp_figure2
+from fdamed.cli.commands.advise import too_small
 from fdamed.cli.main import main
+from fdamed.config.loader import parse
+from fdamed.core.rng import stream
 
 SIDE = 32
 CLIENTS = {"twin": "a", "opposite": "b", "target": "c"}
@@ -40,7 +43,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"layout": "chexpert", "root": str(folder)},
         "split": {"by": "race", "label": "Edema", "clients": CLIENTS, "target": "target", "labeled": 48},
         "image": {"size": SIDE},
-        "privacy": {"smallest_images": 1, "smallest_steps": 1},
+        "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_cell": 1},
         "model": {"width": 0.0625, "heads": ["sex"]},
         "train": {
             "rounds": 12,
@@ -120,6 +123,34 @@ def test_what_leaves_the_hospitals_is_in_the_ledger_and_nothing_of_a_kind_that_r
     trained = [line["messages"] for line in lines if (line["from"], line["step"]) == ("twin", "train_locally")]
     assert set(trained) == {1}, "a source is asked once a round for all cells and folds"
     assert {line["round"] for line in lines if line["from"] == "twin"} == {1, 2, 3, 4}
+
+
+def test_a_cell_whose_folds_are_small_is_skipped_with_the_reason(study: Path, tmp_path: Path) -> None:
+    """48 labels, 24 of a class: at least 4 of a class in a fold; 20 labels: 2."""
+    root = study / "results" / "small"
+    config = json.loads((study / "config.json").read_text()) | {"study": "cells"}
+    config["privacy"]["smallest_cell"] = 4
+    config["runs"] = {"fedavg": {}, "target_only": {"sweep": {"labeled": [20, 48]}}}
+    (study / "results" / "cells").mkdir()
+    for name in ("clients", "init", "cohort.json"):
+        (study / "results" / "cells" / name).symlink_to(root / name)
+    (tmp_path / "cells.json").write_text(json.dumps(config))
+    assert main(["advise", "--config", str(tmp_path / "cells.json")]) == 0
+    advice = json.loads((study / "results" / "cells" / "advice" / "target.json").read_text())
+    assert [cell["labeled"] for cell in advice["cells"]] == [48]
+    why = "a fold has fewer than 4 patients, or images of a class (privacy.smallest_cell)"
+    assert advice["skipped"] == [{"labeled": 20, "noise": 0.0, "why": why}]
+
+
+def test_folds_of_whole_patients_can_be_below_the_minimum_where_the_labels_alone_are_enough(study: Path) -> None:
+    """25 images, folds of 5 on average; one patient has 9 of them, the other 16 one each: a fold of 3."""
+    config = json.loads((study / "config.json").read_text()) | {"runs": {"fedavg": {}}}
+    config["privacy"]["smallest_images"] = 5
+    y, alone = np.zeros(25, np.int64), np.arange(25)
+    found = parse(config, "test")
+    assert too_small(found, {}, y, alone, stream(0, "folds")) == ""
+    why = too_small(found, {}, y, np.maximum(alone - 8, 0), stream(0, "folds"))
+    assert why == "a fold has fewer than 5 images (privacy.smallest_images)"
 
 
 @pytest.mark.slow

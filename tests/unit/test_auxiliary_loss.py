@@ -15,10 +15,15 @@ from tests.support.federation import Altered, clients_of
 LOSSES = {"north": 1.0, "east": 2.0, "south": 4.0}
 
 
+def trained(client, round: int, loss: float) -> None:
+    client.round = round
+    remember(client, loss)
+
+
 def asked(server, losses: dict[str, float]) -> float | None:
     server.begin(1, 1)
     for name, loss in losses.items():
-        remember(clients_of(server)[name], loss)
+        trained(clients_of(server)[name], 1, loss)
         server.heard.add(name)
     log_auxiliary_loss(server)
     return server.notes.get("train/auxiliary_loss")
@@ -63,8 +68,16 @@ def test_it_is_reported_once_and_only_sources_that_took_part_are_asked(share: bo
         }
         assert step["train_locally"] == step["report_auxiliary_loss"] and len(step["train_locally"]) == 1
     north = clients_of(server)["north"]
-    remember(north, 1.0)
+    trained(north, 3, 1.0)
     assert (report.run(north, Ask(round=3)).n, report.run(north, Ask(round=3)).n) == (14, 0)
+
+
+def test_a_loss_whose_report_was_lost_is_not_that_of_a_later_round() -> None:
+    north = clients_of(hospitals.in_process(auxiliary=True, share=True))["north"]
+    trained(north, 3, 1.0)
+    assert report.run(north, Ask(round=4)).n == 0
+    trained(north, 4, 2.0)
+    assert report.run(north, Ask(round=4)).loss == 2.0
 
 
 def test_a_method_that_never_asks_the_sources_does_not_ask_them_for_it_either() -> None:

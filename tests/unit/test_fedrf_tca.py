@@ -868,6 +868,12 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]
 
 
+def test_a_public_study_has_no_smallest_batch_unless_it_sets_one(tmp_path: Path) -> None:
+    public = study(tmp_path).model_copy(update={"privacy": Privacy(public=True)})
+    chosen = study(tmp_path).model_copy(update={"privacy": Privacy(public=True, smallest_batch=17)})
+    assert (public.smallest_batch, chosen.smallest_batch) == (1, 17)
+
+
 def test_the_smallest_batch_of_the_configuration_is_the_hospitals_policy(tmp_path: Path) -> None:
     strict = study(tmp_path).model_copy(update={"privacy": Privacy(smallest_batch=17)})  # batches have 16
     places = Places.of(strict)

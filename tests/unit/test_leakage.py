@@ -44,6 +44,13 @@ def test_a_hand_made_leak_stops_the_run(client: str, row: tuple[str, str, str], 
     assert message in error.value.what
 
 
+def test_small_numbers_of_leaking_patients_are_only_a_range() -> None:
+    leaking = {**GOOD, "A": pd.concat([GOOD["A"], manifest(("6", "p", "test"))], ignore_index=True)}
+    with pytest.raises(FdamedError) as error:
+        check_manifests(leaking, smallest=11)
+    assert error.value.what == "1 to 10 patients are in more than one part (at A)"
+
+
 def test_a_manifest_without_the_columns_or_with_a_strange_class_is_refused() -> None:
     with pytest.raises(FdamedError, match="missing column patient"):
         check_manifests({"A": GOOD["A"].drop(columns="patient")})

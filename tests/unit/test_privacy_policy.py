@@ -281,4 +281,8 @@ def test_advice_is_refused_where_a_fold_of_the_labels_is_smaller_than_the_minimu
     with pytest.raises(FdamedError, match="one of 5 folds of the 499 labeled images"):
         parse(few, "test")
     parse(few | {"advise": False}, "test")
+    swept = study(split={"labeled": 500}) | {"advise": True}
+    swept["runs"] = {"gp": {"sweep": {"labeled": [300, 500]}}}
+    with pytest.raises(FdamedError, match=r"`runs\.gp-labeled-300`: .* one of 5 folds of the 300 labeled images"):
+        parse(swept, "test")
     parse(study(split={"labeled": 500}) | {"advise": True}, "test")

@@ -78,6 +78,8 @@ def test_a_package_of_a_method_is_in_its_digest(copy: Path) -> None:
 def test_code_that_a_training_runs_is_behind_it_and_reports_are_not() -> None:
     behind = code_behind(training.CORE)
     assert {"fdamed.federation.runner", "fdamed.training.dp_sgd", "fdamed.config.study", "fdamed.data.loader"} <= behind
+    assert "fdamed.core.parts" in behind, "decides how many images clients may declare"
+    assert "fdamed.core.counts" not in behind
     assert not any(name.startswith(("fdamed.report", "fdamed.cli", "fdamed.tracking")) for name in behind)
 
 

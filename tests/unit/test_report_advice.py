@@ -130,6 +130,13 @@ def test_no_clear_winner_is_reported_with_the_runs_that_are_near() -> None:
     assert "nothing is recommended" in " ".join(sentences(advice() | {"cells": []}, {}))
 
 
+def test_a_cell_that_was_not_tried_is_named_with_the_reason() -> None:
+    skipped = [{"labeled": 20, "noise": 0.1, "why": "a fold has fewer than 100 images"}]
+    text = sentences(advice() | {"skipped": skipped}, {})
+    assert text[-1] == "Not tried: 20 labeled images, noise 0.1; a fold has fewer than 100 images." and len(text) > 1
+    assert "no cell has folds that are large enough" in sentences(advice() | {"cells": [], "skipped": skipped}, {})[0]
+
+
 def test_several_cells_are_counted() -> None:
     cells = [cell(20, s, {f"gp-noise-{s}": 0.2, "fedavg": 0.1}, clear=s < 0.3) for s in (0.0, 0.2, 0.4)]
     swept = {f"gp-noise-{s}": Swept("gp", {"noise": s}) for s in (0.0, 0.2, 0.4)}

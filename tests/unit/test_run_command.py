@@ -6,10 +6,13 @@ import io
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fdamed.cli.commands import run as command
 from fdamed.cli.commands.run import STAGES, Progress, duration, follow
 
 RULES = Path(__file__).parents[2] / "workflow" / "rules"
@@ -68,6 +71,34 @@ def test_a_failed_job_is_shown_with_the_end_of_its_log_and_the_exit_code_is_snak
     assert code == 3
     assert out.startswith(f"failed: federate_1\n    log: {log}\n    line 29\n") and out.endswith("    error: no room\n")
     assert full.getvalue().splitlines() == said
+
+
+@pytest.mark.parametrize("place", ["clients/logs/ingest.log", "clients/edema/logs/cache.log"])
+def test_of_a_log_below_the_clients_only_the_path_is_shown(tmp_path: Path, place: str) -> None:
+    log = tmp_path / place
+    log.parent.mkdir(parents=True)
+    log.write_text("error: no such patient: 123\n")
+    progress = Progress()
+    progress.read("Error in rule ingest:", 0.0)
+    assert progress.read(f"    log: {log} (check log file(s) for error details)", 0.0) == (
+        f"failed: ingest\n    log: {log}"
+    )
+
+
+@pytest.mark.parametrize("variant", ["", "quick"])
+def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch, tmp_path: Path, variant: str) -> None:
+    from snakemake.cli import get_argument_parser
+
+    given: list[list[str]] = []
+    monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
+    study = SimpleNamespace(study="small")
+    monkeypatch.setattr(command, "read_config", lambda _: study)
+    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    with pytest.raises(SystemExit, match="0"):
+        command.run(Namespace(config=["a.yaml", "b.yaml"], variant=variant, cores="2", arguments=["--", "data"]))
+    read = get_argument_parser().parse_args(given[0][1:])
+    assert (read.targets, [Path(file).name for file in read.configfile]) == (["data"], ["a.yaml", "b.yaml"])
+    assert read.cores == 2
 
 
 def test_an_error_before_the_first_job_is_shown_as_it_is(capsys) -> None:

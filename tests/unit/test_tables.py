@@ -48,6 +48,13 @@ def test_the_headline_is_the_mean_over_seeds_at_the_target_best_first(tmp_path: 
     assert row["auc_seeds"] == 3
 
 
+def test_a_finished_run_whose_scores_by_round_are_gone_is_an_error_and_not_a_run_without_scores(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **SMALL)
+    sorted(config.parent.rglob("clients/*/rounds/*/*/*.jsonl"))[0].unlink()
+    with pytest.raises(FdamedError, match="a file of a finished run is missing"):
+        records_of(config)
+
+
 def test_an_undefined_score_is_in_no_mean_and_keeps_its_reason(tmp_path: Path) -> None:
     config = write_study(tmp_path, **SMALL)
     edit(config.parent / "clients/NC/scores/gp/NC/0.json", auc=None, why={"auc": "no positives"}, n=50, positives=0)

@@ -125,6 +125,7 @@ rule report_page:
             category="Study",
             labels={"result": "scores of every run, as a table"},
         ),
+        f"{ROOT}/report/headline.json",
     log:
         f"{ROOT}/logs/report.log",
     conda:

@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
-from fdamed.config.privacy import FOLDS
+from fdamed.config.privacy import FOLDS, local_steps
 from fdamed.config.runs import WARMUP, Run, Warmup
 from fdamed.config.study import Config
+from fdamed.core.disclosure import hides
 from fdamed.core.files import read_json, write_json, write_lines, write_text
-from fdamed.core.rng import stream
+from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled, balanced_part, load, patients
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
@@ -39,7 +42,7 @@ from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import InFold, TrialServer, drops, is_candidate, without_fold
+from fdamed.theory.trials import InFold, TrialServer, drops, folds_of, is_candidate, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -149,8 +152,12 @@ def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
     server = stage.server(Run(method="advise"))
     server.begin(warm + 1, warm + 1)
     findings = survey(server, theta, labeled)
-    images, cells = warm * one_round + findings.images, []
+    images, cells, skipped = warm * one_round + findings.images, [], []
     for (number, noise), runs in regimes(config).items():
+        y, owner = _labeled(config, stage.target, number, stage.seed)
+        if why := too_small(config, runs, y, owner, stream(stage.seed, stage.target, "folds")):
+            skipped.append({"labeled": number, "noise": noise, "why": why})
+            continue
         found, used = tried(stage, runs, number, noise, theta, warm + 1)
         images += used
         cells.append({"labeled": number, "noise": noise, **recommend(found)})
@@ -160,6 +167,7 @@ def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
         "warmup": warm,
         "cost": cost | {"runs": len(config.expanded_runs()) * len(config.seeds)},
         "cells": cells,
+        "skipped": skipped,
         **explain(findings, rules(config)),
     }
 
@@ -222,6 +230,34 @@ def tried(
     return {name: out[name] for name in runs}, images
 
 
+def too_small(
+    config: Config, runs: Mapping[str, Run], y: NDArray[np.int64], owner: NDArray[np.int64], rng: Stream
+) -> str:
+    """Why losses of the folds of these labeled images may not leave the target, without a count; empty: they may.
+
+    Folds have whole patients, so their sizes are known here and not from the number of labels.
+    """
+    fold, minimum, cell = folds_of(y, owner, rng), config.minimum, config.smallest_cell
+    parts = [fold == k for k in range(FOLDS)]
+    if any(part.sum() < minimum.images for part in parts):
+        return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"
+    recipes = [config.train_of(spec).target for spec in runs.values()]
+    least = min(len(y) - int(part.sum()) for part in parts)
+    if any(local_steps(least, recipe.batch, recipe.epochs) < minimum.steps for recipe in recipes):
+        return f"without a fold there are fewer than {minimum.steps} local steps (privacy.smallest_steps)"
+    if any(hides(int(p.sum()), int((y[p] == 1).sum()), cell, len(np.unique(owner[p]))) for p in parts):
+        return f"a fold has fewer than {cell} patients, or images of a class (privacy.smallest_cell)"
+    return ""
+
+
+def _labeled(config: Config, target: str, labeled: Any, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Classes and patients of the target's labeled images, or of so many of them."""
+    folder = Places.of(config).client(target)
+    y, owner = load(folder, parts=("adapt",)).y, patients(folder, ("adapt",))
+    rows = balanced_part(y, labeled, seed) if isinstance(labeled, int) else slice(None)
+    return y[rows], owner[rows]
+
+
 def _counts(config: Config, target: str) -> dict[str, int]:
     """Images that each client trains on."""
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
@@ -236,9 +272,7 @@ def client_of(
     made = build_client(config, spec, client, target, seed, labels=True, every=False, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
-    folder = Places.of(config).client(target)
-    y, owner = load(folder, parts=("adapt",)).y, patients(folder, ("adapt",))
-    owner = owner if spec.labeled is None else owner[balanced_part(y, spec.labeled, seed)]
+    _, owner = _labeled(config, target, spec.labeled, seed)
     return replace(made, data=without_fold(made.data, owner, fold, stream(seed, target, "folds")))
 
 

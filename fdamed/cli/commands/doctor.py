@@ -205,7 +205,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     report.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
-    for note in constant_heads(config, cohort.manifests):
+    for note in constant_heads(config, cohort.manifests).values():
         report.add("warn", "heads", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     _check_minimum(config, {client: found["images"] for client, found in counts.items()}, report)

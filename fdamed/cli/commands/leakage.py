@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
         what = f"near-duplicates cannot be found in images of {config.image.size} pixels"
         raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
     orders = {p: rows_in(places.client(p) / "order.parquet", "cache") for p in split.clients}
-    leakage = check_manifests(orders, split.rule)
+    leakage = check_manifests(orders, split.rule, config.smallest_cell)
     rows = pd.concat(orders.values(), ignore_index=True)
     thumbs = np.concatenate([thumbnails(load(places.client(p), PARTS).images) for p in orders])
     roles, images = rows["split"].map(ROLES).to_numpy(dtype=object), rows["image"].to_numpy(dtype=object)

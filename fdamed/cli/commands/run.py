@@ -18,7 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -54,8 +54,9 @@ EXCERPT, WIDTH = 12, 30
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     more = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
-    command = ["snakemake", "--cores", arguments.cores, "--configfile", *arguments.config]
+    command = ["snakemake", "--configfile", *arguments.config]
     command += ["--config", f"variant={arguments.variant}"] if arguments.variant else []
+    command += ["--cores", arguments.cores]  # takes one value: a target that follows is none of the lists above
     root = Places.of(config).root
     log = root / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -137,11 +138,11 @@ class Progress:
 
 
 def excerpt(path: str) -> str:
-    """The path of a job's log, and its last lines."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-EXCERPT:]
-    except OSError:
-        lines = []
+    """The path of a job's log, and its last lines; of a client's log, which may quote patients' data, the path only."""
+    lines: list[str] = []
+    with suppress(OSError):
+        if "clients" not in Path(path).parts:
+            lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-EXCERPT:]
     return "".join(f"\n    {line}" for line in [f"log: {path}", *lines])
 
 

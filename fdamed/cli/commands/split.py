@@ -18,8 +18,8 @@ from fdamed.cli.options import read_config
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
-from fdamed.core.disclosure import TRAINED
 from fdamed.core.files import digest
+from fdamed.core.parts import TRAINED
 from fdamed.data.loader import MISSING, classes_of
 from fdamed.data.manifest import PARTS, content_hash
 from fdamed.data.splitting.cohort import build
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     places, (_, split) = Places.of(config), clinical(config)
     cohort = build(rows_in(places.clients / "index.parquet", "ingest"), split, config.smallest_cell)
-    leakage = check_manifests(cohort.manifests, split.rule)
+    leakage = check_manifests(cohort.manifests, split.rule, config.smallest_cell)
     clients = {client: describe(frame) for client, frame in cohort.manifests.items()}
     summary = {
         "by": split.by,
@@ -56,17 +56,17 @@ def run(arguments: argparse.Namespace) -> None:
     write_counts(places.root, "cohort.json", summary)
     for note in cohort.notes:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
-    for note in constant_heads(config, cohort.manifests):
-        log.warning(note)
+    for head in constant_heads(config, cohort.manifests):
+        log.warning(f"the auxiliary head `{head}` can learn nothing at some hospitals: `fdamed doctor` says where")
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
 
 
-def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> list[str]:
-    """A warning for each auxiliary head that runs train at a source where all images have the same label."""
+def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Head -> a warning, for each auxiliary head that runs train at a source where all images have the same label."""
     trained = dict.fromkeys(h for run in config.expanded_runs().values() if run.auxiliary for h in run.auxiliary.heads)
     sources = [c for c in manifests if config.split.targets != (c,)]
-    out = []
+    out: dict[str, str] = {}
     for head in trained:
         void = []
         for client in sources:
@@ -76,7 +76,7 @@ def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> lis
             if len(set(classes[classes != MISSING].tolist())) < 2:
                 void.append(client)
         if void:
-            out.append(
+            out[head] = (
                 f"the auxiliary head `{head}` can learn nothing at {', '.join(void)}: all images there have the same "
                 f"{head}, or none is known. Remove it from runs.*.auxiliary, or keep other images, too (split.where)"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 from fdamed.data.manifest import PARTS
 
@@ -22,10 +23,13 @@ class Leakage:
     images_in_two_splits: int
 
 
-def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint") -> Leakage:
-    """Count leaks between parts and clients; raise on any, except under `rule: reference`."""
+def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint", smallest: int = 1) -> Leakage:
+    """Count leaks between parts and clients; raise on any, except under `rule: reference`.
+
+    Of counts below `smallest` the error says only the range.
+    """
     for client, frame in manifests.items():
-        _check_columns(client, frame)
+        _check_columns(client, frame, smallest)
     leakage = count_leaks(manifests)
     if rule == "reference" or leakage == Leakage(0, 0, 0):
         return leakage
@@ -33,11 +37,12 @@ def check_manifests(manifests: Mapping[str, pd.DataFrame], rule: str = "disjoint
         rows = _joined(manifests)
         leaking = rows["patient"].isin(_in_several(rows, "patient", "split"))
         clients = ", ".join(sorted(rows.loc[leaking, "client"].unique()))
-        what = f"{leakage.patients_in_two_splits} patients are in more than one part (at {clients})"
+        what = f"{vague(leakage.patients_in_two_splits, smallest)} patients are in more than one part (at {clients})"
     elif leakage.patients_in_two_clients:
-        what = f"{leakage.patients_in_two_clients} patients are at more than one hospital"
+        what = f"{vague(leakage.patients_in_two_clients, smallest)} patients are at more than one hospital"
     else:
-        what = f"{leakage.images_in_two_splits} images are in more than one part, under different patients"
+        images = vague(leakage.images_in_two_splits, smallest)
+        what = f"{images} images are in more than one part, under different patients"
     raise FdamedError(what, f"manifests of {', '.join(manifests)}", FIX)
 
 
@@ -53,17 +58,18 @@ def _joined(manifests: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([frame[columns].assign(client=client) for client, frame in manifests.items()], ignore_index=True)
 
 
-def _check_columns(client: str, frame: pd.DataFrame) -> None:
+def _check_columns(client: str, frame: pd.DataFrame, smallest: int) -> None:
     where = f"manifest of {client}"
     absent = [c for c in ("image", "patient", "split", "y") if c not in frame]
     if absent:
         raise FdamedError(f"missing column {', '.join(absent)}", where, FIX)
     blank = [c for c in ("image", "patient", "split") if (frame[c].fillna("") == "").any()]
+    twice = int(frame["image"].duplicated().sum())
     faults = {
         f"rows without {', '.join(blank)}: leakage cannot be checked": bool(blank),
         f"split holds values outside {', '.join(PARTS)}": not frame["split"].isin(PARTS).all(),
         "y holds values outside 0 and 1": not frame["y"].isin((0, 1)).all(),
-        f"{frame['image'].duplicated().sum()} images are listed twice": frame["image"].duplicated().any(),
+        f"{vague(twice, smallest)} images are listed twice": twice > 0,
     }
     for what, wrong in faults.items():
         if wrong:

@@ -127,12 +127,15 @@ class Answers:
             parts, checksum = (pack(head, b""), body, pack_state(changed)), hashlib.blake2b()
             for part in parts:
                 checksum.update(part)
-            with atomic(self.folder / key, size, sync=False) as draft, open(draft, "wb") as out:
+            draft = atomic(self.folder / key, size, sync=False)
+            with (
+                suppress(FileNotFoundError),
+                draft as path,
+                open(path, "wb") as out,
+            ):  # another job may remove the draft
                 out.writelines((checksum.digest(), *parts))
         except FdamedError:
             _log_once("answers are not remembered: the disk is full")
-        except FileNotFoundError:
-            pass  # another job has just removed it to make room
         except OSError as error:
             _log_once(f"answers are not remembered: {error.strerror}")
 
@@ -143,7 +146,11 @@ class Answers:
         if free(private(self.folder)) < size + RESERVE:
             _log_once(f"answers are not remembered: less than {RESERVE / 1e9:.0f} GB of the disk are free")
             return False
-        found = sorted((s.st_mtime, s.st_size, e.path) for e in os.scandir(self.folder) for s in (e.stat(),))
+        found = []
+        for entry in os.scandir(self.folder):
+            with suppress(FileNotFoundError):  # another job has just removed it to make room
+                found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+        found.sort()
         excess = sum(n for _, n, _ in found) + size - self.limit
         for used, n, path in found:
             if excess <= 0:

@@ -95,7 +95,7 @@ def remembered_in(reply: bytes) -> list[Took]:
     if took is None:
         return []
     if not isinstance(took, list) or not all(type(t) is float and 0 <= t < math.inf for t in took) or len(took) != 2:
-        raise WireError("a reply without a header")
+        raise WireError("the time of a remembered answer is not two numbers")
     return [Took(*took)]
 
 
