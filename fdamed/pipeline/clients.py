@@ -181,7 +181,7 @@ def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> 
 def declare(config: Config, server: Server) -> None:
     """Give validation what clients declare: training images, which no answer may exceed, and their label rates.
 
-    Label rates only of patients: a public set is partitioned as unequally as its study wants.
+    Label rates only where directions are checked, and only of patients: a public set is partitioned as its study wants.
     """
     root = Places.of(config).root
     clients = read_json(needed(root / "cohort.json", "split"))["clients"]
@@ -191,7 +191,7 @@ def declare(config: Config, server: Server) -> None:
 
     images = {p: trained(clients[p], "images") for p in config.split.clients}
     server.validator.images = images
-    if isinstance(config.split, Split):
+    if isinstance(config.split, Split) and server.validator.settings.directions:
         known = {p: counts for p in images if images[p] and (counts := counts_of(root, p))}
         rates = {p: trained(counts, "positives") / images[p] for p, counts in known.items()}
         server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
