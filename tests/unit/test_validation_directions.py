@@ -279,9 +279,16 @@ def test_a_digest_depends_on_every_bit() -> None:
 def test_rates_are_those_of_the_images_that_a_hospital_trains_on(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     config = parse(STUDY, "test")
-    server = _declared(config, {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99})
+    counts = {"train": 30, "adapt": 10, "test": 99}, {"train": 5, "adapt": 5, "test": 99}
+    server = _declared(config, *counts, Validation(directions=Directions()))
     assert server.validator.images == {"A": 40, "B": 40}
     assert server.validator.class_shares == {"A": (0.75, 0.25), "B": (0.75, 0.25)}
+
+
+def test_no_rate_is_declared_where_directions_are_not_checked(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = _declared(parse(STUDY, "test"), {"train": 40}, {"train": 10})
+    assert server.validator.images == {"A": 40, "B": 40} and server.validator.class_shares == {}
 
 
 def test_a_public_set_declares_no_rates(tmp_path: Path, monkeypatch: Any) -> None:
@@ -291,11 +298,13 @@ def test_a_public_set_declares_no_rates(tmp_path: Path, monkeypatch: Any) -> Non
     assert set(server.validator.images.values()) == {30} and server.validator.class_shares == {}
 
 
-def _declared(config: Any, images: dict[str, int], positives: dict[str, int]) -> Server:
+def _declared(
+    config: Any, images: dict[str, int], positives: dict[str, int], validation: Validation | None = None
+) -> Server:
     folder = Path("results") / config.study
     folder.mkdir(parents=True)
     clients = {p: {"images": images, "positives": positives} for p in config.split.clients}
     write_counts(folder, "cohort.json", {"clients": clients})
-    server = hospitals.in_process()
+    server = Server(hospitals.in_process().transport, "target", "test", validation)
     declare(config, server)
     return server
