@@ -161,7 +161,7 @@ def test_a_hand_made_manifest_with_a_patient_in_two_parts_stops_at_the_leakage_c
     capfd.readouterr()
     assert stage(study, "leakage") == 2
     what, where, fix = error_parts()
-    assert what == "1 patients are in more than one part (at North)"
+    assert what == "1 to 10 patients are in more than one part (at North)"
     assert where == "manifests of North, East" and "fdamed split" in fix
     assert files(results) == before
     assert not (results / "small/leakage.json").exists()
