@@ -22,6 +22,7 @@ KINDS = {
     "seeds": TRAINING,
     "batch_runs": TRAINING,
     "answers_mb": SPEED,  # no file depends on it
+    "network": SPEED,  # where the server is, and how long it waits
     "advise": VIEW,
     "audit": VIEW,
     "tracking": VIEW,

@@ -11,6 +11,7 @@ from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.error_texts import explain
 from fdamed.config.model import Image, Model
+from fdamed.config.network import Network
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Value, Warmup, combinations, laid_over
 from fdamed.config.split import Hospitals
@@ -88,6 +89,7 @@ class Config(Strict):
     """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates."""
     answers_mb: Annotated[int, Field(ge=0)] = 2000
     """Megabytes of disk for answers that clients remember, because other runs ask them the same; 0: none."""
+    network: Network | None = None
     audit: Audit = Audit()
     tracking: Tracking = Tracking()
     published: Published | None = None

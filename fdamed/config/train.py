@@ -181,8 +181,8 @@ class Train(Strict):
     """`cuda` also makes Snakemake reserve a GPU for each training job."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the forward and backward pass."""
-    transport: Literal["in_process", "multiprocess"] = "in_process"
-    """multiprocess: every client runs in a process of its own."""
+    transport: Literal["in_process", "multiprocess", "network"] = "in_process"
+    """multiprocess: every client runs in a process of its own; network: at its hospital (`fdamed lead`)."""
     evaluate_every: Annotated[int, Field(ge=1)] = 1
     """Rounds between two evaluations at the target."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0

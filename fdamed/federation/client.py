@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
 from fdamed.federation.messages import WireError, check_exchange, decode, encode, kinds, pack, unpack
+from fdamed.federation.questions import Home, Memory, answer_question, unreadable
 from fdamed.federation.storage.answers import Answers, Took
 from fdamed.models.flat import FlatModel
 
@@ -31,6 +33,7 @@ TRAINED = frozenset({"weights", "update"})
 UNEXPECTED = "unexpected"
 """The error of a reply whose text may quote patients' data: it stays in the client's log."""
 Role = Literal["source", "target"]
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -236,23 +239,34 @@ def _check_finite(client: Client, before: dict[str, Tensor]) -> None:
             )
 
 
-def handle_request(client: Client, method: str, request: bytes) -> bytes:
-    """The client as a function from bytes to bytes: a question for a step, and its answer or an error."""
+def handle_request(client: Client, method: str, request: bytes, home: Home | None = None) -> bytes:
+    """The client as a function from bytes to bytes: always an answer, or an error.
+
+    The text of an unexpected error may quote patients' data and stays in the client's log.
+    """
     try:
         head, body = unpack(request)
-        step, round, nth = STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
-        if step is None or type(round) is not int or type(nth) is not int:
-            raise WireError("this client does not know such a step")
-        check_release(step, client.release, client.name, method)
-        ask: Any = decode(step.question, body, client.model.layout.size)
-        reply = encode(answer(client, step, round, nth, ask))
-        return pack({"ok": True} | ({"remembered": client.remembered} if client.remembered else {}), reply)
+        if "question" in head and home:
+            memory = Memory(lambda: client.memory, lambda state: setattr(client, "memory", state))
+            return pack({"ok": True} | answer_question(home, memory, str(head["question"]), head, bytes(body)), b"")
+        return _answer_step(client, method, head, body)
     except FdamedError as error:
         return error_reply(error)
     except WireError as error:
-        return error_reply(
-            FdamedError(str(error), f"hospital {client.name}", "Use the same version of fdamed everywhere.")
-        )
+        return error_reply(unreadable(client.name, error))
+    except Exception:
+        log.exception("a question failed at client %s", client.name)
+        return pack({"ok": False, "error": UNEXPECTED}, b"")
+
+
+def _answer_step(client: Client, method: str, head: dict[str, Any], body: memoryview) -> bytes:
+    step, round, nth = STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
+    if step is None or type(round) is not int or type(nth) is not int:
+        raise WireError("this client does not know such a step")
+    check_release(step, client.release, client.name, method)
+    ask: Any = decode(step.question, body, client.model.layout.size)
+    reply = encode(answer(client, step, round, nth, ask))
+    return pack({"ok": True} | ({"remembered": client.remembered} if client.remembered else {}), reply)
 
 
 def error_reply(error: FdamedError) -> bytes:

@@ -163,9 +163,15 @@ class Server:
         """The accepted answers, and why the others are missing."""
         replies: dict[str, Any] = {}
         missing: dict[str, DroppedOut] = {}
+        asked: dict[str, tuple[int, Any]] = {}
         for client in sorted(questions):
             try:
-                replies[client] = self._exchange(client, step, questions[client])
+                asked[client] = self._numbered(client, step), questions[client]
+            except DroppedOut as absent:
+                missing[client] = absent
+        for client, reply in self.transport.deliver_all(asked, step):
+            try:
+                replies[client] = self._booked(client, step, asked[client][1], reply)
             except DroppedOut as absent:
                 missing[client] = absent
         verdict = self.validator.check(self.round, step, questions, replies)
@@ -180,8 +186,8 @@ class Server:
         self.heard |= set(verdict.accepted)
         return verdict.accepted, missing
 
-    def _exchange(self, client: str, step: Step, msg: Any) -> Any:
-        """The answer as it arrives; both messages are counted in the ledger."""
+    def _numbered(self, client: str, step: Step) -> int:
+        """How often the client was asked for this step in this round; raises DroppedOut if it must not be asked."""
         if client not in self._invited:
             raise DroppedOut(client, "takes no part in this round", Reason.NOT_INVITED)
         if client in self._excluded_now:
@@ -189,30 +195,30 @@ class Server:
         nth = self._asked.get((client, step.name), 0)
         self._asked[(client, step.name)] = nth + 1
         self.check_release(client, step)
-        asked, reply = True, None
-        try:
-            reply = self._deliver(client, step, nth, msg)
-        except DroppedOut as absent:
-            asked, reply = absent.asked, absent.reply
-            self._miss(client, step.name, absent.reason, absent.why)
-            raise
-        finally:
-            if asked:
-                self.touched.add(client)
-                self.ledger.note(self.round, SERVER, client, step.name, sizes(msg))
-            if reply is not None:
-                self.ledger.note(self.round, client, SERVER, step.name, sizes(reply))
-        return reply
+        return nth
 
-    def _deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        """The client's answer; an error is the study's in the first answer to a step, and later the client's own."""
-        try:
-            reply = self.transport.deliver(client, step, nth, msg)
-        except FdamedError as error:
-            if (client, step.name) not in self._answered:
-                raise
-            raise DroppedOut(client, error.what, Reason.FAILED) from None
-        self._answered.add((client, step.name))
+    def _booked(self, client: str, step: Step, msg: Any, found: Any) -> Any:
+        """The answer as it has arrived; both messages are counted in the ledger.
+
+        An error is the study's in the first answer to a step, and later the client's own.
+        """
+        asked, reply = True, found
+        if isinstance(found, FdamedError) and (client, step.name) in self._answered:
+            found = DroppedOut(client, found.what, Reason.FAILED)
+        if isinstance(found, DroppedOut):
+            asked, reply = found.asked, found.reply
+            self._miss(client, step.name, found.reason, found.why)
+        elif isinstance(found, FdamedError):
+            reply = None
+        else:
+            self._answered.add((client, step.name))
+        if asked:
+            self.touched.add(client)
+            self.ledger.note(self.round, SERVER, client, step.name, sizes(msg))
+        if reply is not None:
+            self.ledger.note(self.round, client, SERVER, step.name, sizes(reply))
+        if isinstance(found, DroppedOut | FdamedError):
+            raise found
         return reply
 
     def _miss(self, client: str, step: str, reason: Reason, why: str) -> None:

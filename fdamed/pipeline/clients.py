@@ -15,26 +15,27 @@ from fdamed.config.base import without_defaults
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
-from fdamed.core.counts import counts_of
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
 from fdamed.core.parts import TRAINED
 from fdamed.core.rng import stream
-from fdamed.data.loader import known_labels, load, patients
+from fdamed.data.loader import load, patients
 from fdamed.evaluation.metrics import scores as scores_of
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
 from fdamed.federation.privacy_budget import FILE
+from fdamed.federation.questions import Home
 from fdamed.federation.runner import Judge
 from fdamed.federation.server import Server
 from fdamed.federation.storage.answers import Answers
-from fdamed.federation.transport.base import Transport
+from fdamed.federation.transport.base import ByteTransport, Transport, Wire
 from fdamed.federation.transport.faulty import Faulty
-from fdamed.federation.transport.in_process import OnDemand
+from fdamed.federation.transport.in_process import InProcess, OnDemand
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models import heads
 from fdamed.models.backbone import build
 from fdamed.models.flat import AUXILIARY, FlatModel
+from fdamed.pipeline.facts import fact_of
 from fdamed.pipeline.fingerprint import machine, step_code
 from fdamed.pipeline.paths import Places, needed
 from fdamed.training.dp_sgd import Mechanism, accountants
@@ -42,6 +43,8 @@ from fdamed.training.local import predict
 
 Own = Callable[[torch.Tensor], FlatModel | None]
 """The model that predicts after a round that ended with these weights; None: it is not complete yet."""
+Homes = Callable[[str, FlatModel], Home]
+"""(client, the model of its process) -> what it answers beside the steps."""
 
 
 def resident(config: Config, spec: Run | None = None) -> FlatModel:
@@ -118,10 +121,9 @@ def build_client(
 def check_heads(config: Config, run: str, spec: Run, target: str) -> None:
     """Raise if no source has a label for one of the run's auxiliary heads: nothing would ever train it."""
     wanted = spec.auxiliary.heads if spec.auxiliary else ()
-    files = [Places.of(config).client(p) / "order.parquet" for p in config.split.clients if p != target]
-    folders = [needed(file, "cache").parent for file in files if wanted]
+    known = [fact_of(config, client, "heads") for client in config.split.clients if client != target and wanted]
     for head in wanted:
-        if not any(known_labels(folder, head, config.model.races) for folder in folders):
+        if not any(head in heads for heads in known):
             raise FdamedError(
                 f"no source has a label for the auxiliary head {head}",
                 f"runs.{run}.auxiliary",
@@ -149,20 +151,29 @@ def build_server(
     threads: int,
     aside: Callable[[str], Path],
     stream_seed: int | None = None,
+    homes: Homes | None = None,
+    wire: Wire | None = None,
+    address: Mapping[str, Any] | None = None,
 ) -> Server:
-    """All clients, in this process or in one each, with simulated faults if configured.
+    """All clients, in this process, in one each, or behind a wire, with simulated faults if configured.
 
-    `aside`: the file with the state of a client that is not resident.
+    `aside`: the file with the state of a client that is not resident. `homes`: what clients answer beside the steps.
+    `address`: the run and phase that questions over a wire belong to.
     """
     own = seed if stream_seed is None else stream_seed
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
     client = partial(client, answers=remembered(config, spec, method, threads))
-    wire = transport(config, kind.name, model, threads, client, aside)
+    reach: Transport
+    if wire:
+        release = {p: frozenset(fact_of(config, p, "release")) for p in config.split.clients}
+        reach = ByteTransport(wire, model.layout, release, address)
+    else:
+        reach = transport(config, kind.name, model, threads, client, aside, homes=homes)
     if train.faults:
-        wire = Faulty(wire, train.faults, target, own)
-    server = Server(wire, target, kind.name, train.validation, train.quorum)
+        reach = Faulty(reach, train.faults, target, own)
+    server = Server(reach, target, kind.name, train.validation, train.quorum)
     declare(config, server)
     server.invite(train.participation, own)
     return server
@@ -183,17 +194,12 @@ def declare(config: Config, server: Server) -> None:
 
     Label rates only where directions are checked, and only of patients: a public set is partitioned as its study wants.
     """
-    root = Places.of(config).root
-    clients = read_json(needed(root / "cohort.json", "split"))["clients"]
-
-    def trained(counts: Mapping[str, Any], what: str) -> int:
-        return sum(int(counts[what].get(part, 0)) for part in TRAINED)
-
-    images = {p: trained(clients[p], "images") for p in config.split.clients}
+    clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
+    images = {p: sum(int(clients[p]["images"].get(part, 0)) for part in TRAINED) for p in config.split.clients}
     server.validator.images = images
     if isinstance(config.split, Split) and server.validator.settings.directions:
-        known = {p: counts for p in images if images[p] and (counts := counts_of(root, p))}
-        rates = {p: trained(counts, "positives") / images[p] for p, counts in known.items()}
+        known = {p: fact_of(config, p, "positives") for p in images if images[p]}
+        rates = {p: positives / images[p] for p, positives in known.items() if positives is not None}
         server.validator.class_shares = {p: (1.0 - rate, rate) for p, rate in rates.items()}
 
 
@@ -205,15 +211,23 @@ def transport(
     build: Callable[..., Client],
     aside: Callable[[str], Path],
     names: Iterable[str] = (),
-) -> Transport:
+    homes: Homes | None = None,
+) -> InProcess | Processes:
     """All clients (or `names`), here or in a process each; `build(client=..., account=..., model=...)` makes one."""
     release = frozenset(config.privacy.release)
     clients = tuple(names) or config.split.clients
     builders = {p: partial(build, client=p, account=aside(p).with_name(FILE)) for p in clients}
     if config.train.transport == "in_process":
         sharing = {p: partial(builder, model=model) for p, builder in builders.items()}
-        return OnDemand(sharing, model.layout, release, aside)
-    return Processes(builders, model.layout, method, dict.fromkeys(builders, release), threads)
+        here = {p: homes(p, model) for p in clients} if homes else None
+        return OnDemand(sharing, model.layout, release, aside, homes=here)
+    there = {p: partial(_home_of, homes, p) for p in clients} if homes else None
+    return Processes(builders, model.layout, method, dict.fromkeys(builders, release), threads, there)
+
+
+def _home_of(homes: Homes, name: str, client: Client) -> Home:
+    """The home of a client in its own process."""
+    return homes(name, client.model)
 
 
 def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:

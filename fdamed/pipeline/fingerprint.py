@@ -13,7 +13,7 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.files import digest, digest_file
 from fdamed.core.provenance import PACKAGE, digest_code
-from fdamed.pipeline.paths import needed
+from fdamed.pipeline.facts import fact_of
 from fdamed.pipeline.selection import StudyRun
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
     config, spec, places = run.config, run.spec, run.places
     wanted = config.differential_of(spec)
     private = {"differential": without_defaults(wanted)} if wanted else {}
-    data = {p: digest_file(needed(places.client(p) / "order.parquet", "cache")) for p in sorted(config.split.clients)}
+    data = {p: fact_of(config, p, "data") for p in sorted(config.split.clients)}
     return {
         "settings": digest_sections(config.model, config.train, spec),
         "run": run.key,

@@ -7,7 +7,7 @@ random numbers, auxiliary heads and privacy account. A second phase has its own;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run
+from fdamed.config.site import study_digest
 from fdamed.config.study import Config, Train
 from fdamed.core.rng import stream
 from fdamed.federation.auxiliary_loss import log_auxiliary_loss
 from fdamed.federation.client import check_release
 from fdamed.federation.method import REGISTRY, Method
+from fdamed.federation.privacy_budget import FILE as ACCOUNT
 from fdamed.federation.privacy_budget import SPENT, log_costs
+from fdamed.federation.questions import Home
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints, Record
-from fdamed.federation.storage.client_state import pack_state, read_state, unpack_state, write_state
-from fdamed.models.backbone import build
+from fdamed.federation.transport.base import ByteTransport, Wire
 from fdamed.models.flat import FlatModel, without_heads
-from fdamed.pipeline.clients import Own, build_server, device, judge, resident
+from fdamed.pipeline.clients import build_server, resident
+from fdamed.pipeline.homes import home_of, scores_at
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:
@@ -59,10 +62,16 @@ class Job:
     threads: int
     model: FlatModel
     fingerprint: dict[str, Any]
+    wire: Wire | None = None
+    """To hospitals elsewhere; None: all are on this machine."""
 
     def memory(self, folder: str, client: str, file: str) -> Path:
         """A file of a client's state in a phase."""
         return self.run.places.memory(client, self.run.name, self.run.target, self.run.seed) / folder / file
+
+    def named(self, path: Path, client: str) -> Path:
+        """A file of a client as it is called in questions: below the client's own folder, wherever that is."""
+        return path.relative_to(self.run.places.client(client))
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,8 @@ class Outcome:
     final: Tensor
     record: Record
     costs: dict[str, Any]
-    states: dict[str, bytes]
-    """Client -> its private auxiliary heads and privacy account."""
+    states: dict[str, dict[str, Any]]
+    """Client -> the question with which it takes over its private auxiliary heads and privacy account."""
     behind: frozenset[str]
     """Clients whose state is older than their last answer."""
 
@@ -129,18 +138,20 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
     shift = done if phase.name == THEN else 0  # a second phase counts its own rounds
     server, kept = _server(job, phase), checkpoints(job, phase)
     try:
+        if job.wire:  # a hospital's process is older than this phase
+            clients = (*server.sources, server.target)
+            server.transport.inquire("load", {c: {"file": ""} for c in clients})
         server.validator.recall([line | {"round": line["round"] - shift} for line in earlier.absences])
         if warmup:
             server.validator.learn(earlier.validation)
             kept.behind |= warmup.behind
-            for client, state in warmup.states.items():
-                server.transport.restore(client, state)
+            server.transport.inquire("load", warmup.states)
         final, record = run_rounds(
             method,
             server,
             theta,
             phase.train.rounds,
-            judge(config, phase.spec, one.target, one.seed, job.model, predicting(config, method, server)),
+            partial(scores_at, server),
             kept,
             phase.train.evaluate_every,
             phase.train.patience,
@@ -148,37 +159,19 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
             done - shift,
         )
         if method.keeps:
-            for client in config.split.clients:
-                write_state(_own_model(server, client, method), one.own_model(client))
-        costs = costs_of(config, phase.spec, server, partial(job.memory, _shared(phase)), kept)
-        left = (carried_states(server, kept), frozenset(kept.behind)) if phase.name == WARMUP else ({}, frozenset())
+            own = {c: str(job.named(one.own_model(c), c)) for c in config.split.clients}
+            server.transport.inquire("keep", {c: {"file": own[c], "names": list(method.keeps)} for c in own})
+        costs = costs_of(config, phase.spec, server, kept, partial(_account, job, phase))
+        carried = carried_states(job, server, kept) if phase.name == WARMUP else {}
     finally:
         server.close()
-    return Outcome(final, record, costs, *left)
+    return Outcome(final, record, costs, carried, frozenset(kept.behind))
 
 
-def _own_model(server: Server, client: str, method: Method[Any]) -> bytes:
-    """What a client keeps as its own model, without auxiliary heads."""
-    state = server.transport.state(client, method.keeps) or b""
-    return pack_state(without_heads(unpack_state(state, f"client {client}"), server.layout)) if state else b""
-
-
-def predicting(config: Config, method: Method[Any], server: Server) -> Own | None:
-    """The model that predicts, if it is not the bare network: the target's own, or the shared one with its parts."""
-
-    def whole(final: Tensor) -> FlatModel | None:
-        if not method.keeps:
-            return whole_model(config, method, without_heads(method.named(final, server.layout), server.layout))
-        state = _own_model(server, server.target, method)
-        return whole_model(config, method, unpack_state(state, f"client {server.target}"))
-
-    return whole if method.keeps or method.parts else None
-
-
-def whole_model(config: Config, method: Method[Any], tensors: Mapping[str, Tensor]) -> FlatModel | None:
-    """The model of these tensors, which are more than the network's; None if a part of it is missing."""
-    module = method.predictor(build(config.model), tensors)
-    return FlatModel(module, device(config)) if module else None
+def home(job: Job, phase: Phase, client: str, model: FlatModel) -> Home:
+    """What a client on this machine answers beside the steps."""
+    folder = job.run.places.client(client)
+    return home_of(job.run, phase.spec, phase.method, client, model, folder.joinpath, _account(job, phase, client))
 
 
 def _server(job: Job, phase: Phase) -> Server:
@@ -190,37 +183,69 @@ def _server(job: Job, phase: Phase) -> Server:
         job.run.seed,
         job.model,
         job.threads,
-        lambda client: job.memory(_shared(phase), client, "aside.safetensors"),
-        stream(job.run.seed, THEN).key if phase.name == THEN else None,
+        lambda client: job.memory(shared_folder(phase), client, "aside.safetensors"),
+        stream_seed(job.run.seed, phase),
+        partial(home, replace(job, wire=None), phase),
+        job.wire,
+        _address(job, phase),
     )
 
 
-def _shared(phase: Phase) -> str:
+def stream_seed(seed: int, phase: Phase) -> int | None:
+    """The seed of a phase that has random numbers of its own."""
+    return stream(seed, THEN).key if phase.name == THEN else None
+
+
+def shared_folder(phase: Phase) -> str:
     """The folder of a client's account and of its state while it is away: the same for a warm-up and its run."""
     return "" if phase.name == WARMUP else phase.folder
 
 
-def carried_states(server: Server, kept: Checkpoints) -> dict[str, bytes]:
-    """What clients take from a warm-up into the run; of a process that has ended, what was saved last."""
-    names, out = ("heads", SPENT), {}
-    for client in (*server.sources, server.target):
-        state, last = server.transport.state(client, names), kept.kept(client)
-        if state is None and last:
-            state = pack_state(read_state(last), names)
-        if state:
-            out[client] = state
+def _account(job: Job, phase: Phase, client: str) -> Path:
+    return job.memory(shared_folder(phase), client, ACCOUNT)
+
+
+def carried_states(job: Job, server: Server, kept: Checkpoints) -> dict[str, dict[str, Any]]:
+    """What clients take from a warm-up into the run, as questions; of a process that has ended, what was saved last."""
+    clients, names, out = (*server.sources, server.target), ["heads", SPENT], {}
+    files = {c: str(job.named(job.memory(WARMUP, c, "carried.safetensors"), c)) for c in clients}
+    saved = server.transport.inquire("save", {c: {"file": files[c], "names": names} for c in clients})
+    for client in clients:
+        last = str(kept.kept(client) or "") if client not in saved else files[client] if saved[client]["sha256"] else ""
+        if last:
+            out[client] = {"file": last, "names": names}
     return out
 
 
 def checkpoints(job: Job, phase: Phase) -> Checkpoints:
     """Where a phase keeps its state."""
+    record = job.memory(phase.folder, job.run.target, "record.jsonl")
     return Checkpoints(
         job.run.folder / "state" / phase.folder,
-        lambda client, round: job.memory(phase.folder, client, f"{round:05d}.safetensors"),
+        lambda client, round: job.named(job.memory(phase.folder, client, f"{round:05d}.safetensors"), client),
         job.fingerprint,
         phase.train.checkpoint_every,
-        job.memory(phase.folder, job.run.target, "record.jsonl"),
+        record,
     )
+
+
+def clear(job: Job, plan: Iterable[Phase]) -> None:
+    """Remove the checkpoints of a finished run, and the states that its clients have saved."""
+    for phase in plan:
+        kept = checkpoints(job, phase)
+        kept.clear()
+        heads = {c: {"file": str(kept.memory(c, 0))} for c in job.run.config.split.clients}
+        if job.wire:
+            nothing = dict.fromkeys(heads, frozenset[str]())
+            ByteTransport(job.wire, job.model.layout, nothing, _address(job, phase)).inquire("prune", heads)
+        for client, head in heads.items() if not job.wire else ():
+            for path in (job.run.places.client(client) / head["file"]).parent.glob("*.safetensors"):
+                path.unlink()
+
+
+def _address(job: Job, phase: Phase) -> dict[str, str]:
+    """What every question over a wire says of the run that it belongs to."""
+    return {"study": study_digest(job.run.config), "run": job.run.key, "phase": phase.name}
 
 
 def join(record: Record, more: Record, done: int) -> None:

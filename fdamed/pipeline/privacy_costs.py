@@ -1,4 +1,4 @@
-"""The privacy cost of a run for the patients of its sources, read from the account in each client's own folder."""
+"""The privacy cost of a run for the patients of its sources, from the account that each client keeps."""
 
 from __future__ import annotations
 
@@ -12,51 +12,60 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.data.loader import patients
-from fdamed.federation.privacy_budget import FILE, lines_in
+from fdamed.federation.privacy_budget import lines_in
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
-from fdamed.federation.storage.client_state import read_state, unpack_state
+from fdamed.federation.storage.client_state import read_state
 from fdamed.pipeline.paths import Places
 from fdamed.training.dp_sgd import Mechanism, epsilon
 
 
+def cost_of(config: Config, spec: Run, client: str, state: Mapping[str, Tensor], account: Path) -> dict[str, Any]:
+    """Epsilon, delta and the steps behind it, at a client; {} without noise, or without a step."""
+    wanted = config.differential_of(spec)
+    spent = lines_in(state, account if wanted.secure else None) if wanted else []
+    if not wanted or not spent:
+        return {}
+    owners = patients(Places.of(config).client(client), ("train", "adapt"))
+    delta = Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta).allowance
+    return {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
+
+
 def costs_of(
-    config: Config, spec: Run, server: Server, memory: Callable[[str, str], Path], checkpoints: Checkpoints
+    config: Config, spec: Run, server: Server, checkpoints: Checkpoints, account: Callable[[str], Path]
 ) -> dict[str, Any]:
     """`privacy` of run.json: settings and, for each source, epsilon, delta and the steps behind it; {} without noise.
 
-    `memory`: client and file name -> the file in the client's folder; `checkpoints` have the state of a client whose
-    process has ended.
+    `account`: the file of a client on this machine; `checkpoints` have the state of one whose process has ended.
     """
     wanted = config.differential_of(spec)
     if wanted is None:
         return {}
+    told = server.transport.inquire("cost", {client: {} for client in server.sources})
     sources: dict[str, Any] = {}
     for client in server.sources:
-        owners = patients(Places.of(config).client(client), ("train", "adapt"))
-        delta = Mechanism(wanted.multiplier, wanted.clip, owners, wanted.delta).allowance
-        state = {} if wanted.secure else _state(server, client, checkpoints)
-        spent = lines_in(state, memory(client, FILE)) if wanted.secure else lines_in(state)
-        if spent:
-            sources[client] = {"epsilon": epsilon(spent, delta), "delta": delta, "spent": [list(s) for s in spent]}
+        if not wanted.secure and client in checkpoints.behind:
+            raise _unknown(client, checkpoints)
+        cost = told.get(client)
+        if cost is None and config.train.transport == "network":
+            raise _unknown(client, checkpoints)
+        if cost is None:
+            last = checkpoints.kept(client)
+            state = read_state(Places.of(config).client(client) / last) if last else {}
+            cost = cost_of(config, spec, client, state, account(client))
+        if cost.get("spent"):
+            sources[client] = {key: cost[key] for key in ("epsilon", "delta", "spent")}
     if not sources:
         return {}
     settings = {"unit": "patient", "mode": "secure" if wanted.secure else "reproducible"}
     return settings | {"multiplier": wanted.multiplier, "clip": wanted.clip, "sources": sources}
 
 
-def _state(server: Server, client: str, checkpoints: Checkpoints) -> Mapping[str, Tensor]:
-    """The state of a client after its last answer, even if its process has ended since."""
-    if client in checkpoints.behind:
-        raise FdamedError(
-            f"the privacy cost for the patients of {client} is not known: its process ended after answers that are in "
-            "the model but in no account",
-            str(checkpoints.folder),
-            "Delete this folder and start the run again; `train.checkpoint_every: 1` loses least, and `secure: true` "
-            "of the differential privacy keeps the account in a file.",
-        )
-    state = server.transport.state(client)
-    if state is not None:
-        return unpack_state(state, f"client {client}")
-    last = checkpoints.kept(client)
-    return read_state(last) if last else {}
+def _unknown(client: str, checkpoints: Checkpoints) -> FdamedError:
+    return FdamedError(
+        f"the privacy cost for the patients of {client} is not known: its process ended after answers that are in "
+        "the model but in no account",
+        str(checkpoints.folder),
+        "Delete this folder and start the run again; `train.checkpoint_every: 1` loses least, and `secure: true` "
+        "of the differential privacy keeps the account in a file.",
+    )

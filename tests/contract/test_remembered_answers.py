@@ -16,6 +16,7 @@ from fdamed.federation.server import Server
 from fdamed.federation.storage import answers as remembering
 from fdamed.federation.storage.answers import Answers
 from fdamed.federation.storage.checkpoint import Checkpoints, Record
+from fdamed.federation.storage.client_state import pack_state
 from fdamed.federation.transport.base import Wrapper
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
@@ -47,7 +48,7 @@ def trained(name: str, server: Server, keep: Checkpoints | None = None, judge=ho
     """What a run comes to: its weights, its record and every client's state."""
     method = REGISTRY[name](**WITH_ADAM.get(name, {}))
     theta, record = run(method, server, hospitals.theta(), ROUNDS, judge, keep)
-    return theta, record, {client: server.transport.state(client) for client in server.transport.names}
+    return theta, record, {name: pack_state(client.memory) for name, client in clients_of(server).items()}
 
 
 def assert_same(found, expected) -> None:

@@ -6,6 +6,8 @@ import math
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -379,8 +381,8 @@ class Mortal(InProcess):
             raise DroppedOut(client, "its process ended", Reason.DISCONNECTED)
         return super().deliver(client, step, nth, msg)
 
-    def state(self, client, names=None):
-        return None if client in self.dead else super().state(client, names)
+    def inquire(self, question, heads, body=b""):
+        return super().inquire(question, {c: head for c, head in heads.items() if c not in self.dead}, body)
 
 
 @pytest.mark.parametrize(("every", "known"), [(1, True), (2, False)])
@@ -394,18 +396,22 @@ def test_what_a_hospital_spent_is_not_forgotten_when_its_process_ends(
     keep, fedavg, theta = Checkpoints(*places), REGISTRY["fedavg"](), model().read()
 
     run(fedavg, server, theta, 2, hospitals.no_judge, keep, after=log_costs)
-    config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5))
-    monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: client))
-    monkeypatch.setattr(costs, "patients", lambda client, splits: clients_of(server)[client].noise.patients)
+    train = SimpleNamespace(transport="multiprocess")
+    config = SimpleNamespace(differential_of=lambda spec: Differential(multiplier=1.0, clip=0.5), train=train)
+    monkeypatch.setattr(costs.Places, "of", lambda config: SimpleNamespace(client=lambda client: tmp_path / client))
+    monkeypatch.setattr(costs, "patients", lambda folder, splits: clients_of(server)[folder.name].noise.patients)
     resumed = Checkpoints(*places)
     revived = federation(False)
     assert resumed.load(fedavg, revived)
     for each, checkpoints in ((server, keep), (revived, resumed)):
+        for name, home in each.transport.homes.items():
+            cost = partial(costs.cost_of, config, None, name, account=tmp_path / name / FILE)
+            each.transport.homes[name] = replace(home, cost=lambda memory, cost=cost: cost(state=memory.read()))
         if not known:
             with pytest.raises(FdamedError, match="patients of east is not known"):
-                costs.costs_of(config, None, each, lambda p, file: tmp_path / p / file, checkpoints)
+                costs.costs_of(config, None, each, checkpoints, lambda p: tmp_path / p / FILE)
             continue
-        spent = costs.costs_of(config, None, each, lambda p, file: tmp_path / p / file, checkpoints)["sources"]
+        spent = costs.costs_of(config, None, each, checkpoints, lambda p: tmp_path / p / FILE)["sources"]
         assert set(spent) == {"east", "north", "south"}
         assert spent["east"]["spent"] == [[1.0, 4 / 5, 2]] and spent["north"]["spent"] == [[1.0, 4 / 7, 2 * 4]]
 

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.storage import answers as remembering
 from fdamed.federation.storage.answers import Answers, Took, digest_of
+from fdamed.federation.transport.base import ByteTransport, Wire
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.methods._shared.local_training import Trained, compute_update, continue_training, train_locally
 from fdamed.models.flat import FlatModel
@@ -325,16 +327,15 @@ def test_a_reply_says_how_long_a_remembered_answer_took(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", ["1", [1.0], [1.0, -1.0], [1.0, float("inf")], [1.0, float("nan")], [1, 2], {"a": 1}])
 def test_a_reply_with_no_such_times_is_malformed(times) -> None:
-    class Lying(Processes):
-        def __init__(self) -> None:
-            super().__init__({}, hospitals.model().layout, "test", {})
+    class Lying(Wire):
+        def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes | DroppedOut]:
+            reply = encode(answer(hospitals.hospital("north"), train_locally, 1, 0, ASK))
+            return {"north": pack({"ok": True, "remembered": times}, reply)}
 
-        def exchange(self, client: str, request: bytes) -> bytes:
-            return pack(
-                {"ok": True, "remembered": times}, encode(answer(hospitals.hospital(client), train_locally, 1, 0, ASK))
-            )
+        def close(self) -> None:
+            raise AssertionError("nothing is open")
 
-    transport = Lying()
+    transport = ByteTransport(Lying(), hospitals.model().layout, {})
     with pytest.raises(DroppedOut) as refused:
         transport.deliver("north", train_locally, 0, ASK)
     assert refused.value.reason is Reason.MALFORMED and transport.remembered == []

@@ -396,7 +396,7 @@ def test_the_federate_stage_puts_the_faults_before_its_network(given, monkeypatc
     raw = changed(**({"train__faults": given} if given else {}))
     study = configfile.parse(raw, "x")
     inner = hospitals.in_process().transport
-    monkeypatch.setattr("fdamed.pipeline.clients.transport", lambda *_: inner)
+    monkeypatch.setattr("fdamed.pipeline.clients.transport", lambda *_, **__: inner)
     monkeypatch.setattr("fdamed.pipeline.clients.declare", lambda *_: None)
     made = build_server(study, study.expanded_runs()["fedavg"], FedAvg(), "a", 8, hospitals.model(), 1, Path)
     if given is None:

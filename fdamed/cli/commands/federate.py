@@ -24,13 +24,14 @@ from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json,
 from fdamed.core.locks import locked
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
+from fdamed.federation.transport.base import Wire
 from fdamed.models.backbone import feature_size
 from fdamed.models.heads import initial_heads
 from fdamed.pipeline import batching
 from fdamed.pipeline.clients import check_heads, resident
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
-from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
+from fdamed.pipeline.phases import Job, Phase, clear, phases, train
 from fdamed.pipeline.selection import StudyRun
 
 GROUP = "run", 2
@@ -46,6 +47,9 @@ OPTIONS = {
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
+    if config.train.transport == "network":
+        fix = "Use `fdamed lead`, or train.transport in_process or multiprocess."
+        raise FdamedError("the hospitals of this study are elsewhere", "train.transport", fix)
     one = (arguments.run_name, arguments.target, arguments.seed)
     if (arguments.runs and one != (None, None, None)) or (not arguments.runs and None in one):
         fix = "Give --run, --target and --seed, or --runs."
@@ -54,12 +58,12 @@ def run(arguments: argparse.Namespace) -> None:
     runs = [StudyRun.federated(config, *key) for key in keys]
     with stop.listening():
         if arguments.runs:
-            batching.train_all(runs, lambda one: _train(one, arguments.threads, in_batch=True))
+            batching.train_all(runs, lambda one: train_or_restore(one, arguments.threads, in_batch=True))
         else:
-            _train(runs[0], arguments.threads, in_batch=False)
+            train_or_restore(runs[0], arguments.threads, in_batch=False)
 
 
-def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
+def train_or_restore(one: StudyRun, threads: int, in_batch: bool, wire: Wire | None = None) -> None:
     """Train one run, unless an earlier batch has finished it."""
     with locked(one.folder):
         sweep(one.folder)  # what a killed process left half-written; checkpoints clean up their own folders
@@ -68,13 +72,13 @@ def _train(one: StudyRun, threads: int, in_batch: bool) -> None:
             sweep(own.parent, own.name)
         if batching.restore(one, threads):
             return
-        federate(one, threads)
+        federate(one, threads, wire)
         if in_batch:
             batching.keep(one, threads)
 
 
-def federate(one: StudyRun, threads: int) -> None:
-    """Train, phase by phase, and write the run's folder."""
+def federate(one: StudyRun, threads: int, wire: Wire | None = None) -> None:
+    """Train, phase by phase, and write the run's folder; `wire`: to hospitals elsewhere."""
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     config, spec, folder, places = one.config, one.spec, one.folder, one.places
@@ -86,7 +90,7 @@ def federate(one: StudyRun, threads: int) -> None:
     check_heads(config, one.name, spec, one.target)
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
-    job = Job(one, threads, model, fingerprint(one, threads))
+    job = Job(one, threads, model, fingerprint(one, threads), wire)
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
     try:
         learned, record, lengths, costs = train(job, plan, theta)
@@ -101,8 +105,7 @@ def federate(one: StudyRun, threads: int) -> None:
     with atomic(folder / "theta.safetensors", sum(tensor.nbytes for tensor in learned.values())) as draft:
         save_file(learned, draft)
     write_text(folder / "done", digest_file(folder / "theta.safetensors") + "\n")
-    for phase in plan:
-        checkpoints(job, phase).clear(config.split.clients)
+    clear(job, plan)
 
 
 def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, free, megabytes, room_for, sweep
 from fdamed.federation.messages import decode, encode, pack, sizes, unpack
 from fdamed.federation.method import Method
+from fdamed.federation.questions import Reply
 from fdamed.federation.server import Server
-from fdamed.federation.storage.client_state import write_state
 
 StatePath = Callable[[str, int], Path]
-"""(client, round) -> the client's own file for its state."""
+"""(client, round) -> the client's own file for its state, as it is named in questions to the client."""
 log = logging.getLogger(__name__)
 Lines = list[dict[str, Any]]
+MOST_ROUNDS = 10**9
 
 
 @dataclass
@@ -112,8 +113,7 @@ class Checkpoints:
     def check_room(self, state: Any) -> None:
         """Raise if the disk has no room for the files of this run; other jobs may still fill it later."""
         there = sum(path.stat().st_size for path in self._files if path.exists())
-        states = sum(self.memory(client, saved.round).stat().st_size for client, saved in self._saved.items())
-        needed = 4 * sum(sizes(state).values()) + states - there  # two generations, a draft, the final weights
+        needed = 4 * sum(sizes(state).values()) - there  # two generations, a draft, the final weights
         left = free(self.folder)
         if left < needed:
             raise FdamedError(
@@ -125,8 +125,9 @@ class Checkpoints:
     def save(self, round: int, state: Any, server: Server, record: Record) -> None:
         """Write a checkpoint, and the states of the clients that were asked since the last one."""
         asked = sorted(server.touched)
+        saved = server.transport.inquire("save", {c: {"file": str(self.memory(c, round))} for c in asked})
         for client in asked:
-            self._save_state(client, round, server.transport.state(client), record)
+            self._book(client, round, saved.get(client), record)
         head = {
             "fingerprint": self.fingerprint,
             "round": round,
@@ -145,18 +146,15 @@ class Checkpoints:
             if self._whole and newest.exists():  # only now: a full disk has cost neither generation
                 newest.replace(previous)
         server.touched.clear()
-        for client in asked:  # states that neither this checkpoint nor the one before has
-            files = sorted(p for p in self.memory(client, 0).parent.glob("*.safetensors") if p.stem.isdigit())
-            for old in [p for p in files if int(p.stem) <= self._last][:-1]:
-                old.unlink()
+        # States that neither this checkpoint nor the one before has.
+        heads = {c: {"file": str(self.memory(c, 0)), "last": self._last, "keep": True} for c in asked if c in saved}
+        server.transport.inquire("prune", heads)
         self._last, self._whole = round, True
 
-    def _save_state(self, client: str, round: int, state: bytes | None, record: Record) -> None:
-        if state:
-            file = self.memory(client, round)
-            write_state(state, file)
-            self._saved[client] = Saved(round, _sha256(file))
-        elif state is not None:
+    def _book(self, client: str, round: int, reply: Reply | None, record: Record) -> None:
+        if reply and reply.get("sha256"):
+            self._saved[client] = Saved(round, str(reply["sha256"]))
+        elif reply:
             self._saved.pop(client, None)
         else:  # the last saved state remains; what the client has answered since is not in it
             known = self._saved[client].round if client in self._saved else 0
@@ -165,8 +163,7 @@ class Checkpoints:
 
     def load(self, method: Method[Any], server: Server) -> tuple[int, Any, Record] | None:
         """Round, state and record of the newest sound checkpoint, or None; one of other conditions is refused."""
-        for folder in (self.folder, *(self.memory(client, 0).parent for client in (*server.sources, server.target))):
-            sweep(folder)
+        sweep(self.folder)
         for path in filter(Path.exists, self._files):
             try:
                 found = self._read(path, method, server)
@@ -174,12 +171,25 @@ class Checkpoints:
                 what = str(error) if isinstance(error, ValueError) else f"not a checkpoint: {type(error).__name__}"
                 log.warning("%s is damaged (%s); trying the one before", path.name, what)
                 continue
-            for client, saved in self._saved.items():
-                server.transport.restore(client, self.memory(client, saved.round).read_bytes())
+            self._restore(server)
             self._last, self._whole = found[0], path == self._files[0]
             return found
         self._log = Log(self._log.path)  # it may have been read up to a checkpoint that was skipped
+        clients = (*server.sources, server.target)  # states of an earlier run would be taken for this one's
+        server.transport.inquire("prune", {c: {"file": str(self.memory(c, 0)), "last": MOST_ROUNDS} for c in clients})
         return None
+
+    def _restore(self, server: Server) -> None:
+        """Give every client its saved state back; one that has none begins with an empty one."""
+        clients = (*server.sources, server.target)
+        files = {c: str(self.memory(c, self._saved[c].round)) if c in self._saved else "" for c in clients}
+        taken = server.transport.inquire("load", {c: {"file": files[c]} for c in clients if files[c]})
+        if gone := sorted(self._saved.keys() - taken):
+            raise FdamedError(
+                f"{', '.join(gone)} did not answer, and the run cannot resume without the saved state there",
+                str(self.folder),
+                "Start again when every hospital is there.",
+            )
 
     def _read(self, path: Path, method: Method[Any], server: Server) -> tuple[int, Any, Record]:
         content = memoryview(path.read_bytes())
@@ -192,7 +202,10 @@ class Checkpoints:
         if not known or any(type(s.round) is not int for s in saved.values()):
             raise ValueError("a state of no client of this run")
         record = self._log.read(head["log"])
-        if any(_sha256(self.memory(client, s.round)) != s.sha256 for client, s in saved.items()):
+        clients = (*server.sources, server.target)
+        files = {c: str(self.memory(c, saved[c].round if c in saved else 0)) for c in clients}
+        there = server.transport.inquire("check", {c: {"file": file} for c, file in files.items()})
+        if any(c in there and there[c].get("sha256") != s.sha256 for c, s in saved.items()):
             raise ValueError("a client's state")
         state: Any = decode(method.state, body, server.layout.size)
         self._saved, self.behind = saved, set(map(str, head["behind"]))
@@ -202,10 +215,9 @@ class Checkpoints:
         """The file with the last saved state of a client; None: there is none."""
         return self.memory(client, self._saved[client].round) if client in self._saved else None
 
-    def clear(self, clients: Iterable[str]) -> None:
-        """Remove the checkpoints of a finished run."""
-        states = (p for client in clients for p in self.memory(client, 0).parent.glob("*.safetensors"))
-        for path in (*self._files, self._log.path, *states):
+    def clear(self) -> None:
+        """Remove the checkpoints of a finished run; its clients remove their states."""
+        for path in (*self._files, self._log.path):
             path.unlink(missing_ok=True)
 
     def _check_conditions(self, found: dict[str, Any]) -> None:
@@ -217,11 +229,3 @@ class Checkpoints:
                 str(self.folder),
                 "Restore those conditions to resume, or delete the folder to start this run again.",
             )
-
-
-def _sha256(path: Path) -> str:
-    """The checksum of a file; empty: there is none."""
-    if not path.exists():
-        return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,22 +1,21 @@
 """How questions reach clients.
 
-Another engine (a real network) implements `ByteTransport`: at the server `exchange`, which brings bytes to a client and
-its reply back; at each client a process that passes these bytes to `client.handle_request`. Server, validation, ledger
-and methods stay as they are. `state` and `restore` are for checkpoints: an engine whose clients save their own state
-returns a receipt for it instead of the state.
+Another engine implements `Wire`: it brings bytes to named clients and collects their replies in time; at each client a
+process passes these bytes to `client.handle_request`. Server, validation, ledger and methods stay as they are.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import UNEXPECTED, Step
 from fdamed.federation.messages import WireError, decode, encode, pack, unpack
+from fdamed.federation.questions import Reply
 from fdamed.federation.storage.answers import Took
 from fdamed.models.flat import Layout
 
@@ -45,35 +44,95 @@ class Transport(ABC):
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
         """The client's answer to its nth question for this step in this round; raises DroppedOut without one."""
 
-    @abstractmethod
-    def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes | None:
-        """The client's state (only `names`, if given), as bytes; None: the client is gone with its state."""
+    def deliver_all(self, questions: Mapping[str, tuple[int, Any]], step: Step) -> Iterator[tuple[str, Any]]:
+        """Client and its answer, or the error in its place, for each (nth, message), in the order of the names."""
+        for client in sorted(questions):
+            try:
+                yield client, self.deliver(client, step, *questions[client])
+            except (DroppedOut, FdamedError) as error:
+                yield client, error
 
     @abstractmethod
-    def restore(self, client: str, state: bytes) -> None:
-        """Give a client its saved state back."""
+    def inquire(self, question: str, heads: Mapping[str, Mapping[str, Any]], body: bytes = b"") -> dict[str, Reply]:
+        """Ask clients a question beside the steps (questions.py); those that are gone are missing in the answers."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the clients."""
 
 
+class Wire(ABC):
+    """The seam for engines: brings bytes to named clients, to all at once, and collects their replies in time."""
+
+    @abstractmethod
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes | DroppedOut]:
+        """Client -> its reply, or why there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connections."""
+
+
 class ByteTransport(Transport):
     """A transport to clients in other processes: nothing but bytes is exchanged."""
 
-    @abstractmethod
-    def exchange(self, client: str, request: bytes) -> bytes:
-        """The client's reply to a request; raises DroppedOut if the client cannot be reached."""
+    def __init__(
+        self,
+        wire: Wire,
+        layout: Layout,
+        release: Mapping[str, frozenset[str]],
+        address: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`address`: what the header of every question has, so that a client knows the run that it belongs to."""
+        super().__init__(release, layout)
+        self.wire, self._release, self._address = wire, dict(release), dict(address or {})
+
+    def release(self, client: str) -> frozenset[str]:
+        return self._release[client]
 
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        request = pack({"step": step.name, "round": self.round, "nth": nth}, encode(msg))
-        try:
-            reply = self.exchange(client, request)
-            answer: Any = decode(step.answer, reply_body(client, reply), self.layout.size)
-            self.remembered += remembered_in(reply)
-            return answer
-        except WireError as error:
-            raise DroppedOut(client, str(error), Reason.MALFORMED) from None
+        ((_, answer),) = self.deliver_all({client: (nth, msg)}, step)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def deliver_all(self, questions: Mapping[str, tuple[int, Any]], step: Step) -> Iterator[tuple[str, Any]]:
+        bodies = {id(msg): encode(msg) for _, msg in questions.values()}  # the same message is encoded once
+        requests = {
+            client: pack(self._address | {"step": step.name, "round": self.round, "nth": nth}, bodies[id(msg)])
+            for client, (nth, msg) in questions.items()
+        }
+        replies = self.wire.exchange(requests)
+        for client in sorted(questions):
+            try:
+                yield client, self._decoded(client, step, replies.pop(client))
+            except (DroppedOut, FdamedError) as error:
+                yield client, error
+            except WireError as error:
+                yield client, DroppedOut(client, str(error), Reason.MALFORMED)
+
+    def _decoded(self, client: str, step: Step, reply: bytes | DroppedOut) -> Any:
+        if isinstance(reply, DroppedOut):
+            raise reply
+        answer: Any = decode(step.answer, reply_body(client, reply), self.layout.size)
+        self.remembered += remembered_in(reply)
+        return answer
+
+    def inquire(self, question: str, heads: Mapping[str, Mapping[str, Any]], body: bytes = b"") -> dict[str, Reply]:
+        requests = {c: pack(self._address | {"question": question} | dict(head), body) for c, head in heads.items()}
+        out = {}
+        for client, reply in sorted(self.wire.exchange(requests).items()):
+            if isinstance(reply, DroppedOut):
+                continue
+            try:
+                reply_body(client, reply)
+                out[client] = unpack(reply)[0]
+            except (DroppedOut, WireError):  # an answer that cannot be read is none
+                continue
+        return out
+
+    def close(self) -> None:
+        self.wire.close()
 
 
 def reply_body(client: str, reply: bytes) -> memoryview:
@@ -116,11 +175,8 @@ class Wrapper(Transport):
     def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
         return self.inner.deliver(client, step, nth, msg)
 
-    def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes | None:
-        return self.inner.state(client, names)
-
-    def restore(self, client: str, state: bytes) -> None:
-        self.inner.restore(client, state)
+    def inquire(self, question: str, heads: Mapping[str, Mapping[str, Any]], body: bytes = b"") -> dict[str, Reply]:
+        return self.inner.inquire(question, heads, body)
 
     def close(self) -> None:
         self.inner.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.federation.client import Client, Step, answer
+from fdamed.federation.questions import Home, Memory, Reply, answer_question
 from fdamed.federation.storage.client_state import pack_state, park_state, read_state, unpack_state
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import Layout
@@ -21,7 +22,7 @@ class InProcess(Transport):
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         super().__init__(clients, next(iter(clients.values())).model.layout)
-        self.clients = OrderedDict(clients)
+        self.clients, self.homes = OrderedDict(clients), dict.fromkeys(clients, Home(self.layout))
 
     def release(self, client: str) -> frozenset[str]:
         return self.clients[client].release
@@ -33,10 +34,19 @@ class InProcess(Transport):
         return reply
 
     def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
+        """The client's state (only `names`, if given), as bytes."""
         return pack_state(self.clients[client].memory, names)
 
     def restore(self, client: str, state: bytes) -> None:
+        """Give a client its state back."""
         self.clients[client].memory = unpack_state(state, f"client {client}")
+
+    def inquire(self, question: str, heads: Mapping[str, Mapping[str, Any]], body: bytes = b"") -> dict[str, Reply]:
+        return {c: answer_question(self.homes[c], self._memory(c), question, heads[c], body) for c in sorted(heads)}
+
+    def _memory(self, client: str) -> Memory:
+        here = self.clients[client]
+        return Memory(lambda: here.memory, lambda state: setattr(here, "memory", state))
 
     def close(self) -> None:
         self.clients.clear()
@@ -56,9 +66,10 @@ class OnDemand(InProcess):
         release: frozenset[str],
         parked: Callable[[str], Path],
         seats: int = SEATS,
+        homes: Mapping[str, Home] | None = None,
     ) -> None:
         Transport.__init__(self, builders, layout)
-        self.clients = OrderedDict()
+        self.clients, self.homes = OrderedDict(), dict(homes or dict.fromkeys(builders, Home(layout)))
         self._builders, self._release, self._parked, self._seats = dict(builders), release, parked, seats
         self._away: set[str] = set()
         """Clients whose state is in their parked file."""
@@ -91,3 +102,12 @@ class OnDemand(InProcess):
     def restore(self, client: str, state: bytes) -> None:
         self._park(client, state)
         self.clients.pop(client, None)
+
+    def _memory(self, client: str) -> Memory:
+        if client in self.clients:
+            return super()._memory(client)
+        away = client in self._away
+        return Memory(
+            lambda: read_state(self._parked(client)) if away else {},
+            lambda state: self.restore(client, pack_state(state)),
+        )
