@@ -10,7 +10,7 @@ UV = uv==0.13.8
 export MLFLOW_DISABLE_TELEMETRY = true
 unexport PYTHONDONTWRITEBYTECODE # many containers set it: every job would compile its imports again
 
-.PHONY: run test test-faults test-docs test-slurm audit check setup dev bench mlflow docs clean schema lock
+.PHONY: run test test-faults test-docs test-slurm test-network network audit check setup dev bench mlflow docs clean schema lock
 
 run: setup  ## run the demo: data, training, MLflow, report
 	$(BIN)/fdamed run --cores $(CORES) --config $(CONFIG)
@@ -27,6 +27,12 @@ test-docs: dev  ## run every command of the documentation in a small copy of the
 
 test-slurm: dev  ## run a study on a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
+
+test-network: dev network  ## run a study across hospitals over NVIDIA FLARE on loopback: same bits, faults (minutes); SHORT=1: one kill
+	$(BIN)/pytest -m network -n 0 $(if $(SHORT),-k short)
+
+network: setup  ## install what a study over a network needs
+	$(PIP) --no-deps -r envs/network.lock
 
 audit: dev  ## check pinned dependencies for known vulnerabilities (exit 0: none, 1: found, 3: advisory service unreachable)
 	.ci/audit

@@ -33,9 +33,12 @@ OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Split the index; nothing is written unless every client is complete."""
     config = read_config(arguments)
-    places, (_, split) = Places.of(config), clinical(config)
+    write(config, clinical(config)[1], Places.of(config))
+
+
+def write(config: Config, split: Split, places: Places) -> None:
+    """Split the index; nothing is written unless every client is complete."""
     cohort = build(rows_in(places.clients / "index.parquet", "ingest"), split, config.smallest_cell)
     leakage = check_manifests(cohort.manifests, split.rule, config.smallest_cell)
     clients = {client: describe(frame) for client, frame in cohort.manifests.items()}

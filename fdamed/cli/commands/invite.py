@@ -1,0 +1,124 @@
+"""Make the invitation of each hospital to a study over a network: certificate, study, and what will leave.
+
+Each folder below `invitations` goes to one hospital, over a channel that both trust: it has that hospital's key.
+
+Examples:
+    fdamed invite --study study.yaml --kits kits
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fdamed.config.base import without_defaults
+from fdamed.config.loader import catalog, load
+from fdamed.config.site import study_digest
+from fdamed.config.study import Config
+from fdamed.core.errors import FdamedError
+from fdamed.core.files import private, write_json, write_text
+from fdamed.pipeline.kits import LEAD, close_kit, fingerprint_of, provision
+
+GROUP = "prepare", 11
+OPTIONS = {
+    "--study": {"type": "path", "required": True, "metavar": "FILE", "help": "the study's configuration"},
+    "--kits": {"type": "path", "default": "kits", "metavar": "FOLDER", "help": "the lead's own folder of keys"},
+}
+HIDDEN = ("data", "phantom", "results", "tracking", "published", "advise", "audit")
+"""Sections that are no hospital's business: they name the lead's files, or analyses of one machine."""
+WORDS = {
+    "weights": "a whole model, trained on the hospital's images",
+    "individual": "models of single hospitals",
+    "update": "the change of a model by the hospital's training, or a gradient",
+    "statistic": "averages over many images",
+    "features": "one row of numbers for each image",
+    "scalar": "single numbers, such as a loss",
+    "count": "counts, such as the number of images trained on",
+}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    config = load(arguments.study)
+    if config.network is None or config.train.transport != "network":
+        fix = "Add `network: {host: ...}` and `train: {transport: network}` to the study."
+        raise FdamedError("this is not a study over a network", str(arguments.study), fix)
+    kits: Path = arguments.kits
+    if (kits / "server").exists():
+        fix = "Keep them, or remove the folder: all hospitals then need new invitations."
+        raise FdamedError("there are kits already", str(kits), fix)
+    made = provision(config.study, config.network.host, config.network.port, config.split.clients, kits)
+    shutil.move(made / config.network.host, kits / "server")
+    shutil.move(made / LEAD, kits / LEAD)
+    close_kit(kits / "server")
+    for client in config.split.clients:
+        folder = private(kits / "invitations" / client)
+        shutil.move(made / client, folder / "kit")
+        close_kit(folder / "kit")
+        write_invitation(config, client, folder)
+        print(f"{client}: {folder}")
+    print(
+        f"study {config.study}, digest {study_digest(config)}: tell it to the hospitals by another way than the folder"
+    )
+
+
+def write_invitation(config: Config, client: str, folder: Path) -> None:
+    """The study without the lead's own paths, what the hospital checks, and the page for its ethics board."""
+    sections = {k: v for k, v in without_defaults(config).items() if k not in HIDDEN}
+    write_text(folder / "study.yaml", yaml.safe_dump(sections, sort_keys=False, allow_unicode=True))
+    facts = {
+        "client": client,
+        "digest": study_digest(config),
+        "authority": fingerprint_of(folder / "kit" / "startup" / "rootCA.pem"),
+        "certificate": fingerprint_of(folder / "kit" / "startup" / "client.crt"),
+        "server": f"{config.network.host}:{config.network.port}" if config.network else "",
+    }
+    write_json(folder / "invitation.json", facts)
+    write_text(folder / "what_leaves.md", page(config, client, facts))
+
+
+def page(config: Config, client: str, facts: dict[str, Any]) -> str:
+    """What leaves the hospital, by run and kind, in words that an ethics board can read."""
+    role = "the target (few labels)" if config.split.targets == (client,) else "a source (labeled images)"
+    lines = [
+        f"# What leaves {client} in the study {config.study}",
+        "",
+        f"Digest of the study: `{facts['digest']}`. Server: `{facts['server']}`. {client} is {role} in this study.",
+        "",
+        "No image, no table and no patient identifier leaves the hospital. Its own computer trains, and answers the",
+        "server's questions with the kinds of values below. The hospital's own policy (`privacy` in its `site.yaml`)",
+        "holds whatever the study asks, and the hospital's file `released.jsonl` lists every answer.",
+        "",
+        f"Rounds of training: {config.train.rounds}. Minimum behind anything that is sent, by the study's policy:",
+        f"{config.minimum.images} images, {config.minimum.steps} training steps in a round.",
+        "",
+        "| run | method | step | what leaves |",
+        "|---|---|---|---|",
+    ]
+    for name, spec in config.expanded_runs().items():
+        for phase in config.phases(spec).values():
+            entry = catalog()[phase.method]
+            lines += [
+                f"| {name} | {entry['title']} | {wire['step']} | {_listed(wire['from_hospital'])} |"
+                for wire in entry["wire"]
+            ]
+    kinds = sorted({k for s in config.expanded_runs().values() for k in _kinds(config, s)})
+    lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in kinds)]
+    lines += [
+        "",
+        "The target also answers with accuracy and AUC of a model on its own test images, unless a group is too small.",
+        "A trained model can reveal something of the images that it was trained on: docs/explanation/privacy.md.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _kinds(config: Config, spec: Any) -> set[str]:
+    wires = [w for phase in config.phases(spec).values() for w in catalog()[phase.method]["wire"]]
+    return {kind for wire in wires for kind in wire["from_hospital"].values()}
+
+
+def _listed(fields: dict[str, str]) -> str:
+    return ", ".join(sorted(set(fields.values()))) or "nothing"

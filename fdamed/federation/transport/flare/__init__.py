@@ -1,0 +1,1 @@
+"""NVIDIA FLARE as an engine: the extra `network`."""

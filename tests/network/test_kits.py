@@ -1,0 +1,99 @@
+"""Invitations and kits: what `fdamed join` and `fdamed serve` refuse before they connect, and closed policies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fdamed.core.errors import FdamedError
+from fdamed.pipeline.kits import check_kit, fingerprint_of
+from tests.support.networks import Federation, fdamed
+
+pytest.importorskip("nvflare", reason="the extra `network` is not installed: make test-network")
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture(scope="module")
+def invited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Hospitals that have joined, and none that runs."""
+    made = Federation(tmp_path_factory.mktemp("kits"), 18999)
+    made.prepare()
+    yield made
+
+
+def kit_of(federation: Federation, name: str) -> Path:
+    return federation.folder / "kits" / "invitations" / name / "kit"
+
+
+def refused(federation: Federation, folder: Path, **changes: Any) -> str:
+    """What `fdamed serve` says to north's file with these changes."""
+    site = yaml.safe_load((federation.folder / "north" / "site.yaml").read_text(encoding="utf-8"))
+    for key in ("study", "kit"):
+        site[key] = str((federation.folder / "north" / site[key]).resolve())
+    (folder / "site.yaml").write_text(yaml.safe_dump(site | {"results": str(folder)} | changes), encoding="utf-8")
+    done = fdamed("serve", "--site", folder / "site.yaml", cwd=folder)
+    assert done.returncode == 2
+    return done.stderr
+
+
+def test_the_kit_of_another_hospital_is_refused(invited: Federation, tmp_path: Path) -> None:
+    text = refused(invited, tmp_path, kit=str(kit_of(invited, "east")))
+    assert "the kit's certificate is that of 'east', not of 'north'" in text
+
+
+def test_a_server_of_another_authority_is_refused(invited: Federation, tmp_path: Path) -> None:
+    assert "signed by another authority" in refused(invited, tmp_path, authority="0" * 64)
+    kit = tmp_path / "kit"
+    shutil.copytree(kit_of(invited, "north"), kit)
+    authority = fingerprint_of(kit / "startup" / "rootCA.pem")
+    check_kit(kit, "north", authority)
+    (kit / "startup" / "rootCA.pem").write_text("another", encoding="ascii")
+    with pytest.raises(FdamedError, match="another authority"):
+        check_kit(kit, "north", authority)
+
+
+def test_a_study_that_changed_after_the_hospital_joined_is_refused(invited: Federation, tmp_path: Path) -> None:
+    study = yaml.safe_load((kit_of(invited, "north").parent / "study.yaml").read_text(encoding="utf-8"))
+    study["train"]["rounds"] += 1
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    assert "this hospital has agreed to" in refused(invited, tmp_path, study=str(tmp_path / "study.yaml"))
+
+
+def test_join_says_no_to_each_item_that_is_not_right(invited: Federation, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    policy = {"privacy": {"public": True, "release": ["scalar", "count"]}}
+    own.write_text(yaml.safe_dump({"data": {"layout": "chexpert", "root": "."}} | policy), encoding="utf-8")
+    words = ("--invitation", kit_of(invited, "north").parent, "--digest", "000000000000")
+    done = fdamed("join", *words, "--data", own, "--out", tmp_path / "site.yaml", cwd=tmp_path)
+    lines = [line.split()[0] for line in done.stdout.splitlines()]
+    assert done.returncode == 2 and lines == ["no", "yes", "yes", "yes", "no"] and not (tmp_path / "site.yaml").exists()
+    assert "`runs.fedavg` may ask for weights" in done.stdout
+
+
+def test_the_policies_of_every_kit_are_closed(invited: Federation) -> None:
+    """FLARE's own let the lead bring code, read logs and stop a hospital's client."""
+    for kit in (*(kit_of(invited, name) for name in ("north", "east", "south")), invited.folder / "kits" / "server"):
+        resources, rights = (
+            json.loads((kit / "local" / f"{n}.json").read_text()) for n in ("resources", "authorization")
+        )
+        assert resources["class_list_enforcement_mode"] == "enforce" and resources["allow_log_streaming"] is False
+        assert all(path.startswith("fdamed.") for path in resources["class_allow_list"])
+        assert rights["permissions"] == {"lead": {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}}
+        assert not any("log_stream" in c["id"] or "log_receiver" in c["id"] for c in resources["components"])
+
+
+def test_an_invitation_has_nothing_of_the_leads_folders_and_of_other_hospitals(invited: Federation) -> None:
+    folder = kit_of(invited, "north").parent
+    texts = [p.read_text(encoding="utf-8") for p in folder.rglob("*") if p.is_file()]
+    assert not any(str(invited.folder) in text for text in texts)
+    keys = [p.read_bytes() for p in (invited.folder / "kits").rglob("*.key")]
+    own = [p.read_bytes() for p in folder.rglob("*.key")]
+    assert len(own) == 1 and keys.count(own[0]) == 1
+    page = (folder / "what_leaves.md").read_text(encoding="utf-8")
+    assert "| fedavg | FedAvg | train_locally | count, scalar, weights |" in page

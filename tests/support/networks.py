@@ -1,0 +1,162 @@
+"""A study across three hospitals on this machine: each has its own folder with its own images, table and file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from fdamed.core.rng import stream
+from tests.support.raw_trees import write_table
+
+HOSPITALS = ("north", "east", "south")
+TARGET = "south"
+COLUMNS = ("file", "pid", "hospital", "pneu", "gender")
+DATA = {
+    "layout": "table",
+    "table": "images.csv",
+    "salt": "the same at all hospitals, so that the bits are",
+    "columns": {"image": "file", "patient": "pid", "site": "hospital", "sex": "gender"},
+    "labels": {"Pneumonia": "pneu"},
+}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "FDAMED_LOG": "info", "COLUMNS": "120"}
+
+
+def study(folder: Path, port: int = 0, **changes: Any) -> dict[str, Any]:
+    """The study's configuration, over a network if a port is given; its pooled images are in `folder`/pooled."""
+    raw = {
+        "study": "apart",
+        "results": str(folder / "results"),
+        "data": DATA | {"root": str(folder / "pooled")},
+        "split": {
+            "by": "site",
+            "clients": {name: name for name in HOSPITALS},
+            "target": TARGET,
+            "label": "Pneumonia",
+            "labeled": 6,
+            "val": 0.15,
+            "test": 0.3,
+        },
+        "image": {"size": 32},
+        "privacy": "public",
+        "model": {"width": 0.0625, "heads": ["sex"]},
+        "train": {
+            "rounds": 4,
+            "source": {"lr": 0.001, "batch": 8},
+            "target": {"lr": 0.001, "batch": 4},
+            "device": "cpu",
+        },
+        "seeds": [0],
+        "answers_mb": 0,
+        "runs": {"fedavg": {}},
+    }
+    if port:
+        raw["train"]["transport"] = "network"
+        raw["network"] = {"host": "localhost", "port": port, "answer_minutes": 2, "wait_minutes": 3}
+    return raw | changes
+
+
+def write_images(root: Path, hospitals: tuple[str, ...]) -> None:
+    """A table and small images of these hospitals."""
+    rows = []
+    for hospital in hospitals:
+        rng = stream(0, hospital).numpy
+        (root / hospital).mkdir(parents=True)
+        for i in range(48):
+            pixels = rng.integers(0, 120, (40, 40))
+            pixels[10:30, 10:30] += 90 * (i % 2)
+            Image.fromarray(pixels.astype(np.uint8)).save(root / hospital / f"{i:03d}.png")
+            rows.append([f"{hospital}/{i:03d}.png", f"{hospital}{i:03d}", hospital, str(i % 2), "FM"[i // 2 % 2]])
+    write_table(root / "images.csv", COLUMNS, rows)
+
+
+def fdamed(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command, run to its end."""
+    command = [sys.executable, "-m", "fdamed", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, **options)
+
+
+@dataclass
+class Federation:
+    """Invited hospitals in folders of their own, and the processes that a test has started."""
+
+    folder: Path
+    port: int
+    changes: dict[str, Any] = field(default_factory=dict)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def prepare(self, policies: dict[str, dict[str, Any]] | None = None) -> None:
+        """Write data and study, invite all hospitals and let them join."""
+        write_images(self.folder / "pooled", HOSPITALS)
+        path = self.folder / "study.yaml"
+        path.write_text(yaml.safe_dump(study(self.folder / "lead", self.port, **self.changes)), encoding="utf-8")
+        invited = fdamed("invite", "--study", path, "--kits", self.folder / "kits", cwd=self.folder)
+        assert invited.returncode == 0, invited.stderr
+        digest = invited.stdout.rpartition("digest ")[2].split(":")[0]
+        for name in HOSPITALS:
+            self.join(name, digest, (policies or {}).get(name, {}))
+
+    def join(self, name: str, digest: str, policy: dict[str, Any]) -> None:
+        own = self.folder / name
+        write_images(own / "data", (name,))
+        raw = {"data": DATA | {"root": str(own / "data")}, "privacy": {"public": True}, "results": "results"} | policy
+        (own / "own.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+        words = ("--invitation", self.folder / "kits" / "invitations" / name, "--digest", digest)
+        joined = fdamed("join", *words, "--data", own / "own.yaml", "--out", own / "site.yaml", cwd=own)
+        assert joined.returncode == 0, joined.stdout + joined.stderr
+
+    def start(self, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
+        """Start a command in the background; its output goes to NAME.log."""
+        with open(self.folder / f"{name}.log", "ab") as out:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fdamed", *map(str, words)],
+                cwd=self.folder,
+                env=ENVIRONMENT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self.running[name]
+
+    def serve(self, name: str) -> subprocess.Popen[bytes]:
+        return self.start(name, "serve", "--site", self.folder / name / "site.yaml")
+
+    def lead(self, *words: str) -> subprocess.Popen[bytes]:
+        return self.start("lead", "lead", "--study", self.folder / "study.yaml", "--kits", self.folder / "kits", *words)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8")
+
+    def run_folder(self, run: str) -> Path:
+        return self.folder / "lead" / "results" / "apart" / "runs" / run
+
+    def stop(self) -> None:
+        """End everything that was started here, in order: FLARE's processes are children of ours."""
+        for process in self.running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def together(folder: Path, runs: tuple[str, ...], **changes: Any) -> Path:
+    """The same study in one process, on the pooled images; the folder of its runs."""
+    path = folder / "together.yaml"
+    path.write_text(yaml.safe_dump(study(folder, **changes)), encoding="utf-8")
+    caches = [("cache", "--client", name, "--workers", "1") for name in HOSPITALS]
+    for command, *words in (("ingest",), ("split",), *caches, ("leakage",), ("init",), ("federate", "--runs", *runs)):
+        done = fdamed(command, "--config", path, *words, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder / "results" / "apart" / "runs"
