@@ -18,11 +18,11 @@ from fdamed.config.site import study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json
-from fdamed.core.signals import Stopped
+from fdamed.core.signals import Stopped, end_with_parent
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.base import Wire, reply_body
-from fdamed.federation.transport.flare.forwarder import TASK, end_with_parent
+from fdamed.federation.transport.flare.forwarder import TASK
 from fdamed.federation.transport.flare.wire import Messages, content, shareable
 from fdamed.pipeline import batching
 from fdamed.pipeline.facts import write_told

@@ -6,12 +6,16 @@ Otherwise it first finishes the round and writes its checkpoint.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+WATCH = 1.0
+"""Seconds between two looks whether the parent is still there."""
 EXIT = 75
 """Exit code (EX_TEMPFAIL): nothing is wrong, start it again."""
 
@@ -54,3 +58,15 @@ class Stop:
 
 stop = Stop()
 """One per process, because signals are sent to processes."""
+
+
+def end_with_parent() -> None:
+    """End this process when its parent is gone; without it, it would run on for ever."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -114,6 +114,8 @@ class Hospital:
             self._note(opened, head, reply)
         elif head.get("question") == "load":
             self._keep(opened, "", b"")
+        elif head.get("question") == "prune" and "last" not in head:  # the run is finished
+            opened.file.unlink(missing_ok=True)
         elif head.get("question") == "evaluate":
             reply = self._released_scores(reply)
             log.info("%s: evaluated a model for the server", opened.one.key)

@@ -18,6 +18,9 @@ from fdamed.core.files import private, write_json, write_text
 LEAD = "lead@fdamed.local"
 """The name of the study's lead in its certificate."""
 ROOT_DAYS = 3650
+"""How long the study's authority is valid."""
+GONE = 60
+"""Seconds without a sign of a hospital after which the server counts it as gone."""
 ALLOWED = {
     "client": ["fdamed.federation.transport.flare.forwarder.Forwarder"],
     "server": ["fdamed.cli.flare_loop.Loop"],
@@ -99,6 +102,7 @@ def close_kit(kit: Path) -> None:
     shared = "/tmp/nvflare"  # noqa: S108  (FLARE's own default, which other users can enter)
     text = json.dumps(default | resources).replace(shared, str(kit.resolve() / "store"))
     closed = json.loads(text)
+    closed["servers"][0]["heart_beat_timeout"] = GONE
     closed["components"] = [c for c in closed["components"] if c["id"] != "log_receiver"]
     write_json(local / "resources.json", closed)
 

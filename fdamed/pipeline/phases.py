@@ -20,7 +20,7 @@ from fdamed.config.site import study_digest
 from fdamed.config.study import Config, Train
 from fdamed.core.rng import stream
 from fdamed.federation.auxiliary_loss import log_auxiliary_loss
-from fdamed.federation.client import check_release
+from fdamed.federation.client import Step, check_release
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.privacy_budget import FILE as ACCOUNT
 from fdamed.federation.privacy_budget import SPENT, log_costs
@@ -93,6 +93,11 @@ def phases(config: Config, spec: Run) -> tuple[Phase, ...]:
         Phase(name, run, REGISTRY[run.method](**run.options), config.train_of(run))
         for name, run in config.phases(spec).items()
     )
+
+
+def steps_of(config: Config, spec: Run) -> list[Step]:
+    """The steps that an expanded run asks hospitals to run, in all of its phases."""
+    return [step for phase in phases(config, spec) for step in phase.method.asks()]
 
 
 def check_policies(job: Job, plan: Iterable[Phase]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +17,22 @@ import torch
 
 from fdamed.cli.commands import init
 from fdamed.cli.commands.federate import train_or_restore
-from fdamed.config.loader import catalog, parse
+from fdamed.config.loader import parse
 from fdamed.config.site import Site, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.federation.absences import DroppedOut
+from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.base import Wire, reply_body
 from fdamed.pipeline.facts import write_told
 from fdamed.pipeline.hospital import RELEASED, Hospital
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
+from tests.support.networks import every_run
 from tests.support.small_studies import write_clients
 
 HOSPITALS, TARGET = ("north", "east", "south"), "south"
-METHODS = sorted(name for name, entry in catalog().items() if not entry.get("classical"))
-RUNS: dict[str, Any] = {name: {} for name in METHODS} | {
-    "gp_heads": {"method": "gp", "warmup": 1, "auxiliary": {"heads": ["sex"], "share": False}},
-    "gp_then": {"method": "gp", "then": {"method": "finetune_head", "rounds": 1}},
-}
-for name, entry in catalog().items():
-    if name in RUNS and entry["needs_sgd"] is not None:
-        choices = {k: next(c for c in entry["options"][k]["choices"] if c != v) for k, v in entry["needs_sgd"].items()}
-        plain = {} if choices else {"train": {"source": {"lr": 0.01, "batch": 8, "optimizer": "sgd"}}}
-        RUNS[name] = choices or plain
+RUNS = every_run()
 
 
 def raw(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -138,24 +131,25 @@ def trained(config: Config, run: str, wire: Wire | None = None) -> dict[str, byt
 
 
 @pytest.fixture(scope="module")
-def expected(together: Config) -> dict[str, dict[str, bytes]]:
+def expected(together: Config) -> Callable[[str], dict[str, bytes]]:
+    """The files of a run on one machine, trained once."""
     torch.set_num_threads(1)
-    return {run: trained(together, run) for run in RUNS}
+    return cache(partial(trained, together))
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_hospitals_apart_give_the_same_bits_the_same_ledger_and_the_same_scores(
-    run: str, together: Config, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    run: str, together: Config, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     lead, hospitals = apart(together, tmp_path)
     wire = Direct(hospitals)
     greeted(lead, wire)
-    assert trained(lead, run, wire) == expected[run]
+    assert trained(lead, run, wire) == expected(run)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_hospital_started_again_before_every_question_gives_the_same_bits(
-    run: str, together: Config, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    run: str, together: Config, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     def restart(wire: Direct, client: str, request: bytes) -> None:
         wire.hospitals[client] = Hospital(wire.hospitals[client].site, lead)
@@ -163,12 +157,12 @@ def test_a_hospital_started_again_before_every_question_gives_the_same_bits(
     lead, hospitals = apart(together, tmp_path)
     wire = Direct(hospitals, restart)
     greeted(lead, wire)
-    assert trained(lead, run, wire) == expected[run]
+    assert trained(lead, run, wire) == expected(run)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_reply_that_was_lost_is_asked_for_again_and_changes_no_bit(
-    run: str, together: Config, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    run: str, together: Config, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     """Killed after its answer was computed, before it was sent: the question comes a second time, to a new process."""
 
@@ -179,7 +173,7 @@ def test_a_reply_that_was_lost_is_asked_for_again_and_changes_no_bit(
     lead, hospitals = apart(together, tmp_path)
     wire = Direct(hospitals, twice)
     greeted(lead, wire)
-    assert trained(lead, run, wire) == expected[run]
+    assert trained(lead, run, wire) == expected(run)
 
 
 class Gone(Exception):
@@ -188,7 +182,7 @@ class Gone(Exception):
 
 @pytest.mark.parametrize("run", ["fedavg", "scaffold", "gp_heads", "gp_then", "fedbn"])
 def test_a_server_killed_at_any_question_resumes_with_the_same_bits(
-    run: str, together: Config, expected: dict[str, dict[str, bytes]], tmp_path: Path
+    run: str, together: Config, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     lead, hospitals = apart(together, tmp_path)
     left = [0]
@@ -207,7 +201,7 @@ def test_a_server_killed_at_any_question_resumes_with_the_same_bits(
         except Gone:
             continue
         assert {k: v for k, v in found.items() if k != "metrics.jsonl"} == {
-            k: v for k, v in expected[run].items() if k != "metrics.jsonl"
+            k: v for k, v in expected(run).items() if k != "metrics.jsonl"
         }
         return
     raise AssertionError("it never ended")
@@ -292,3 +286,38 @@ def test_scores_of_small_parts_stay_at_the_target(together: Config, tmp_path: Pa
     greeted(lead, wire)
     trained(lead, "fedavg", wire)
     assert scores(lead, "fedavg") == b""
+
+
+def test_a_policy_that_changes_between_rounds_holds_from_the_next_question_on(together: Config, tmp_path: Path) -> None:
+    """North withholds weights from round 2 on: it is left out, and the others go on."""
+    lead, hospitals = apart(together, tmp_path)
+
+    def narrowed(wire: Direct, client: str, request: bytes) -> None:
+        head, north = unpack(request)[0], wire.hospitals["north"]
+        if client == "north" and head.get("round") == 2 and "weights" in north.site.privacy.release:
+            policy = north.site.privacy.model_copy(update={"release": ("scalar", "count")})
+            wire.hospitals["north"] = Hospital(north.site.model_copy(update={"privacy": policy}), lead)
+
+    wire = Direct(hospitals, narrowed)
+    greeted(lead, wire)
+    lines = trained(lead, "fedavg", wire)["absences.jsonl"].decode().splitlines()
+    (absence,) = map(json.loads, lines)
+    assert (absence["client"], absence["round"], absence["reason"]) == ("north", 2, "failed")
+    assert "which it does not release" in absence["why"]
+
+
+def test_a_hospital_that_does_not_answer_in_time_is_left_out_and_comes_back(together: Config, tmp_path: Path) -> None:
+    class Hanging(Direct):
+        def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes | DroppedOut]:
+            out = super().exchange(requests)
+            if "east" in out and unpack(requests["east"])[0].get("round") == 1:
+                out["east"] = DroppedOut("east", "no answer in time", Reason.LATE)
+            return out
+
+    lead, hospitals = apart(together, tmp_path)
+    wire = Hanging(hospitals)
+    greeted(lead, wire)
+    found = trained(lead, "fedavg", wire)
+    (absence,) = map(json.loads, found["absences.jsonl"].decode().splitlines())
+    assert (absence["client"], absence["round"], absence["reason"]) == ("east", 1, "late")
+    assert any(json.loads(line)["from"] == "east" for line in found["ledger.jsonl"].decode().splitlines())

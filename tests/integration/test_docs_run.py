@@ -23,6 +23,7 @@ from tests.support import scratch_projects as scratch
 from tests.support.documented import REFUSED, ROOT, commands
 
 IN_CI = "talks to SLURM: tests/slurm runs it on a real one (`.ci/slurm`)"
+APART = "needs hospitals; tests/network runs it on loopback (`make test-network`)"
 NETWORK = "installs from the network; a test below checks that the extra exists"
 NO_TOOL = "needs a tool and the network; tests/unit/test_front_door.py checks the files that it names"
 NO_DATA = "needs the released images; the tests have six synthetic ones in this layout, too few for a study"
@@ -57,6 +58,14 @@ NOT_RUN = {
     "pip install 'fdamed[slurm]'": NETWORK,
     "pip install 'fdamed[privacy]'": NETWORK,
     "pip install 'fdamed[export]'": NETWORK,
+    "pip install 'fdamed[network]'": NETWORK,
+    "make network": NETWORK,
+    "make test-network": "installs NVIDIA FLARE and starts it; minutes",
+    "python -m benchmarks.network": "needs NVIDIA FLARE; minutes",
+    "fdamed invite --study study.yaml --kits kits": APART,
+    "fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml": APART,
+    "fdamed serve --site site.yaml": APART,
+    "fdamed lead --study study.yaml --kits kits": APART,
 }
 """Command -> the reason why it is not run here."""
 SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}

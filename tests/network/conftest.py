@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fdamed.config.loader import catalog
-from tests.support.networks import HOSPITALS, Federation
+from tests.support.networks import HOSPITALS, Federation, every_run
 
-STATEFUL = {"method": "scaffold"}
-FAULTS = ("resident", "during", "job", "engine", "lead", "stopped")
+STATEFUL = {"method": "scaffold", "train": {"source": {"optimizer": "sgd", "lr": 0.01, "batch": 8}}}
+FAULTS = ("resident", "during", "job", "engine", "lead")
 """Runs for the tests of faults: all of a method whose hospitals have a state."""
 
 
@@ -22,15 +21,9 @@ def free_port() -> int:
         return int(line.getsockname()[1])
 
 
-def every_method() -> dict[str, dict[str, object]]:
-    """A run of every federated method with its defaults, as far as they train with Adam."""
-    known = catalog().items()
-    return {name: {"method": name} for name, e in known if not e.get("classical") and e["needs_sgd"] is None}
-
-
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    runs = {f"fault_{name}": STATEFUL for name in FAULTS} | every_method()
+    runs = {f"fault_{name}": STATEFUL for name in FAULTS} | every_run()
     made = Federation(tmp_path_factory.mktemp("network"), free_port(), {"runs": runs})
     made.prepare()
     try:

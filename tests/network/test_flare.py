@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.network.conftest import every_method
-from tests.support.networks import HOSPITALS, TARGET, Federation, fdamed, together
+from tests.support.networks import HOSPITALS, TARGET, Federation, every_run, fdamed, together
 
 pytest.importorskip("nvflare", reason="the extra `network` is not installed: make test-network")
 pytestmark = pytest.mark.network
@@ -125,7 +124,7 @@ def test_a_killed_lead_resumes_when_it_is_started_again(federation: Federation, 
 
 
 def test_every_method_gives_the_same_bits_and_the_same_ledger(federation: Federation, expected) -> None:
-    runs = list(every_method())
+    runs = list(every_run())
     FIGURES[f"{len(runs)} runs in one job"] = led(federation, runs)
     for run in runs:
         assert files_of(federation, run) == expected(run), run

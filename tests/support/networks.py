@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from fdamed.config.loader import catalog
 from fdamed.core.rng import stream
 from tests.support.raw_trees import write_table
 
@@ -62,6 +63,23 @@ def study(folder: Path, port: int = 0, **changes: Any) -> dict[str, Any]:
         raw["train"]["transport"] = "network"
         raw["network"] = {"host": "localhost", "port": port, "answer_minutes": 2, "wait_minutes": 3}
     return raw | changes
+
+
+def every_run() -> dict[str, dict[str, Any]]:
+    """A run of every federated method, with plain SGD or another choice where its defaults need it, and of phases."""
+    runs: dict[str, dict[str, Any]] = {}
+    for name, entry in catalog().items():
+        if entry.get("classical"):
+            continue
+        sgd = entry["needs_sgd"] or {}
+        runs[name] = {k: next(c for c in entry["options"][k]["choices"] if c != sgd[k]) for k in sgd}
+        if entry["needs_sgd"] == {}:
+            runs[name] = {"train": {"source": {"lr": 0.01, "batch": 8, "optimizer": "sgd"}}}
+    phases = {
+        "gp_heads": {"method": "gp", "warmup": 1, "auxiliary": {"heads": ["sex"], "share": False}},
+        "gp_then": {"method": "gp", "then": {"method": "finetune_head", "rounds": 1}},
+    }
+    return runs | phases
 
 
 def write_images(root: Path, hospitals: tuple[str, ...]) -> None:
@@ -151,12 +169,12 @@ class Federation:
                 process.wait()
 
 
-def together(folder: Path, runs: tuple[str, ...], **changes: Any) -> Path:
+def together(folder: Path, wanted: tuple[str, ...], **changes: Any) -> Path:
     """The same study in one process, on the pooled images; the folder of its runs."""
     path = folder / "together.yaml"
     path.write_text(yaml.safe_dump(study(folder, **changes)), encoding="utf-8")
     caches = [("cache", "--client", name, "--workers", "1") for name in HOSPITALS]
-    for command, *words in (("ingest",), ("split",), *caches, ("leakage",), ("init",), ("federate", "--runs", *runs)):
+    for command, *words in (("ingest",), ("split",), *caches, ("leakage",), ("init",), ("federate", "--runs", *wanted)):
         done = fdamed(command, "--config", path, *words, cwd=folder)
         assert done.returncode == 0, done.stderr
     return folder / "results" / "apart" / "runs"

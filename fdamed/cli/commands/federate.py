@@ -43,6 +43,8 @@ OPTIONS = {
     "--runs": {"nargs": "+", "metavar": "RUN/TARGET/SEED", "help": "several runs in this one process"},
     "--threads": "",
 }
+LEAVING = 30.0
+"""Seconds in which a job over a network that was stopped has left the run's folder."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def train_or_restore(one: StudyRun, threads: int, in_batch: bool, wire: Wire | None = None) -> None:
     """Train one run, unless an earlier batch has finished it."""
-    with locked(one.folder):
+    with locked(one.folder, wait=LEAVING if wire else 0.0):
         sweep(one.folder)  # what a killed process left half-written; checkpoints clean up their own folders
         for client in one.config.split.clients:
             own = one.own_model(client)

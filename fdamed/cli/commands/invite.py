@@ -16,12 +16,13 @@ from typing import Any
 import yaml
 
 from fdamed.config.base import without_defaults
-from fdamed.config.loader import catalog, load
+from fdamed.config.loader import load
 from fdamed.config.site import study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, write_json, write_text
 from fdamed.pipeline.kits import LEAD, close_kit, fingerprint_of, provision
+from fdamed.pipeline.phases import phases, steps_of
 
 GROUP = "prepare", 11
 OPTIONS = {
@@ -32,7 +33,6 @@ HIDDEN = ("data", "phantom", "results", "tracking", "published", "advise", "audi
 """Sections that are no hospital's business: they name the lead's files, or analyses of one machine."""
 WORDS = {
     "weights": "a whole model, trained on the hospital's images",
-    "individual": "models of single hospitals",
     "update": "the change of a model by the hospital's training, or a gradient",
     "statistic": "averages over many images",
     "features": "one row of numbers for each image",
@@ -98,27 +98,16 @@ def page(config: Config, client: str, facts: dict[str, Any]) -> str:
         "| run | method | step | what leaves |",
         "|---|---|---|---|",
     ]
+    kinds: set[str] = set()
     for name, spec in config.expanded_runs().items():
-        for phase in config.phases(spec).values():
-            entry = catalog()[phase.method]
-            lines += [
-                f"| {name} | {entry['title']} | {wire['step']} | {_listed(wire['from_hospital'])} |"
-                for wire in entry["wire"]
-            ]
-    kinds = sorted({k for s in config.expanded_runs().values() for k in _kinds(config, s)})
-    lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in kinds)]
+        titles = ", ".join(dict.fromkeys(type(phase.method).title for phase in phases(config, spec)))
+        for step in steps_of(config, spec):
+            kinds |= step.released_kinds
+            lines.append(f"| {name} | {titles} | {step.name} | {', '.join(sorted(step.released_kinds)) or 'nothing'} |")
+    lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in sorted(kinds))]
     lines += [
         "",
         "The target also answers with accuracy and AUC of a model on its own test images, unless a group is too small.",
         "A trained model can reveal something of the images that it was trained on: docs/explanation/privacy.md.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _kinds(config: Config, spec: Any) -> set[str]:
-    wires = [w for phase in config.phases(spec).values() for w in catalog()[phase.method]["wire"]]
-    return {kind for wire in wires for kind in wire["from_hospital"].values()}
-
-
-def _listed(fields: dict[str, str]) -> str:
-    return ", ".join(sorted(set(fields.values()))) or "nothing"

@@ -1,7 +1,7 @@
 """Check an invitation to a study over a network, item by item, and write this hospital's file for it.
 
 Examples:
-    fdamed join --invitation invitations/north --digest 0123456789ab --data data.yaml --out site.yaml
+    fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_text
 from fdamed.pipeline.kits import check_kit, fingerprint_of
+from fdamed.pipeline.phases import steps_of
 
 GROUP = "prepare", 12
 OPTIONS = {
@@ -78,12 +79,9 @@ def _policy(study: Config, privacy: Any) -> None:
     """Raise for the first run that the hospital's own policy would refuse."""
     mine = study.model_copy(update={"privacy": Privacy.model_validate(privacy)})
     for name, spec in mine.expanded_runs().items():
-        for phase in mine.phases(spec).values():
-            wires = catalog()[phase.method]["wire"]
-            asked = {kind for wire in wires for kind in wire["from_hospital"].values()}
-            if withheld := sorted(asked - set(mine.privacy.release) - {"individual"}):
-                raise FdamedError(
-                    f"`runs.{name}` may ask for {', '.join(withheld)}", "privacy.release", "Ask the lead."
-                )
+        asked = {kind for step in steps_of(mine, spec) for kind in step.released_kinds}
+        if withheld := sorted(asked - set(mine.privacy.release)):
+            what = f"`runs.{name}` may ask for {', '.join(withheld)}"
+            raise FdamedError(what, "privacy.release", "Ask the lead.")
         for what, fix in policy_problems(name, spec, mine, catalog()):
             raise FdamedError(what, "privacy", fix)

@@ -23,11 +23,12 @@ from fdamed.config.loader import load
 from fdamed.config.site import study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import private, read_json, write_json
+from fdamed.core.files import private, read_json, read_lines, write_json
 from fdamed.core.locks import locked
+from fdamed.pipeline import batching
 from fdamed.pipeline.kits import ALLOWED, LEAD, close_kit
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.selection import all_runs
+from fdamed.pipeline.selection import StudyRun, all_runs
 
 GROUP = "run", 8
 OPTIONS = {
@@ -37,8 +38,8 @@ OPTIONS = {
 }
 ATTEMPTS = 20
 """Jobs that are submitted, at most, until all runs are done."""
-LOOK = 0.5
-"""Seconds between two looks at a job."""
+LOOK, PAUSE = 0.5, 10.0
+"""Seconds between two looks at a job, and between two jobs at most."""
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +55,15 @@ def run(arguments: argparse.Namespace) -> None:
             if not (places.init(seed) / "theta.safetensors").exists():
                 init.write(config, seed, places.init(seed))
         lead(config, arguments.kits, wanted)
+    for key in wanted:
+        print(f"{key}: {last_scores(StudyRun.federated(config, *batching.key(key)))}")
+
+
+def last_scores(one: StudyRun) -> str:
+    """The scores of a run's last round, as far as the target lets them out."""
+    rows = read_lines(one.rounds())
+    shown = [f"{name} {value:.3f}" for name, value in (rows[-1] if rows else {}).items() if isinstance(value, float)]
+    return ", ".join(shown) or "the target lets no score out"
 
 
 def lead(config: Config, kits: Path, wanted: list[str]) -> None:
@@ -69,7 +79,7 @@ def lead(config: Config, kits: Path, wanted: list[str]) -> None:
             server.ensure()
             with suppress(ConnectionError):
                 _one_job(config, kits, left, attempt)
-            time.sleep(LOOK)
+            time.sleep(min(PAUSE, LOOK * attempt))
     what = f"{len(left)} of {len(wanted)} runs are not done after {ATTEMPTS} jobs"
     raise FdamedError(what, str(root), f"See {root / 'logs'} and {kits / 'server' / 'engine.log'}, and start it again.")
 
@@ -82,6 +92,11 @@ def _one_job(config: Config, kits: Path, runs: list[str], attempt: int) -> None:
     shown.touch()
     folder = write_job(config, kits / "job", runs, ended, shown)
     with session(kits) as flare:
+        for other in _checked(flare.list_jobs):  # of a lead that was killed, or a session that broke
+            if not str(other.get("status", "")).startswith("FINISHED"):
+                log.info("stopping an earlier job")
+                with suppress(ConnectionError):
+                    _checked(flare.abort_job, other["job_id"])
         wait_for_hospitals(flare, config)
         with open(shown, encoding="utf-8") as messages:
             messages.seek(0, os.SEEK_END)

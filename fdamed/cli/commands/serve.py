@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from fdamed.config.base import without_defaults
 from fdamed.config.site import Site, load_site, own_config, own_split, study_of
@@ -29,14 +29,15 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, private, read_json, write_json
 from fdamed.core.locks import locked
 from fdamed.core.logs import show_on_stderr
+from fdamed.core.signals import end_with_parent
 from fdamed.pipeline.kits import check_kit, close_kit
 from fdamed.pipeline.paths import Places
 
 GROUP = "run", 7
 PRIVATE = True
 OPTIONS = {"--site": {"type": "path", "required": True, "metavar": "FILE", "help": "this hospital's file"}}
-RESTARTS, WITHIN = 20, 600.0
-"""Starts of a part in so many seconds, after which it is given up."""
+RESTARTS, WITHIN = 10, 60.0
+"""Starts of a part in so many seconds, after which it is given up; FLARE's client ends when it finds no server."""
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +77,6 @@ def resident(file: Path) -> None:
     show_on_stderr()
     import torch
 
-    from fdamed.federation.transport.flare.forwarder import end_with_parent
     from fdamed.federation.transport.local_socket import answer_all, socket_of
     from fdamed.pipeline.hospital import Hospital
 
@@ -86,13 +86,6 @@ def resident(file: Path) -> None:
     torch.set_num_threads(hospital.threads)
     torch.set_deterministic_debug_mode("warn")
     answer_all(socket_of(hospital.folder), hospital.answer)
-
-
-class Part(Protocol):
-    """A process that can be watched and ended."""
-
-    @property
-    def pid(self) -> int | None: ...
 
 
 def supervise(file: Path, site: Site, folder: Path) -> None:

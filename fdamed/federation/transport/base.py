@@ -6,6 +6,7 @@ process passes these bytes to `client.handle_request`. Server, validation, ledge
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from fdamed.federation.questions import Reply
 from fdamed.federation.storage.answers import Took
 from fdamed.models.flat import Layout
 
+log = logging.getLogger(__name__)
 LONGEST_ERROR = 500
 """Characters of each part of a client's error that are shown."""
 
@@ -122,13 +124,13 @@ class ByteTransport(Transport):
         requests = {c: pack(self._address | {"question": question} | dict(head), body) for c, head in heads.items()}
         out = {}
         for client, reply in sorted(self.wire.exchange(requests).items()):
-            if isinstance(reply, DroppedOut):
-                continue
             try:
+                if isinstance(reply, DroppedOut):
+                    raise reply
                 reply_body(client, reply)
                 out[client] = unpack(reply)[0]
-            except (DroppedOut, WireError):  # an answer that cannot be read is none
-                continue
+            except (DroppedOut, WireError) as error:  # an answer that cannot be read is none
+                log.warning("no answer of %s to the question %s: %s", client, question, error)
         return out
 
     def close(self) -> None:

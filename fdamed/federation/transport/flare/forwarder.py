@@ -5,9 +5,6 @@ It runs in FLARE's job process and has neither data nor a model: what it can rea
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -18,6 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fdamed.core.files import read_json
+from fdamed.core.signals import end_with_parent
 from fdamed.federation.transport.local_socket import ask
 
 TOPIC, TASK = "fdamed", "hello"
@@ -25,7 +23,6 @@ BYTES, SECONDS = "bytes", "seconds"
 """Keys of a message: its content, and how long the server waits for the reply."""
 SETTINGS = "fdamed.json"
 """In the kit's `local` folder: the socket of the hospital's process."""
-WATCH = 1.0
 
 
 class Forwarder(Executor):  # type: ignore[misc]
@@ -49,15 +46,3 @@ class Forwarder(Executor):  # type: ignore[misc]
         out = make_reply(ReturnCode.OK)
         out[BYTES] = reply
         return out
-
-
-def end_with_parent() -> None:
-    """End this process when its parent is gone: a job without FLARE's parent process would run on for ever."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(WATCH)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
