@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from fdamed.config.base import Name, Strict
+from fdamed.config.base import Name, Strict, not_removed
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.error_texts import explain
@@ -48,11 +48,6 @@ class Published(Strict):
     """Run -> accuracy in percent, or -> {target: accuracy}; a run of a sweep by its folder: fedgp-noise-0.4."""
 
 
-def _given(runs: Any) -> Any:
-    """Runs without those that a later file has removed by `name: null`."""
-    return {name: run for name, run in runs.items() if run is not None} if isinstance(runs, dict) else runs
-
-
 def _policy(given: Any) -> Any:
     """`privacy: public` in full."""
     return {"public": True} if given == "public" else given
@@ -77,7 +72,7 @@ class Config(Strict):
     runs: Annotated[
         dict[Name, Run],
         Field(min_length=1),
-        BeforeValidator(_given, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
+        BeforeValidator(not_removed, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
     ]
     """Name -> method and options: the rows of the study's tables. `name: null` removes a run of an earlier file."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
