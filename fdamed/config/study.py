@@ -80,7 +80,8 @@ class Config(Strict):
     advise: bool = False
     """Predict before training which method does best; the report compares the prediction with the results."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
-    """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates."""
+    """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates: above 1, one
+    job also decodes the images of all clients, and one does their membership inference."""
     answers_mb: Annotated[int, Field(ge=0)] = 2000
     """Megabytes of disk for answers that clients remember, because other runs ask them the same; 0: none."""
     audit: Audit = Audit()

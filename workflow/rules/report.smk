@@ -54,33 +54,67 @@ rule attributes:
         "fdamed attributes --target {wildcards.target} --threads {threads} 2> {log:q}"
 
 
-rule membership:
-    input:
-        expand(
-            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
-            run=FEDERATED,
-            target=study.split.targets,
-            seed=study.seeds,
-        ),
-        order=f"{ROOT}/clients/{{client}}/order.parquet",
-        theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
-    output:
-        f"{ROOT}/membership/{{client}}.json",
-    log:
-        f"{ROOT}/logs/membership.{{client}}.log",
-    benchmark:
-        f"{ROOT}/benchmarks/membership.{{client}}.tsv"
-    conda:
-        "../../envs/fdamed.yaml"
-    threads: study.train.threads
-    resources:
-        mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
-        runtime=240,
-    params:
-        settings=settings("privacy", "runs", "seeds", "audit", source="package"),
-    shell:
-        "fdamed membership --client {wildcards.client:q} --threads {threads} 2> {log:q}"
+if study.batch_runs == 1:
+
+    rule membership:
+        input:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+                run=FEDERATED,
+                target=study.split.targets,
+                seed=study.seeds,
+            ),
+            order=f"{ROOT}/clients/{{client}}/order.parquet",
+            theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+        output:
+            f"{ROOT}/membership/{{client}}.json",
+        log:
+            f"{ROOT}/logs/membership.{{client}}.log",
+        benchmark:
+            f"{ROOT}/benchmarks/membership.{{client}}.tsv"
+        conda:
+            "../../envs/fdamed.yaml"
+        threads: study.train.threads
+        resources:
+            mem_mb=growing(3000),
+            gpu=1 if study.train.device == "cuda" else 0,
+            runtime=240,
+        params:
+            settings=settings("privacy", "runs", "seeds", "audit", source="package"),
+        shell:
+            "fdamed membership --client {wildcards.client:q} --threads {threads} 2> {log:q}"
+
+else:  # a small study: one process loads the models and serves all hospitals
+
+    rule membership:
+        input:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+                run=FEDERATED,
+                target=study.split.targets,
+                seed=study.seeds,
+            ),
+            order=expand(
+                f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients
+            ),
+            theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+        output:
+            expand(f"{ROOT}/membership/{{client}}.json", client=study.split.clients),
+        log:
+            f"{ROOT}/logs/membership.log",
+        benchmark:
+            f"{ROOT}/benchmarks/membership.tsv"
+        conda:
+            "../../envs/fdamed.yaml"
+        threads: study.train.threads
+        resources:
+            mem_mb=growing(3000),
+            gpu=1 if study.train.device == "cuda" else 0,
+            runtime=240,
+        params:
+            settings=settings("privacy", "runs", "seeds", "audit", source="package"),
+        shell:
+            "fdamed membership --threads {threads} 2> {log:q}"
 
 
 rule track:
