@@ -20,6 +20,8 @@ LARGE = 1e6
 """Degrees of freedom that count as infinitely many."""
 LEAST_RUNS = 4
 """Of fewer it cannot be seen how much their variances differ."""
+MANY_SEEDS = 8
+"""From here on the seeds of two runs say enough of their difference, which is smaller where the runs vary together."""
 LEAST_SHARE = 1e-5
 """Of the mean variance: what a variance of 0 counts as, which has no logarithm."""
 
@@ -33,11 +35,15 @@ class Spread:
 
 
 def seed_spread(by_run: Sequence[ArrayLike]) -> Spread | None:
-    """The variance over seeds of each run, from its scores (k,); None for few runs, or a run with one seed."""
+    """The variance over seeds of each run, from its scores (k,).
+
+    None for few runs, a run with one seed, or many seeds: then each pair has its own, from its paired differences.
+    """
     from scipy.special import digamma, polygamma
 
     scores = [np.asarray(values, dtype=np.float64) for values in by_run]
-    if len(scores) < LEAST_RUNS or any(len(values) < 2 for values in scores):
+    seeds = [len(values) for values in scores]
+    if len(scores) < LEAST_RUNS or min(seeds) < 2 or min(seeds) >= MANY_SEEDS:
         return None
     own = np.array([values.var(ddof=1) for values in scores])
     df = np.array([len(values) - 1.0 for values in scores])
