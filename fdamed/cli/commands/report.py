@@ -26,6 +26,6 @@ def run(arguments: argparse.Namespace) -> None:
     folder = study.folder / "report"
     with locked(folder):
         page.write(study, folder)
-        write_text(folder / "what_left_each_hospital.csv", to_csv(study.sent))
+        write_text(folder / "what_left_each_hospital.csv", to_csv(study.left))
     absent = f", {len(study.missing)} missing" if study.missing else ""
     log.info("report on %d runs%s: %s", len(study.records), absent, folder / "index.html")
