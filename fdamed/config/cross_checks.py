@@ -24,7 +24,7 @@ LIMITS = {"low": -math.inf, "high": math.inf}
 RENAMED = {("gp", "align"): {True: "each", False: "none"}}
 """(Method, option) -> what its values of earlier versions are called now."""
 NOT_SWEPT = ("method", "sweep", "tune", "auxiliary", "train", "then")
-TUNED = ("alpha", "warmup", "lr", *(f"{side}.{key}" for side in SIDES for key in Recipe.model_fields))
+TUNED = ("alpha", "warmup", "lr", *(f"{s}.{key}" for s in SIDES for key in Recipe.model_fields if key != "decay"))
 """What `tune` may vary besides the options of the method."""
 
 

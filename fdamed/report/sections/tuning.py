@@ -105,7 +105,6 @@ def _labels(study: Study, run: str, target: str, own: bool) -> str:
 def tables(study: Study) -> dict[str, pd.DataFrame]:
     rows: list[dict[str, Any]] = [
         {"target": one.target, "run": one.run, "candidate": row.name}
-        | row.values
         | {"validation": row.score, "chosen": row.chosen, "seeds": one.seeds, "seconds": row.seconds, "mb": row.mb}
         for target in study.config.split.targets
         for one in tuned(study, target)
