@@ -1,8 +1,4 @@
-"""The choice of one candidate of a tuned run, for one target and seed; no test image is read.
-
-The target's validation part chooses. Where the run trains on no label of the target, that part's labels would be the
-only ones: then the sources choose, each on its own validation part (the training-domain validation of DomainBed).
-"""
+"""The choice of one candidate of a tuned run, for one target and seed; no test image is read."""
 
 from __future__ import annotations
 
@@ -11,59 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fdamed.config.runs import candidates
-from fdamed.config.study import Config
-from fdamed.core.counts import Counts, counts_of
-from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, read_json, write_json
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
-from fdamed.evaluation.comparison.power import part_can_choose
 from fdamed.evaluation.metrics import scores
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.paths import needed
 from fdamed.pipeline.scoring import trained_model
 from fdamed.pipeline.selection import StudyRun, all_candidates
+from fdamed.pipeline.validation_parts import PART, choosers, full_counts
 from fdamed.training.local import predict
-
-PART = "val"
-
-
-def choosers(config: Config, name: str, target: str, counts: Mapping[str, Counts]) -> list[str]:
-    """The clients whose validation parts choose for a tuned run; an error if none has enough images of both classes.
-
-    `counts`: those of every client in full.
-    """
-    labels = config.target_labels(config.expanded_runs()[name])
-    asked = [target] if labels else [client for client in config.split.clients if client != target]
-    able = [client for client in asked if part_can_choose(counts[client], PART)]
-    if able:
-        return able
-    found = "; ".join(f"{client}: {_size(counts[client], config.smallest_cell)}" for client in asked)
-    whose = f"the validation part of {target} is" if labels else "the validation parts of the sources are"
-    raise FdamedError(
-        f"{whose} too small to choose by, or of one class ({found})",
-        f"runs.{name}.tune",
-        "Raise `split.val`: about 20 patients of each class are enough (docs/how_to/labels_patients_seeds.md); "
-        "or remove `tune`.",
-    )
-
-
-def check_validation(candidate: StudyRun) -> None:
-    """Raise before a candidate is trained if nothing could choose among them."""
-    choosers(candidate.config, candidate.candidate_of, candidate.target, _counts(candidate))
-
-
-def _counts(run: StudyRun) -> dict[str, Counts]:
-    return {client: counts_of(run.places.root, client) for client in run.config.split.clients}
-
-
-def _size(counts: Mapping[str, Any], smallest: int) -> str:
-    """Images of the validation part, and whether all are of one class."""
-    images = (counts.get("images") or {}).get(PART, 0)
-    positives = (counts.get("positives") or {}).get(PART)
-    return f"{vague(images, smallest)} images" + (", all of one class" if images and positives in (0, images) else "")
 
 
 def choose(run: StudyRun, model: FlatModel) -> str:
@@ -78,7 +33,7 @@ def choose(run: StudyRun, model: FlatModel) -> str:
         raise FdamedError(f"{run.name} is not tuned: it has no candidates", f"runs.{run.name}", fix)
     for candidate in found.values():
         needed(candidate.folder / "done", f"federate --runs {candidate.key}")
-    clients = choosers(run.config, run.name, run.target, _counts(run))
+    clients = choosers(run.config, run.name, run.target, full_counts(run))
     each = {client: {n: _score(candidate, client, model) for n, candidate in found.items()} for client in clients}
     for client, found_there in each.items():
         write_json(run.validation_scores(client), found_there)

@@ -47,7 +47,7 @@ from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
-from fdamed.pipeline.tuning import choosers
+from fdamed.pipeline.validation_parts import choosers
 
 GROUP = "prepare", 3
 PRIVATE = True

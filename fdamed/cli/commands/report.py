@@ -10,9 +10,9 @@ import argparse
 import logging
 
 from fdamed.cli.options import read_config
+from fdamed.core.csv_tables import to_csv
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
-from fdamed.evaluation.run_tables import to_csv
 from fdamed.report import page
 from fdamed.report.study import read_study
 
