@@ -12,11 +12,12 @@ from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, private, write_json
+from fdamed.core.files import digest, private, read_json, write_json
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
 from fdamed.pipeline.fingerprint import training_code
+from fdamed.project import environment
 from fdamed.pipeline.selection import (
     analysis_files,
     batches,
@@ -50,6 +51,8 @@ SECTIONS = without_defaults(study)
 LASTING = without_views(SECTIONS)
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
+# Of `--sdm conda`; JSON is YAML, too.
+ENVIRONMENT = str(Path(f"{ROOT}/clients/fdamed.yaml").absolute())
 RUNS = study.expanded_runs()
 FEDERATED = federated_runs(study)
 CLASSICAL = [name for name in RUNS if name not in FEDERATED]
@@ -87,8 +90,9 @@ def keep_config():
     By the environment, not by params: its name changes with every key, and a job must run again only for its own.
     """
     private(f"{ROOT}/clients")
-    if not Path(CONFIG).exists():
-        write_json(CONFIG, SECTIONS)
+    for path, content in ((CONFIG, SECTIONS), (ENVIRONMENT, environment())):
+        if not Path(path).exists() or read_json(path) != content:
+            write_json(path, content)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
 
 

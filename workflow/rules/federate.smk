@@ -12,7 +12,7 @@ rule init:
     benchmark:
         f"{ROOT}/benchmarks/init.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(1500),
         runtime=10,
@@ -38,7 +38,7 @@ if study.batch_runs == 1:
         wildcard_constraints:
             run=one_of(trained_by_clients(study)),
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: study.train.threads
         resources:
             mem_mb=train_memory,
@@ -73,7 +73,7 @@ else:
             benchmark:
                 f"{ROOT}/benchmarks/federate.batch_{number}.{{target}}.{{seed}}.tsv"
             conda:
-                "../../envs/fdamed.yaml"
+                ENVIRONMENT
             threads: study.train.threads
             resources:
                 mem_mb=train_memory,
@@ -100,7 +100,7 @@ if TUNED:
         wildcard_constraints:
             run=one_of(TUNED),
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 1
         resources:
             mem_mb=growing(2000),
@@ -134,7 +134,7 @@ if FEDERATED:
         benchmark:
             f"{ROOT}/benchmarks/evaluate.{{target}}.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 1
         resources:
             mem_mb=growing(2000),

@@ -16,7 +16,7 @@ rule audit:
     benchmark:
         f"{ROOT}/benchmarks/audit.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=2000,
         runtime=30,
@@ -42,7 +42,7 @@ rule attributes:
     benchmark:
         f"{ROOT}/benchmarks/attributes.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
@@ -71,7 +71,7 @@ rule membership:
     benchmark:
         f"{ROOT}/benchmarks/membership.{{client}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
@@ -92,7 +92,7 @@ rule track:
     log:
         f"{ROOT}/logs/track.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings("tracking", "privacy", source="package"),
     shell:
@@ -129,7 +129,7 @@ rule report_page:
     log:
         f"{ROOT}/logs/report.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings(
             "split",
