@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -12,9 +13,23 @@ from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.error_texts import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
-from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Value, Warmup, combinations, laid_over
+from fdamed.config.runs import (
+    MAIN,
+    THEN,
+    WARMUP,
+    Run,
+    Swept,
+    Then,
+    Value,
+    Warmup,
+    candidates,
+    combinations,
+    laid_over,
+    tuned_to,
+    varied,
+)
 from fdamed.config.split import Hospitals
-from fdamed.config.train import SWEPT, Decay, Recipe, Train
+from fdamed.config.train import Decay, Recipe, Train
 
 __all__ = ["Audit", "Config", "Decay", "Image", "Model", "Privacy", "Published", "Recipe", "Tracking", "Train"]
 
@@ -149,15 +164,22 @@ class Config(Strict):
             if not run.sweep:
                 out[name] = run.model_copy(update={"method": run.method or name})
                 continue
+            plain = run.model_copy(update={"method": run.method or name, "sweep": None})
             for folder, chosen in combinations(name, self._effective(name, run)):
-                fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
-                if "alpha" in chosen and run.auxiliary:
-                    fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
-                faults = {k: fields.pop(k) for k in SWEPT if k in chosen}
-                if faults:
-                    train = run.train or {}
-                    fields["train"] = train | {"faults": (train.get("faults") or {}) | faults}
-                out[folder] = Run.model_validate(fields)
+                out[folder] = varied(plain, chosen)
+        return out
+
+    def as_trained(self, name: str, tuned: Mapping[str, Any] | None) -> Run:
+        """An expanded run as it was trained; `tuned`: what its run.json says about the choice of a tuned one."""
+        run = self.expanded_runs()[name]
+        return tuned_to(run, tuned["values"]) if run.tune and tuned else run
+
+    def trained_runs(self) -> dict[str, Run]:
+        """What is trained, by the name of its folder: the expanded runs, candidates in the place of a tuned one."""
+        out: dict[str, Run] = {}
+        for name, run in self.expanded_runs().items():
+            found = candidates(name, run)
+            out |= {folder: tuned_to(run, values) for folder, values in found.items()} or {name: run}
         return out
 
     def sweeps(self) -> dict[str, Swept]:
@@ -168,6 +190,12 @@ class Config(Strict):
             if run.sweep
             for folder, chosen in combinations(name, self._effective(name, run))
         }
+
+    def target_labels(self, run: Run) -> bool:
+        """Whether any phase of an expanded run trains on labels of the target."""
+        from fdamed.config.loader import catalog
+
+        return any(catalog()[phase.method]["target_labels"] for phase in self.phases(run).values())
 
     def few_labels(self, run: Run) -> bool:
         """Whether any phase of an expanded run trains on the target's few labels, so that `labeled` matters."""

@@ -216,14 +216,22 @@ def transport(
     return Processes(builders, model.layout, method, dict.fromkeys(builders, release), threads)
 
 
-def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
+def judge(
+    config: Config,
+    spec: Run,
+    target: str,
+    seed: int,
+    model: FlatModel,
+    own: Own | None = None,
+    parts: tuple[str, ...] = ("val", "test"),
+) -> Judge:
     """Accuracy and AUC at the target's val and test parts, which methods never see.
 
     Noise on the test images is the same in every round and for every method of a seed. `own`: the model that predicts,
     if it is not the bare network; without scores as long as there is none.
     """
     folder, noise = Places.of(config).client(target), config.noise_of(spec)
-    views = {part: load(folder, parts=(part,), noise=noise) for part in ("val", "test")}
+    views = {part: load(folder, parts=(part,), noise=noise) for part in parts}
 
     def scores(theta: Any) -> dict[str, float | None]:
         judged = own(theta) if own else model

@@ -21,7 +21,7 @@ rule advise:
     benchmark:
         f"{ROOT}/benchmarks/advise.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=train_memory,

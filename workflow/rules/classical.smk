@@ -15,7 +15,7 @@ rule features:
     wildcard_constraints:
         backbone=one_of(["init", *FEDERATED]),
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
@@ -53,7 +53,7 @@ rule fit_classical:
     wildcard_constraints:
         run=one_of(CLASSICAL),
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=train_memory,

@@ -10,7 +10,7 @@ if study.phantom:
         benchmark:
             f"{ROOT}/benchmarks/phantom.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 2
         resources:
             mem_mb=growing(2000),
@@ -33,7 +33,7 @@ rule ingest:
     benchmark:
         f"{ROOT}/benchmarks/ingest.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: 2
     resources:
         mem_mb=growing(2000),
@@ -57,7 +57,7 @@ rule split:
     benchmark:
         f"{ROOT}/benchmarks/split.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(1500),
         runtime=20,
@@ -80,7 +80,7 @@ if study.batch_runs == 1:
         benchmark:
             f"{ROOT}/benchmarks/cache.{{client}}.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 1 if study.phantom else 8
         resources:
             mem_mb=growing(3000),
@@ -109,7 +109,7 @@ else:  # a small study: starting a process takes longer than its work
         benchmark:
             f"{ROOT}/benchmarks/cache.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 2
         resources:
             mem_mb=growing(3000),
@@ -130,7 +130,7 @@ rule leakage:
     benchmark:
         f"{ROOT}/benchmarks/leakage.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(3000),
         runtime=60,

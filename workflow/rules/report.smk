@@ -16,7 +16,7 @@ rule audit:
     benchmark:
         f"{ROOT}/benchmarks/audit.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=2000,
         runtime=30,
@@ -42,7 +42,7 @@ rule attributes:
     benchmark:
         f"{ROOT}/benchmarks/attributes.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
@@ -73,7 +73,7 @@ if study.batch_runs == 1:
         benchmark:
             f"{ROOT}/benchmarks/membership.{{client}}.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: study.train.threads
         resources:
             mem_mb=growing(3000),
@@ -105,7 +105,7 @@ else:  # a small study: one process loads the models and serves all hospitals
         benchmark:
             f"{ROOT}/benchmarks/membership.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: study.train.threads
         resources:
             mem_mb=growing(3000),
@@ -126,7 +126,7 @@ rule track:
     log:
         f"{ROOT}/logs/track.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings("tracking", "privacy", source="package"),
     shell:
@@ -163,7 +163,7 @@ rule report_page:
     log:
         f"{ROOT}/logs/report.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings(
             "split",

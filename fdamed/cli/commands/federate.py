@@ -32,6 +32,7 @@ from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, checkpoints, phases, train
 from fdamed.pipeline.selection import StudyRun
+from fdamed.pipeline.validation_parts import check_validation
 
 GROUP = "run", 2
 OPTIONS = {
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         fix = "Give --run, --target and --seed, or --runs."
         raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
     keys = [batching.key(word) for word in arguments.runs] if arguments.runs else [one]
-    runs = [StudyRun.federated(config, *key) for key in keys]
+    runs = [StudyRun.trained(config, *key) for key in keys]
     with stop.listening():
         if arguments.runs:
             batching.train_all(runs, lambda one: _train(one, arguments.threads, in_batch=True))
@@ -84,6 +85,8 @@ def federate(one: StudyRun, threads: int) -> None:
     theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout, heads)
     needed(places.root / "leakage.json", "leakage")
     check_heads(config, one.name, spec, one.target)
+    if one.candidate_of:
+        check_validation(one)
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(one, threads, model, fingerprint(one, threads))
