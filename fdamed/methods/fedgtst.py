@@ -176,6 +176,7 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
     needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",
     rule="average",
     work="the gradient of a gradient’s norm",
+    synchronizations=1,  # the length of the difference is a number of the host
 )
 class FedGTST(Method[State]):
     xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms sent", low=0.0)

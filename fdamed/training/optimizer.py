@@ -55,10 +55,10 @@ class Optimizer:
             torch._fused_adam_([theta], [grad], [self.mean], [self.square], [], [self.count], **options)
 
     def keep(self, memory: dict[str, Tensor], prefix: str) -> None:
-        """Copy the moments into a client's memory, for its next round."""
+        """Copy the moments into a client's memory, on the host, for its next round."""
         if self.mean is not None and self.square is not None:
             moments = {"mean": self.mean, "square": self.square, "count": self.count}
-            memory |= {prefix + name: value.clone() for name, value in moments.items()}
+            memory |= {prefix + name: value.to("cpu", copy=True) for name, value in moments.items()}
 
     def restore(self, memory: Mapping[str, Tensor], prefix: str) -> None:
         """Continue with the moments that `keep` left, if there are any."""
