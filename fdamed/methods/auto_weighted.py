@@ -35,11 +35,10 @@ from fdamed.federation.messages import (
 )
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import Moved, compute_update
+from fdamed.methods._shared.local_training import Moved, compute_update, fit_client
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas
-from fdamed.training.local import fit
 
 SMALLEST = 1e-30
 """Norm below which an update has no direction."""
@@ -108,7 +107,7 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
             before.copy_(model.theta)
         first = False
 
-    outcome = fit(model, client.data, client.recipe, client.rng, correct=watch, precision=client.precision)
+    outcome = fit_client(client, correct=watch)
     watch()  # the last step; `correct` sees the model before each one
     g = model.read().sub_(ask.x)
     mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / len(dots) ** 2

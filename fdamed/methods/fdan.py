@@ -132,6 +132,7 @@ def shared_frequencies(client: Client, count: int) -> Tensor:
     "f-DAN",
     "FADA (Peng et al. 2020), baseline; Long et al. 2015",
     (train_locally, align, embed),
+    float16=False,
     needs_each="each source's distance to the target is logged",
 )
 class FDan(Method[State]):

@@ -183,6 +183,7 @@ def _done(client: Client) -> int:
     (train,),
     asks_target=False,
     rule="average",
+    float16=False,
     parts=True,
 )
 class FedSR(Method[State]):

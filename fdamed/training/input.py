@@ -18,6 +18,7 @@ from fdamed.ops.transfer import sent
 
 _HELD: OrderedDict[tuple[int, torch.device], Tensor] = OrderedDict()
 """Images on a GPU, by their array; those used last are last."""
+_PROCESSES = [1]
 SHARE = 0.5
 """Of the GPU memory that is free at first: for the images of all clients together."""
 
@@ -43,7 +44,13 @@ def held(data: Labeled | Unlabeled, device: torch.device) -> Tensor:
 @lru_cache
 def budget(device: torch.device) -> int:
     """Bytes of images that this process may keep on a GPU, decided at the first question."""
-    return int(torch.cuda.mem_get_info(device)[0] * SHARE)
+    free, total = torch.cuda.mem_get_info(device)
+    return int(min(free, total / _PROCESSES[0]) * SHARE)
+
+
+def share_device(processes: int) -> None:
+    """So many processes use one GPU: each keeps its part of the images there."""
+    _PROCESSES[0] = processes
 
 
 def taken(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:

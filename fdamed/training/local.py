@@ -22,6 +22,7 @@ from fdamed.models.heads import auxiliary_loss
 from fdamed.ops.transfer import sent
 from fdamed.training.input import as_input, feed, held, noisy, varied
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import GradientScaler, autocast
 
 if TYPE_CHECKING:
     from fdamed.training.dp_sgd import Mechanism
@@ -90,8 +91,12 @@ def fit(
     optimizer: Optimizer | None = None,
     private: Mechanism | None = None,
     precision: str = "float32",
+    memory: dict[str, Tensor] | None = None,
 ) -> Outcome:
-    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss."""
+    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss.
+
+    `memory`: the client's, where a gradient scaler for float16 continues.
+    """
     if private and (loss or task or descend or auxiliary or precision != "float32"):
         raise TypeError("under noise a client trains the main task alone, in float32")
     if not isinstance(data, Labeled):
@@ -102,6 +107,7 @@ def fit(
     names = auxiliary.names if auxiliary else ()
     side = {k: sent(torch.from_numpy(data.auxiliary[k]), device) for k in names}
     optimizer = optimizer or Optimizer(model, recipe)
+    scaler = GradientScaler(device, memory or {}) if precision == "float16" else None
     heads = auxiliary.private if auxiliary else None
     head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
@@ -112,6 +118,7 @@ def fit(
         for number, (rows, pixels) in enumerate(feed(images, drawn, device)):
             x = varied(pixels, rows, rng, epoch, number, augment=recipe.augment, noise=data.noise)
             y = labels.index_select(0, rows)
+            overflow = None
             model.grad.zero_()
             if heads:
                 heads.grad.zero_()
@@ -121,16 +128,21 @@ def fit(
                 value = private.gradient(model, x, y, recipe.batch, rng.child("private", epoch, number))
             elif descend:
                 value = descend(objective)
+            elif scaler:
+                value = objective()
+                overflow = scaler.backward(value, *(m.grad for m in (model, heads) if m))
             else:
                 value = objective()
                 value.backward()  # type: ignore[no-untyped-call]
             if correct:
                 correct(model.grad)
-            optimizer.step()
+            optimizer.step(overflow)
             if head_optimizer:
-                head_optimizer.step()
+                head_optimizer.step(overflow)
             total += value.detach() - auxiliary.settle() if auxiliary else value.detach()
             steps += 1
+    if scaler and memory is not None:
+        scaler.keep(memory)
     if steps == 0:
         raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
     return Outcome(float(total) / steps, steps)
@@ -147,7 +159,7 @@ def local_loss(
     precision: str = "float32",
 ) -> Tensor:
     """What a client minimizes, on one batch; `side` has the batch's auxiliary labels."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with autocast(x.device, precision):
         if not (auxiliary or task):
             return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
         f = model.module.features(x)  # type: ignore[operator]  # every network here has features

@@ -88,7 +88,7 @@ def test_an_epochs_order_is_sent_once_and_images_from_the_host_are_sent_ahead(ro
 
 
 def test_images_of_all_clients_share_one_budget_and_resting_clients_make_room(gpu) -> None:
-    from fdamed.training.input import held
+    from fdamed.training.input import budget, held, share_device
     from tests.support.pretended_gpu import OnDevice
 
     sets = [Labeled(np.zeros((10, 8, 8), np.uint8), np.zeros(10, np.int64), {}) for _ in range(3)]
@@ -97,5 +97,10 @@ def test_images_of_all_clients_share_one_budget_and_resting_clients_make_room(gp
         for number in (0, 1, 0, 2, 0, 1):
             assert isinstance(held(sets[number], device), OnDevice)
         assert sum(counts.waits.values()) == 4  # the first two, the third in place of the second, and the second again
+        share_device(2)
+        budget.cache_clear()
+        assert budget(device) == 650
+        share_device(1)
+        budget.cache_clear()
         large = Labeled(np.zeros((30, 8, 8), np.uint8), np.zeros(30, np.int64), {})
         assert not isinstance(held(large, device), OnDevice)

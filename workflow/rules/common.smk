@@ -12,6 +12,7 @@ from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, private, write_json
+from fdamed.core.gpus import takes_gpu
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
@@ -47,6 +48,8 @@ CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 RUNS = study.expanded_runs()
 FEDERATED = federated_runs(study)
 CLASSICAL = [name for name in RUNS if name not in FEDERATED]
+# Of every job that trains or predicts; a process that gets one leases it (fdamed/core/gpus.py).
+GPU = int(takes_gpu(study.train.device))
 COMMANDS = "fdamed.cli.commands"
 DATA = [
     f"{COMMANDS}.{c}"

@@ -46,7 +46,7 @@ rule attributes:
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=240,
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),
@@ -75,7 +75,7 @@ rule membership:
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=240,
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),

@@ -25,6 +25,7 @@ from fdamed.ops.transfer import sent, wide
 from fdamed.training.input import held, prepared
 from fdamed.training.local import AuxiliaryTasks, batches
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import autocast
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labeled
@@ -125,7 +126,7 @@ def zero_sum(client: Client) -> Tensor:
 
 def features(client: Client, x: Tensor) -> Tensor:
     """G(x), (B, d), in the client's precision."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
+    with autocast(x.device, client.precision):
         f: Tensor = client.model.module.features(x)  # type: ignore[operator]  # every network here has features
     return f
 

@@ -14,6 +14,7 @@ from fdamed.ops.transfer import sent
 from fdamed.training.input import held, prepared
 from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import autocast
 
 MIXUP = 2.0
 """Images and labels are mixed with a share ~ Beta(2, 2), in the released code."""
@@ -86,7 +87,7 @@ def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distil
 
 def _logits(client: Client, x: Tensor) -> Tensor:
     """(B, C) float32, computed in the client's precision."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
+    with autocast(x.device, client.precision):
         logits: Tensor = client.model.module(x)
     return logits.float()
 
