@@ -46,6 +46,7 @@ bench: dev  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.gp
 	$(BIN)/python -m benchmarks.round
 	$(BIN)/python -m benchmarks.local_training
+	$(BIN)/python -m benchmarks.input
 	$(BIN)/python -m benchmarks.healthcare
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.fashion

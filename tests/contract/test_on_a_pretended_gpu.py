@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-SHORT = "test_pretended_gpu or (gp and not fedgp and (no-heads or plain or augmented)) or images or commands"
+SHORT = "test_pretended_gpu or (gp and not fedgp and (no-heads or plain or augmented))"
 
 
 def test_plain_training_on_a_pretended_gpu_never_waits_and_gives_the_bits_of_the_cpu() -> None:
