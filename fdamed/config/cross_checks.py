@@ -196,6 +196,9 @@ def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known:
             given = ", ".join((phase.method, *(f"{k}: {v}" for k, v in chosen.items())))
             what = f"`runs.{name}`: {given} needs plain SGD at the sources, which train with {optimizer}"
             yield what, "Write `train: {source: {optimizer: sgd, lr: 0.01}}` in the run; nothing was started."
+        if config.train_of(phase).precision == "float16" and not entry.get("float16", True):
+            what = f"`runs.{name}`: {phase.method} computes gradients that nothing scales for float16"
+            yield what, "Set `train.precision: bfloat16` or `tf32`, in `train` or in the run; nothing was started."
     if warmup := phases.get(WARMUP):
         if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
             what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"

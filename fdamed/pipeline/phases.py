@@ -28,7 +28,8 @@ from fdamed.federation.storage.checkpoint import Checkpoints, Record
 from fdamed.federation.storage.client_state import pack_state, read_state, unpack_state, write_state
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, without_heads
-from fdamed.pipeline.clients import Own, build_server, device, judge, resident
+from fdamed.pipeline.clients import Own, build_server, judge, resident
+from fdamed.pipeline.devices import device
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ rule advise:
     threads: study.train.threads
     resources:
         mem_mb=train_memory,
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=60,
     params:
         settings=settings(

@@ -19,7 +19,7 @@ rule features:
     threads: 1
     resources:
         mem_mb=2000,
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=60,
     params:
         settings=settings(

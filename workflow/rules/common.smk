@@ -13,6 +13,7 @@ from fdamed.config.loader import read as read_strictly
 from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, private, read_json, write_json
+from fdamed.core.gpus import takes_gpu
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
@@ -59,6 +60,8 @@ CLASSICAL = [name for name in RUNS if name not in FEDERATED]
 # What jobs train: candidates in the place of a tuned run.
 TRAINED = study.trained_runs()
 TUNED = [name for name, run in RUNS.items() if run.tune]
+# Of every job that trains or predicts; a process that gets one leases it (fdamed/core/gpus.py).
+GPU = int(takes_gpu(study.train.device))
 COMMANDS = "fdamed.cli.commands"
 DATA = [
     f"{COMMANDS}.{c}"

@@ -42,7 +42,7 @@ if study.batch_runs == 1:
         threads: study.train.threads
         resources:
             mem_mb=train_memory,
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=1440,
         params:
             settings=run_settings,
@@ -77,7 +77,7 @@ else:
             threads: study.train.threads
             resources:
                 mem_mb=train_memory,
-                gpu=1 if study.train.device == "cuda" else 0,
+                gpu=GPU,
                 runtime=1440,
             params:
                 settings=[settings_of(run) for run in batch],
@@ -104,7 +104,7 @@ if TUNED:
         threads: 1
         resources:
             mem_mb=growing(2000),
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=60,
         params:
             settings=run_settings,
@@ -138,7 +138,7 @@ if FEDERATED:
         threads: 1
         resources:
             mem_mb=growing(2000),
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=60 + 5 * len(FEDERATED) * len(study.seeds),
         params:
             source=SOURCE["scores"],

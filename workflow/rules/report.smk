@@ -46,7 +46,7 @@ rule attributes:
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=240,
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),
@@ -77,7 +77,7 @@ if study.batch_runs == 1:
         threads: study.train.threads
         resources:
             mem_mb=growing(3000),
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=240,
         params:
             settings=settings("privacy", "runs", "seeds", "audit", source="package"),
@@ -109,7 +109,7 @@ else:  # a small study: one process loads the models and serves all hospitals
         threads: study.train.threads
         resources:
             mem_mb=growing(3000),
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=240,
         params:
             settings=settings("privacy", "runs", "seeds", "audit", source="package"),

@@ -34,6 +34,7 @@ from fdamed.core.disclosure import hides, released_counts, vague
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
+from fdamed.core.gpus import gpus, takes_gpu
 from fdamed.core.progress import console
 from fdamed.core.rng import stream
 from fdamed.data.ingestion import check_files, read_rows
@@ -47,6 +48,7 @@ from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
+from fdamed.pipeline.speed import gpu_memory
 from fdamed.pipeline.validation_parts import choosers
 
 GROUP = "prepare", 3
@@ -98,6 +100,7 @@ def examine(config: Config, cluster: bool) -> Report:
     """All checks, in the order in which the steps would fail; the data of a public set is not checked."""
     report = Report(machine=machine(config))
     check_environment(config, report.add, report.machine["gpu"], cluster)
+    _check_gpu_memory(config, report)
     _check_space(config, report)
     _check_weights(config, report)
     if isinstance(config.data, Benchmark):
@@ -118,6 +121,27 @@ def machine(config: Config) -> dict[str, Any]:
         "gpu": Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("rocm-smi") is not None,
         "free_gb": round(free(Path(config.results)) / 2**30, 1),
     }
+
+
+def _check_gpu_memory(config: Config, report: Report) -> None:
+    """Whether training fits into the smallest GPU here; images that do not fit beside it are sent batch by batch."""
+    if not takes_gpu(config.train.device):
+        return
+    parts = gpu_memory(config)
+    needed = config.train.jobs_per_gpu * sum(parts.values())
+    detail = f"training takes about {megabytes(needed)} of a GPU: " + ", ".join(
+        f"{what} {megabytes(n)}" for what, n in parts.items()
+    )
+    if config.train.jobs_per_gpu > 1:
+        detail += f"; times {config.train.jobs_per_gpu} jobs"
+    smallest = min((gpu.memory_mb * 2**20 for gpu in gpus()), default=None)
+    if smallest is None:
+        report.add("ok", "gpu memory", detail)
+    elif needed < smallest:
+        report.add("ok", "gpu memory", f"{detail}; the smallest GPU here has {megabytes(smallest)}")
+    else:
+        cure = "choose a smaller batch or image.size, train.precision: bfloat16, or another GPU"
+        report.add("fail", "gpu memory", f"{detail}; the smallest GPU here has only {megabytes(smallest)}: {cure}")
 
 
 def _check_space(config: Config, report: Report) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from fdamed.cli.options import read_config
+from fdamed.core.gpus import gpus
 from fdamed.core.progress import EVERY, console
 from fdamed.pipeline.paths import Places
 
@@ -57,6 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     more = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
     command = ["snakemake", "--configfile", *arguments.config]
     command += ["--config", f"variant={arguments.variant}"] if arguments.variant else []
+    if gpus() and "--resources" not in more:
+        command += ["--resources", f"gpu={len(gpus()) * config.train.jobs_per_gpu}"]
     command += ["--cores", arguments.cores]  # takes one value: a target that follows is none of the lists above
     root = Places.of(config).root
     log = root / "logs" / "snakemake.log"
