@@ -42,20 +42,21 @@ def scores(study: Study) -> str:
     along = [r for r in ALONG if r in auc.index.get_level_values("round")]
     lines = ["| run | ACC | AUC | AUC, selected round | " + " | ".join(f"round {r}" for r in along) + " |"]
     lines.append("|---" * (4 + len(along)) + "|")
-    for row in head.itertuples():
-        half = [percent((row.acc_high - row.acc_low) / 2), percent((row.auc_high - row.auc_low) / 2)]
-        cells = [f"{percent(row.acc)} ± {half[0]}", f"{percent(row.auc)} ± {half[1]}"]
-        cells.append("" if pd.isna(row.chosen_auc) else f"{percent(row.chosen_auc)} (round {row.chosen_round:.0f})")
-        cells += [percent(auc[row.run, r]) if (row.run, r) in auc.index else "" for r in along]
-        lines.append(f"| {row.run} | " + " | ".join(cells) + " |")
+    for row in head.to_dict("records"):
+        run, chosen = row["run"], row["chosen_auc"]
+        cells = [f"{percent(row[s])} ± {percent((row[f'{s}_high'] - row[f'{s}_low']) / 2)}" for s in ("acc", "auc")]
+        cells.append("" if pd.isna(chosen) else f"{percent(chosen)} (round {row['chosen_round']:.0f})")
+        cells += [percent(auc[run, r]) if (run, r) in auc.index else "" for r in along]
+        lines.append(f"| {run} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def differences(study: Study) -> str:
     """Paired differences of the AUC in points, with interval and Holm's p over all pairs of the study."""
     pairs = study.pairs[study.pairs["metric"] == "auc"]
-    found = {(r.first, r.second): (r.value, r.low, r.high, r.p_holm) for r in pairs.itertuples()}
-    found |= {(b, a): (-value, -high, -low, p) for (a, b), (value, low, high, p) in found.items()}
+    keys = zip(pairs["first"], pairs["second"], strict=True)
+    found = dict(zip(keys, pairs[["value", "low", "high", "p_holm"]].to_numpy(), strict=True))
+    found |= {(b, a): (-value, -high, -low, p) for (a, b), (value, low, high, p) in list(found.items())}
     runs = sorted({name for pair in found for name in pair})
     swept = [(a + tail, b + ("" if b == "fedavg" else tail)) for a, b in PAIRS for tail in _tails(a, runs)]
     lines = ["| | points of AUC | Holm's p |", "|---|---|---|"]
