@@ -10,7 +10,7 @@ UV = uv==0.13.8
 export MLFLOW_DISABLE_TELEMETRY = true
 unexport PYTHONDONTWRITEBYTECODE # many containers set it: every job would compile its imports again
 
-.PHONY: run test test-faults test-docs test-slurm test-network network audit check setup dev bench mlflow docs clean schema lock
+.PHONY: run test test-faults test-docs test-gpu test-slurm test-network network audit check setup dev bench mlflow docs clean schema lock
 
 run: setup  ## run the demo: data, training, MLflow, report
 	$(BIN)/fdamed run --cores $(CORES) --config $(CONFIG)
@@ -24,6 +24,9 @@ test-faults: dev  ## run the fault tests: kills, full disks, decompression bombs
 
 test-docs: dev  ## run every command of the documentation in a small copy of the project (minutes)
 	$(BIN)/pytest -m docs tests/integration/test_docs_run.py
+
+test-gpu: dev  ## run every method on a pretended GPU: the CPU's bits, no mixed devices, counted synchronizations
+	$(BIN)/pytest -m gpu tests/gpu
 
 test-slurm: dev  ## run a study on a real SLURM on loopback: faults, retries, restarts, an outage (root on Debian; minutes)
 	.ci/slurm all
@@ -49,6 +52,7 @@ bench: dev  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.gp
 	$(BIN)/python -m benchmarks.round
 	$(BIN)/python -m benchmarks.local_training
+	$(BIN)/python -m benchmarks.input
 	$(BIN)/python -m benchmarks.healthcare
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.fashion

@@ -66,8 +66,7 @@ def analyze(study: Path, config: Config, seconds: Seconds) -> None:
         timed(study, seconds, "evaluate", "--target", target, "--client", target)
         timed(study, seconds, "audit", "--target", target)
         timed(study, seconds, "attributes", "--target", target)
-    for client in config.split.clients:
-        timed(study, seconds, "membership", "--client", client)
+    timed(study, seconds, "membership")
     timed(study, seconds, "report")
 
 
@@ -104,12 +103,8 @@ def main() -> None:
             studies[answers].write_text(yaml.safe_dump(raw | own))
         config = load(studies[False])
         before: Seconds = {}
-        for stage in ("phantom", "ingest", "split"):
+        for stage in ("phantom", "ingest", "split", "cache", "leakage", "init"):
             timed(studies[False], before, stage)
-        for client in config.split.clients:
-            timed(studies[False], before, "cache", "--client", client)
-        timed(studies[False], before, "leakage")
-        timed(studies[False], before, "init")
         shutil.copytree(folder / "False", folder / "True")
         spent: dict[bool, Seconds] = {False: dict(before), True: dict(before)}
         after: Seconds = {}

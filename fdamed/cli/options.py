@@ -59,6 +59,16 @@ def read_config(arguments: argparse.Namespace) -> Config:
     return load(*arguments.config, variant=arguments.variant)
 
 
+def clients_of(arguments: argparse.Namespace, config: Config) -> tuple[str, ...]:
+    """The client that was named, or all."""
+    from fdamed.pipeline.selection import check_known
+
+    if arguments.client is None:
+        return tuple(config.split.clients)
+    check_known("client", arguments.client, config.split.clients)
+    return (str(arguments.client),)
+
+
 def workers_of(arguments: argparse.Namespace) -> int:
     if arguments.workers is None:
         return cores()

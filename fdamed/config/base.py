@@ -29,6 +29,13 @@ class Strict(BaseModel):
         return value
 
 
+def not_removed(entries: Any) -> Any:
+    """A mapping without the entries that a later file or a variant has removed by `name: null`."""
+    return (
+        {name: entry for name, entry in entries.items() if entry is not None} if isinstance(entries, dict) else entries
+    )
+
+
 def without_defaults(section: BaseModel, exclude: set[str] | None = None) -> dict[str, Any]:
     """A section as JSON values, without the keys that have their default: a new key changes no digest.
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
 from fdamed.config.error_texts import shortened
-from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Then, Warmup
+from fdamed.config.runs import MAIN, MOST, SIDES, THEN, WARMUP, Run, Then, Warmup
 from fdamed.config.split import Partition
+from fdamed.config.train import Recipe
 from fdamed.core.errors import nearest
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ FIX = "Fix the key and try again; nothing was started."
 LIMITS = {"low": -math.inf, "high": math.inf}
 RENAMED = {("gp", "align"): {True: "each", False: "none"}}
 """(Method, option) -> what its values of earlier versions are called now."""
-NOT_SWEPT = ("method", "sweep", "auxiliary", "train", "then")
+NOT_SWEPT = ("method", "sweep", "tune", "auxiliary", "train", "then")
+TUNED = ("alpha", "warmup", "lr", *(f"{s}.{key}" for s in SIDES for key in Recipe.model_fields if key != "decay"))
+"""What `tune` may vary besides the options of the method."""
 
 
 def check_sections(config: Config) -> None:
@@ -44,12 +47,14 @@ def check_sections(config: Config) -> None:
                 raise ValueError(f"`runs.{name}.sweep` cannot vary `{key}`: write one run for each value")
             if not values or len({str(v) for v in values}) != len(values):
                 raise ValueError(f"`runs.{name}.sweep.{key}` needs at least one value, and each value only once")
+        if run.tune is not None:
+            _check_tune(name, run)
     runs = config.expanded_runs()
     published = config.published.values if config.published else {}
     _all_known("published.values", published, runs, "the runs of the study")
     for value in published.values():
         _all_known("published.values", value if isinstance(value, dict) else (), split.targets, "`split.target`")
-    for name, run in runs.items():
+    for name, run in config.trained_runs().items():
         _check_run(name, run, config)
 
 
@@ -57,6 +62,32 @@ def _all_known(key: str, given: Iterable[str], known: Collection[str], where: st
     for name in given:
         if name not in known:
             raise ValueError(f"`{key}` names {name}, which is not in {where}{nearest(name, list(known))}")
+
+
+def _check_tune(name: str, run: Run) -> None:
+    """Whether `tune` has values to choose from, of options that nothing else decides."""
+    key, tune = f"runs.{name}.tune", run.tune or {}
+    if not tune:
+        raise ValueError(f"`{key}` is empty: give options with their values, for example {{lr: [0.001, 0.0003]}}")
+    for option, values in tune.items():
+        if option in Run.model_fields and option not in TUNED:
+            raise ValueError(f"`{key}` cannot choose `{option}`: it is no option of the method, nor of how it trains")
+        if len(values) < 2 or len(set(map(str, values))) < len(values) or len(set(values)) < len(values):
+            raise ValueError(f"`{key}.{option}` needs at least two values, and each only once; one value is an option")
+        if option in (run.sweep or {}):
+            raise ValueError(
+                f"`{option}` is both in `sweep` and in `tune` of {name}: compare its values, or choose one"
+            )
+        if option in run.options:
+            raise ValueError(f"`{option}` is both an option and in `tune` of {name}: remove one of them")
+    if "lr" in tune and any(f"{side}.lr" in tune for side in SIDES):
+        raise ValueError(f"`{key}` has `lr`, which is that of both sides, and one side's own: remove one of them")
+    count = math.prod(map(len, tune.values()))
+    if count > MOST:
+        raise ValueError(
+            f"`{key}` has {count} candidates, at most {MOST} are allowed: "
+            "with more of them the best validation score is a matter of luck"
+        )
 
 
 def _check_run(name: str, run: Run, config: Config) -> None:
@@ -79,12 +110,39 @@ def _check_run(name: str, run: Run, config: Config) -> None:
 def method_problems(config: Config, known: Catalog) -> Problems:
     """Unknown methods and options, and methods that do not fit together."""
     for name, run in config.expanded_runs().items():
+        yield from _tune_problems(name, run, config, known)
+    for name, run in config.trained_runs().items():
         for key, section in ((name, run), (f"{name}.warmup", run.warmup), (f"{name}.then", run.then)):
             if section:
                 yield from _option_problems(key, section, known)
         yield from _phase_problems(name, config.phases(run), config, known)
         if known[run.method].get("classical"):
             yield from _classical_problems(name, run, config, known)
+
+
+def _tune_problems(name: str, run: Run, config: Config, known: Catalog) -> Problems:
+    """Options that cannot be chosen, and splits without a validation part to choose by."""
+    phases = config.phases(run).values()
+    if not run.tune or any(phase.method not in known for phase in phases):
+        return
+    method = known[run.method]
+    allowed = sorted([*method["options"], *(key for key in TUNED if key != "alpha" or run.auxiliary)])
+    for option in run.tune:
+        if option not in allowed:
+            near = nearest(option, allowed)
+            yield f"`runs.{name}.tune` cannot choose `{option}`{near}; {run.method} allows: {', '.join(allowed)}", FIX
+    if method.get("classical"):
+        yield f"`runs.{name}.tune`: {run.method} is fitted once and has no candidates", "Use `sweep`, or remove `tune`."
+    if config.differential_of(run):
+        what = f"`runs.{name}.tune`: the privacy budget covers one training, and every candidate is one more"
+        yield what, "Remove `tune` or `differential`."
+    if not config.split.val:
+        what = f"`runs.{name}.tune` chooses on validation images, and `split.val` is 0"
+        yield what, "Give `split.val` a share or a number of images; nothing was started."
+    targets_only = isinstance(config.split, Partition) or config.split.held_out == "targets"
+    if not config.target_labels(run) and targets_only:
+        what = f"`runs.{name}.tune`: {run.method} uses no labels of the target, so that sources choose, which here have"
+        yield f"{what} no validation part", "Set `split.held_out: all`, or remove `tune`; nothing was started."
 
 
 def backbones(config: Config, known: Catalog) -> list[str]:
@@ -138,6 +196,9 @@ def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known:
             given = ", ".join((phase.method, *(f"{k}: {v}" for k, v in chosen.items())))
             what = f"`runs.{name}`: {given} needs plain SGD at the sources, which train with {optimizer}"
             yield what, "Write `train: {source: {optimizer: sgd, lr: 0.01}}` in the run; nothing was started."
+        if config.train_of(phase).precision == "float16" and not entry.get("float16", True):
+            what = f"`runs.{name}`: {phase.method} computes gradients that nothing scales for float16"
+            yield what, "Set `train.precision: bfloat16` or `tf32`, in `train` or in the run; nothing was started."
     if warmup := phases.get(WARMUP):
         if known[warmup.method]["own_models"] or known[warmup.method]["parts"]:
             what = f"`runs.{name}.warmup`: {warmup.method} does not end with one model for {main.method} to start from"

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from fdamed.config.cross_checks import FIX, method_problems
 from fdamed.config.error_texts import explain
 from fdamed.config.policy_checks import policy_problems
+from fdamed.config.runs import NUMBER
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError, nearest
 
@@ -47,7 +48,7 @@ def parse(raw: dict[str, Any], where: str) -> Config:
         config = Config.model_validate(raw)
     except ValidationError as error:
         raise FdamedError(explain(error), where, FIX) from None
-    policy = (policy_problems(name, run, config, catalog()) for name, run in config.expanded_runs().items())
+    policy = (policy_problems(name, run, config, catalog()) for name, run in config.trained_runs().items())
     for what, fix in chain(method_problems(config, catalog()), chain.from_iterable(policy)):
         raise FdamedError(what, where, fix)
     return config
@@ -78,6 +79,9 @@ class _Loader(yaml.SafeLoader):
             if keys.count(key) > 1:
                 raise ValueError(f"the key `{key}` occurs twice (mapping in line {node.start_mark.line + 1})")
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))  # JSON writes 1e-07
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

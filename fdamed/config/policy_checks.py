@@ -80,7 +80,8 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
         what = "auxiliary heads are trained without noise and influence the gradients that are sent"
         yield f"differential privacy: {what}", "Remove `auxiliary` or `differential` from this run."
     if config.train_of(phase).precision != "float32":
-        yield "differential privacy: bfloat16 is too coarse for exact clipping", "Set `train.precision: float32`."
+        what = f"differential privacy: {config.train_of(phase).precision} is too coarse for exact clipping"
+        yield what, "Set `train.precision: float32`."
 
 
 def check_minimum(

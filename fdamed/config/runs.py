@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -12,10 +13,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from fdamed.config.base import Strict
 from fdamed.config.model import Head
 from fdamed.config.privacy import Differential
+from fdamed.config.train import SWEPT
 
-Value = float | int | str | bool
+
+def _number(value: Any) -> Any:
+    """YAML takes 1e-3, without a dot, for text."""
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+
+
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+Value = Annotated[float | int | str | bool, BeforeValidator(_number)]
 WARMUP, MAIN, THEN = "warmup", "main", "then"
 """The phases of a run."""
+SIDES = ("source", "target")
+"""Of `train`: `lr` of a sweep or of `tune` is that of both, `source.epochs` a key of one."""
+MOST = 32
+"""Candidates of a run at most: the more there are, the more the best validation score is a matter of luck."""
 
 
 class Auxiliary(Strict):
@@ -87,6 +100,10 @@ class Run(WithOptions):
     """Differential privacy at the sources. Default: `privacy.differential`."""
     sweep: dict[str, list[Value]] | None = None
     """Option -> values: one run for each combination."""
+    tune: dict[str, list[Value]] | None = Field(None, examples=[{"lr": [0.001, 0.0003], "beta": [0.2, 0.5]}])
+    """Option -> values: each combination is a candidate, and validation chooses one for each target and seed. Options
+    of the method, `alpha`, `warmup`, `lr` (of both sides), `source.KEY` and `target.KEY` of `train`
+    (docs/how_to/labels_patients_seeds.md)."""
     warmup: Annotated[Warmup | None, BeforeValidator(_by_rounds, json_schema_input_type=int | Warmup | None)] = None
     """A first phase: a number of FedAvg's rounds, or `rounds` with a method, its options and `train`."""
     then: Annotated[Then | None, BeforeValidator(_by_name, json_schema_input_type=str | Then | None)] = None
@@ -113,7 +130,38 @@ def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def combinations(name: str, sweep: dict[str, list[Value]]) -> Iterator[tuple[str, dict[str, Value]]]:
-    """The folder and the values of each run of a sweep."""
+    """The folder and the values of each run of a sweep, or of each candidate."""
     for values in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, values, strict=True))
         yield name + "".join(f"-{k}-{v}" for k, v in chosen.items()), chosen
+
+
+def varied(run: Run, values: dict[str, Value]) -> Run:
+    """The run with these values of a sweep or of `tune`."""
+    fields: dict[str, Any] = run.model_dump()
+    train: dict[str, Any] = {}
+    for key, value in values.items():
+        side, dot, name = key.partition(".")
+        if key == "alpha" and run.auxiliary:
+            fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": value}
+        elif key in SWEPT:
+            train.setdefault("faults", {})[key] = value
+        elif key == "lr" or (dot and side in SIDES):
+            for one in (side,) if dot else SIDES:
+                train.setdefault(one, {})[name or key] = value
+        else:
+            fields[key] = value
+    if train:
+        own = run.train or {}
+        fields["train"] = own | {key: (own.get(key) or {}) | value for key, value in train.items()}
+    return Run.model_validate(fields)
+
+
+def candidates(name: str, run: Run) -> dict[str, dict[str, Value]]:
+    """Folder -> values of each candidate of an expanded run; empty: it is not tuned."""
+    return dict(combinations(name, run.tune)) if run.tune else {}
+
+
+def tuned_to(run: Run, values: dict[str, Value]) -> Run:
+    """The run with one candidate's values."""
+    return varied(run.model_copy(update={"tune": None}), values)

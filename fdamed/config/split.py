@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from fdamed.config.base import Name, Share, Strict
+from fdamed.config.base import Name, Share, Strict, not_removed
 from fdamed.core.errors import nearest
 
 Size = Share | Annotated[int, Field(ge=2, strict=True)]
@@ -18,9 +18,9 @@ class Split(Strict):
 
     by: str
     """`condition`, or a column of the row contract such as race, site, view, projection, scanner."""
-    clients: dict[Name, str]
+    clients: Annotated[dict[Name, str], BeforeValidator(not_removed, json_schema_input_type=dict[Name, str | None])]
     """Client -> its condition or value of the column; with `by: expression`, an expression such as
-    "race == 'Asian' and age >= 40"."""
+    "race == 'Asian' and age >= 40". `name: null` in a later file or a variant removes a client."""
     target: str
     """The client to adapt to; `each`: every client in turn."""
     label: str | None = None

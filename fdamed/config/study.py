@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from fdamed.config.base import Name, Strict
+from fdamed.config.base import Name, Strict, not_removed
 from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.error_texts import explain
 from fdamed.config.model import Image, Model
 from fdamed.config.network import Network
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
-from fdamed.config.runs import MAIN, THEN, WARMUP, Run, Swept, Then, Value, Warmup, combinations, laid_over
+from fdamed.config.runs import (
+    MAIN,
+    THEN,
+    WARMUP,
+    Run,
+    Swept,
+    Then,
+    Value,
+    Warmup,
+    candidates,
+    combinations,
+    laid_over,
+    tuned_to,
+    varied,
+)
 from fdamed.config.split import Hospitals
-from fdamed.config.train import SWEPT, Decay, Recipe, Train
+from fdamed.config.train import Decay, Recipe, Train
 
 __all__ = ["Audit", "Config", "Decay", "Image", "Model", "Privacy", "Published", "Recipe", "Tracking", "Train"]
 
@@ -49,11 +64,6 @@ class Published(Strict):
     """Run -> accuracy in percent, or -> {target: accuracy}; a run of a sweep by its folder: fedgp-noise-0.4."""
 
 
-def _given(runs: Any) -> Any:
-    """Runs without those that a later file has removed by `name: null`."""
-    return {name: run for name, run in runs.items() if run is not None} if isinstance(runs, dict) else runs
-
-
 def _policy(given: Any) -> Any:
     """`privacy: public` in full."""
     return {"public": True} if given == "public" else given
@@ -78,7 +88,7 @@ class Config(Strict):
     runs: Annotated[
         dict[Name, Run],
         Field(min_length=1),
-        BeforeValidator(_given, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
+        BeforeValidator(not_removed, json_schema_input_type=Annotated[dict[Name, Run | None], Field(min_length=1)]),
     ]
     """Name -> method and options: the rows of the study's tables. `name: null` removes a run of an earlier file."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
@@ -86,7 +96,8 @@ class Config(Strict):
     advise: bool = False
     """Predict before training which method does best; the report compares the prediction with the results."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
-    """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates."""
+    """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates: above 1, one
+    job also decodes the images of all clients, and one does their membership inference."""
     answers_mb: Annotated[int, Field(ge=0)] = 2000
     """Megabytes of disk for answers that clients remember, because other runs ask them the same; 0: none."""
     network: Network | None = None
@@ -155,15 +166,22 @@ class Config(Strict):
             if not run.sweep:
                 out[name] = run.model_copy(update={"method": run.method or name})
                 continue
+            plain = run.model_copy(update={"method": run.method or name, "sweep": None})
             for folder, chosen in combinations(name, self._effective(name, run)):
-                fields = run.model_dump(exclude={"sweep"}) | chosen | {"method": run.method or name}
-                if "alpha" in chosen and run.auxiliary:
-                    fields["auxiliary"] = run.auxiliary.model_dump() | {"alpha": fields.pop("alpha")}
-                faults = {k: fields.pop(k) for k in SWEPT if k in chosen}
-                if faults:
-                    train = run.train or {}
-                    fields["train"] = train | {"faults": (train.get("faults") or {}) | faults}
-                out[folder] = Run.model_validate(fields)
+                out[folder] = varied(plain, chosen)
+        return out
+
+    def as_trained(self, name: str, tuned: Mapping[str, Any] | None) -> Run:
+        """An expanded run as it was trained; `tuned`: what its run.json says about the choice of a tuned one."""
+        run = self.expanded_runs()[name]
+        return tuned_to(run, tuned["values"]) if run.tune and tuned else run
+
+    def trained_runs(self) -> dict[str, Run]:
+        """What is trained, by the name of its folder: the expanded runs, candidates in the place of a tuned one."""
+        out: dict[str, Run] = {}
+        for name, run in self.expanded_runs().items():
+            found = candidates(name, run)
+            out |= {folder: tuned_to(run, values) for folder, values in found.items()} or {name: run}
         return out
 
     def sweeps(self) -> dict[str, Swept]:
@@ -174,6 +192,12 @@ class Config(Strict):
             if run.sweep
             for folder, chosen in combinations(name, self._effective(name, run))
         }
+
+    def target_labels(self, run: Run) -> bool:
+        """Whether any phase of an expanded run trains on labels of the target."""
+        from fdamed.config.loader import catalog
+
+        return any(catalog()[phase.method]["target_labels"] for phase in self.phases(run).values())
 
     def few_labels(self, run: Run) -> bool:
         """Whether any phase of an expanded run trains on the target's few labels, so that `labeled` matters."""

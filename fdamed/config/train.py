@@ -177,10 +177,12 @@ class Train(Strict):
     """Rounds between two checkpoints."""
     threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads of a training job. The bits of a result depend on it."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`cuda` also makes Snakemake reserve a GPU for each training job."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the forward and backward pass."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$")] = Field("auto", examples=["cuda:1"])
+    """auto: a GPU if one is here, else the CPU; `cuda`: a GPU that is free; `cuda:1`: this one; `mps`: Apple's."""
+    jobs_per_gpu: Annotated[int, Field(ge=1)] = 1
+    """Training jobs that may share a GPU at a time: small networks leave most of one idle."""
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
+    """Precision of forward and backward pass; tf32: float32 with rounded products on a GPU; float16: scaled losses."""
     transport: Literal["in_process", "multiprocess", "network"] = "in_process"
     """multiprocess: every client runs in a process of its own; network: at its hospital (`fdamed lead`)."""
     evaluate_every: Annotated[int, Field(ge=1)] = 1

@@ -54,6 +54,8 @@ class Record:
     """Digest of the final weights."""
     digest: str
     """Digest of everything above."""
+    validation: dict[str, float] | None = None
+    """Of a tuned run: candidate -> the validation score by which one was chosen; None: they may not be shown."""
 
     @property
     def key(self) -> str:
@@ -113,6 +115,7 @@ def read(folder: Path, smallest: int) -> Record | None:
         scores=scores,
         weights=(folder / "done").read_text(encoding="utf-8").strip(),
         digest=_digest(folder, json.dumps([rounds, scores])),
+        validation=_validation(folder, facts, smallest),
     )
 
 
@@ -139,6 +142,16 @@ def _rounds(folder: Path, smallest: int, hides_test: bool) -> tuple[Row, ...]:
     hidden = tuple(prefix for prefix in SCORES if hides_part(counts, prefix.rstrip("/"), smallest))
     hidden += ("test/",) * hides_test
     return tuple(without_scores(row | scored.get(row["round"], {}), hidden) for row in _json(folder / "metrics.jsonl"))
+
+
+def _validation(folder: Path, facts: Row, smallest: int) -> dict[str, float] | None:
+    """The mean over the clients that chose, if the validation part of each may be shown."""
+    root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
+    clients = facts.get("tuned", {}).get("clients", ())
+    if not clients or any(hides_part(counts_of(root, client), "val", smallest) for client in clients):
+        return None
+    found = [_json(root / "clients" / client / "tuning" / run / target / f"{seed}.json") for client in clients]
+    return {name: sum(scores[name] for scores in found) / len(found) for name in found[0]}
 
 
 def layers(folder: Path) -> list[Row]:

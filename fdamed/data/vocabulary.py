@@ -26,8 +26,9 @@ _UNITS = {"": 1.0, "Y": 1.0, "M": 12.0, "W": 52.1775, "D": 365.2425}
 _FRONTAL = {"PA": "PA", "POSTEROANTERIOR": "PA", "AP": "AP", "ANTEROPOSTERIOR": "AP", "FRONTAL": None}
 _LATERAL = {"LL": "LL", "LLAT": "LL", "RL": "RL", "RLAT": "RL", "LATERAL": "LATERAL", "LAT": "LATERAL"}
 _OBLIQUE = frozenset({"LAO", "RAO", "LPO", "RPO", "LLO", "RLO"})
+_NO_RACE = frozenset({"unknown", "refused", "declined", "unable", "reported"})
 _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
-    (None, frozenset({"unknown", "refused", "declined", "unable", "reported"})),
+    (None, _NO_RACE),
     ("Black", frozenset({"black", "african"})),
     ("Pacific Islander", frozenset({"pacific", "hawaiian", "islander"})),
     ("Asian", frozenset({"asian"})),
@@ -43,6 +44,7 @@ ACCEPTED = {
     "sex": f"{', '.join(_SEX)} in any case",
     "age": f"years (62, 62.0), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} on one class",
     "view": f"{', '.join([*_FRONTAL, *_LATERAL, *sorted(_OBLIQUE)])} in any case; becomes {' or '.join(VIEWS)}",
+    "race": f"any text; one that names {', '.join(RACES)} or a synonym (caucasian, african american) becomes that word",
     "burned_in": f"{', '.join(_FLAG)} in any case",
     "label": "1 (present), 0 (absent), -1 (uncertain) or blank (not mentioned)",
 }
@@ -116,11 +118,22 @@ def parse_year(text: str) -> float | None:
 
 def parse_race(text: str) -> str | None:
     """One of RACES, by whole words; "non-Hispanic" says nothing about the race."""
-    plain = re.sub(r"(non|not)[ -]hispanic( or latino)?", "", text.lower())
+    plain = _without_negation(text)
     if re.fullmatch(r"\s*other\s*,\s*hispanic\s*|\s*south american\s*", plain):
         return "Hispanic/Latino"
     words = set(re.findall(r"[a-z]+", plain))
     return next((race for race, marks in _RACE_WORDS if words & marks), None)
+
+
+def parse_race_or_text(text: str) -> str | None:
+    """One of RACES if the text names one, else the text itself: a table may have groups of its own."""
+    plain = _without_negation(text).strip()
+    said = plain not in UNKNOWN and not set(re.findall(r"[a-z]+", plain)) & _NO_RACE
+    return parse_race(text) or (text.strip() if said else None)
+
+
+def _without_negation(text: str) -> str:
+    return re.sub(r"(non|not)[ -]hispanic( or latino)?", "", text.lower())
 
 
 def parse_label(text: str) -> float | None:

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.core.rng import Stream
+from fdamed.data.splitting.folds import folds_of
 from fdamed.evaluation.comparison.paired_tests import Influence, auc_influence, contrast
 from fdamed.evaluation.comparison.run_pairs import score
 
@@ -32,6 +33,8 @@ WIDER = (1 + FOLDS / (FOLDS - 1)) ** 0.5
 alone does not see (Nadeau and Bengio, Machine Learning 52, 2003: the ratio of test to training patients is added to
 1 / FOLDS)."""
 PENALTIES = np.logspace(-1, 6, 15)
+TINY = 1e-12
+"""A deviation below this share of the mean is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,7 @@ def questions(frame: pd.DataFrame, smallest: int, stream: Stream) -> list[Questi
         answers = np.where(truth[..., None] == columns, 1.0, -1.0)
         if name == "age":
             answers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)[rows][places][..., None]
-        fold = _folds(truth[0], owner[rows], stream.child(name, "folds"))
+        fold = folds_of(truth[0], owner[rows], FOLDS, stream.child(name, "folds"))
         out.append(Question(name, tuple(classes), rows, truth, answers, fold, owner[rows], len(names)))
     return out
 
@@ -101,31 +104,38 @@ def _shuffled(owner: Ints, stream: Stream) -> Ints:
     return first[stream.numpy.permutation(len(first))][place]
 
 
-def _folds(truth: Ints, owner: Ints, stream: Stream) -> Ints:
-    """The test fold of each image: all images of a patient in one, classes spread evenly."""
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    split = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=stream.key % 2**32)
-    out = np.empty(len(truth), dtype=np.intp)
-    for i, (_, test) in enumerate(split.split(truth, truth, owner)):
-        out[test] = i
-    return out
-
-
 def read(question: Question, z: Floats) -> Floats:
     """(1 + SHUFFLES, n, c): what probes that never saw an image's patient read from features `z` of all images."""
-    from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import PredefinedSplit, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     trials, n, columns = question.answers.shape
     targets = question.answers.transpose(1, 0, 2).reshape(n, trials * columns)
-    probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES, alpha_per_target=True))
-    x = np.asarray(z, dtype=np.float64)[question.rows]
-    out = cross_val_predict(probe, x, targets, cv=PredefinedSplit(question.fold))
+    x, out = np.asarray(z, dtype=np.float64)[question.rows], np.empty_like(targets)
+    for fold in range(FOLDS):
+        test = question.fold == fold
+        out[test] = probed(x[~test], targets[~test], x[test])
     # Contiguous, because safetensors writes memory as it is.
     return np.ascontiguousarray(out.reshape(n, trials, columns).transpose(1, 0, 2))
+
+
+def probed(x: Floats, y: Floats, test: Floats) -> Floats:
+    """Predictions (m, c) for `test` (m, d) of ridge regressions of `y` (n, c) on standardized `x` (n, d).
+
+    For each column the penalty with the smallest mean squared error of predictions that leave one image out.
+    """
+    mean, scale, base = x.mean(axis=0), x.std(axis=0), y.mean(axis=0)
+    scale[scale < TINY * np.abs(mean) + np.finfo(np.float64).tiny] = 1.0  # a dead unit
+    u, s, vt = np.linalg.svd((x - mean) / scale, full_matrices=False)
+    kept = s**2 / (s**2 + PENALTIES[:, None])  # (penalties, d)
+    seen = u.T @ (y - base)
+    left_out = 1 - kept @ (u**2).T - 1 / len(x)  # (penalties, n)
+    errors = np.stack(
+        [
+            (((y - base - u @ (k[:, None] * seen)) / h[:, None]) ** 2).mean(0)
+            for k, h in zip(kept, left_out, strict=True)
+        ]
+    )
+    penalty = PENALTIES[errors.argmin(axis=0)]
+    weights = vt.T @ (s[:, None] / (s[:, None] ** 2 + penalty) * seen)
+    return np.asarray((test - mean) / scale @ weights + base)
 
 
 def area(question: Question, said: Floats, trial: int = 0) -> Influence | None:

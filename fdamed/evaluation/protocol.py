@@ -65,7 +65,7 @@ def budgets(records: Iterable[Record], config: Config, cohort: Mapping[str, Any]
 
 def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
     target, known = record.target, catalog()
-    phases = config.phases(config.expanded_runs()[record.run])
+    phases = config.phases(config.as_trained(record.run, record.facts.get("tuned")))
     main, last = phases[MAIN], phases.get(THEN, phases[MAIN])
     entry, final = known[main.method], known[last.method]
     own = next(((r, n) for c, r, n in training_images(last, config, final, target, images) if c == target), None)

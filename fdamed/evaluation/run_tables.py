@@ -1,4 +1,4 @@
-"""Tables of all runs: every score, the headline, scores by round; and tables as CSV."""
+"""Tables of all runs: every score, the headline, scores by round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from fdamed.core.disclosure import cell_safe
 from fdamed.core.run_record import Record
 from fdamed.evaluation.intervals import Interval, clipped, over_seeds, t_factor
 from fdamed.evaluation.metrics import TWO
@@ -109,12 +108,3 @@ def rounds(records: Iterable[Record], metrics: Sequence[str] = ("test/auc", "tes
     half = out["std"] * t_factor(out["seeds"].to_numpy())
     out = out.assign(low=(out["mean"] - half).clip(lower=0.0), high=(out["mean"] + half).clip(upper=1.0))
     return out[[*keys, *ENDS]]
-
-
-def to_csv(frame: pd.DataFrame) -> str:
-    """CSV in which no cell is a formula; numbers keep six digits."""
-    safe = frame.rename(columns=lambda c: cell_safe(str(c)))
-    for column in safe.columns:
-        if not pd.api.types.is_numeric_dtype(safe[column]):
-            safe[column] = safe[column].map(lambda v: cell_safe(v) if isinstance(v, str) else v)
-    return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n")

@@ -28,7 +28,7 @@ from fdamed.export.input import Preparation
 from fdamed.export.model_card import render
 from fdamed.export.onnx_file import OPSET, furthest, held_to_limit, in_torch, write_onnx
 from fdamed.export.runtime import INPUT, OUTPUT, Floats
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 
 if TYPE_CHECKING:
     from fdamed.pipeline.finished_runs import Chosen

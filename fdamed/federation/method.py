@@ -67,6 +67,10 @@ class Method(Generic[S]):
     needs_sgd: ClassVar[dict[str, str] | None] = None
     """The choices with which its sources must train with plain SGD; {}: always; None: never. The configuration is
     checked before a run."""
+    float16: ClassVar[bool] = True
+    """False: it computes gradients outside the plain local training, where nothing scales a loss for float16."""
+    synchronizations: ClassVar[int] = 0
+    """How often, at most, the host waits for the GPU in a step of local training (`make test-gpu` counts it)."""
     length: ClassVar[int] = 1
     """How many times the study's rounds it runs."""
     state: ClassVar[type]

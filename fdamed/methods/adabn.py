@@ -10,6 +10,7 @@ Messages: FedAvg's; the average to the target, and the statistics of its layers 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -22,7 +23,8 @@ from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import average_models
 from fdamed.methods._shared.local_training import train_locally
-from fdamed.training.local import batches, held, prepared
+from fdamed.training.input import held, prepared
+from fdamed.training.local import batches
 
 
 @message
@@ -52,8 +54,7 @@ def measure(client: Client, ask: Model) -> Statistics:
         if len(client.data) > 1:
             for layer in layers:
                 layer.reset_running_stats()
-                layer.momentum = None  # the mean over all batches
-            _pass_through(client)
+            _pass_through(client, layers)
     finally:
         for layer, momentum in zip(layers, usual, strict=True):
             layer.momentum = momentum
@@ -61,11 +62,13 @@ def measure(client: Client, ask: Model) -> Statistics:
 
 
 @torch.no_grad()
-def _pass_through(client: Client) -> None:
-    """One epoch of the client's images in training mode."""
+def _pass_through(client: Client, layers: Sequence[nn.modules.batchnorm._BatchNorm]) -> None:
+    """One epoch of the client's images in training mode; statistics are the mean over all batches."""
     module, device = client.model.module.train(), client.model.theta.device
     images = held(client.data, device)
     for number, rows in enumerate(batches(len(client.data), client.recipe.batch, client.rng.child("order"))):
+        for layer in layers:
+            layer.momentum = 1.0 / (number + 1)  # what None means, without a question to the device
         module(prepared(images, rows, device, client.rng, 0, number, noise=client.data.noise))
 
 

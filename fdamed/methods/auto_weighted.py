@@ -35,11 +35,10 @@ from fdamed.federation.messages import (
 )
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import Moved, compute_update
+from fdamed.methods._shared.local_training import Moved, compute_update, fit_client
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas
-from fdamed.training.local import fit
 
 SMALLEST = 1e-30
 """Norm below which an update has no direction."""
@@ -93,30 +92,30 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     """Train, watch each step against the directions, and send what changed with the estimates."""
     client, model, layout = _paced(client, ask.pace), client.model, client.model.layout
     model.load(ask.x)
-    before, step = ask.x.clone(), torch.empty_like(ask.x)
+    before, step, u = model.theta.clone(), torch.empty_like(model.theta), ask.u.to(model.theta.device)
     dots: list[Tensor] = []
-    squares: list[float] = []
+    squares: list[Tensor] = []
     first = True
 
     def watch(_: Tensor | None = None) -> None:
         nonlocal first
         if not first:
-            now = model.theta.detach().cpu()
-            torch.sub(now, before, out=step)
-            dot, _, square = inner_products(step, ask.u, layout, per_layer=False)
+            torch.sub(model.theta, before, out=step)
+            dot, _, square = inner_products(step, u, layout, per_layer=False)
             dots.append(dot[:, 0])
-            squares.append(float(square[0]))
-            before.copy_(now)
+            squares.append(square[0])
+            before.copy_(model.theta)
         first = False
 
-    outcome = fit(model, client.data, client.recipe, client.rng, correct=watch, precision=client.precision)
+    outcome = fit_client(client, correct=watch)
     watch()  # the last step; `correct` sees the model before each one
     g = model.read().sub_(ask.x)
     mean2 = float(inner_products(g, g[None], layout, per_layer=False)[2][0]) / len(dots) ** 2
     zero = torch.zeros(len(ask.u), dtype=torch.float64)
     e = Estimates(0.0, mean2, zero, zero, zero)
     if len(dots) > 1:
-        e = estimates(dots, squares, mean2, ask.norm * client.recipe.lr)
+        t = torch.stack(dots).cpu().double().unbind()
+        e = estimates(t, torch.stack(squares).cpu().tolist(), mean2, ask.norm * client.recipe.lr)
     recipe, n = client.recipe, len(client.data)
     nominal_step = recipe.lr * recipe.epochs * n / recipe.batch
     return Compared(g=g, n=n, nominal_step=nominal_step, loss=outcome.loss, steps=len(dots), **vars(e))

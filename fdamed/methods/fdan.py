@@ -72,7 +72,8 @@ def align(client: Client, ask: Align) -> Aligned:
     """A source: its task and the distance to the target's mean; it sends the mean of the features it trained on."""
     client.model.load(ask.x)
     omega = shared_frequencies(client, ask.frequencies)
-    own = torch.zeros(KERNELS, 2 * ask.frequencies)
+    device = client.model.theta.device
+    own, theirs = torch.zeros(KERNELS, 2 * ask.frequencies, device=device), ask.m.to(device)
     seen = 0
     local = Local(client)
 
@@ -82,11 +83,13 @@ def align(client: Client, ask: Align) -> Aligned:
         if not ask.h > 0.0:
             return task
         m = fourier(f, omega, _bandwidth(f, ask.h))
-        own, seen = own + len(f) * m.detach().cpu(), seen + len(f)
-        return task + ask.pull * fourier_mmd(m, ask.m.to(f.device))
+        own, seen = own + len(f) * m.detach(), seen + len(f)
+        return task + ask.pull * fourier_mmd(m, theirs)
 
     loss = local.epochs(objective)
-    return Aligned(g=client.model.read().sub_(ask.x), m=own / max(1, seen), h=ask.h, n=len(client.data), loss=loss)
+    return Aligned(
+        g=client.model.read().sub_(ask.x), m=own.cpu() / max(1, seen), h=ask.h, n=len(client.data), loss=loss
+    )
 
 
 @step("fdan.embed")
@@ -99,7 +102,7 @@ def embed(client: Client, ask: Align) -> Aligned:
     omega = shared_frequencies(client, ask.frequencies)
     rows = [training_features(client, batch.x) for batch in all_batches(client, client.rng.child("portrait"))]
     f_t = torch.cat(rows) if rows else torch.zeros(0, shape_of(client.model.layout).d)
-    h = bandwidth(f_t)
+    h = float(bandwidth(f_t))
     m = fourier(f_t, omega, h).cpu() if h > 0.0 else torch.zeros(KERNELS, 2 * ask.frequencies)
     loss = 0.0
     if ask.m.numel() and ask.h > 0.0 and h > 0.0:
@@ -109,12 +112,13 @@ def embed(client: Client, ask: Align) -> Aligned:
     return Aligned(g=client.model.read().sub_(ask.x), m=m, h=h, n=len(client.data), loss=loss)
 
 
-def _bandwidth(f: Tensor, h: float) -> float:
+def _bandwidth(f: Tensor, h: float) -> Tensor:
     """The batch's own bandwidth, a constant; h where it has none.
 
     Under the other side's bandwidth of a round ago, features that grow with the task would be held at their old size.
     """
-    return bandwidth(f.detach()) or h
+    own = bandwidth(f.detach())
+    return torch.where(own > 0.0, own, h)
 
 
 def shared_frequencies(client: Client, count: int) -> Tensor:
@@ -128,6 +132,7 @@ def shared_frequencies(client: Client, count: int) -> Tensor:
     "f-DAN",
     "FADA (Peng et al. 2020), baseline; Long et al. 2015",
     (train_locally, align, embed),
+    float16=False,
     needs_each="each source's distance to the target is logged",
 )
 class FDan(Method[State]):

@@ -73,7 +73,12 @@ def train(client: Client, ask: Opponent) -> Trained:
 
 
 @method(
-    "fdann", "f-DANN", "FADA (Peng et al. 2020), baseline; Ganin et al. 2016", (train_locally, train), needs_each=""
+    "fdann",
+    "f-DANN",
+    "FADA (Peng et al. 2020), baseline; Ganin et al. 2016",
+    (train_locally, train),
+    needs_each="",
+    float16=False,
 )
 class FDann(Method[State]):
     weight: float = option(1.0, "largest lambda of the reversed gradient; 0 is FedAvg", low=0.0)

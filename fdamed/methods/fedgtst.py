@@ -148,8 +148,8 @@ def norm_of(g: Tensor) -> float:
 def train_guided(client: Client, ask: Guided) -> Trained:
     """Train towards the guide, in phi also without it; the model that is sent is always the guided one."""
     guided = ask.gamma >= 0.0 and ask.xi > 0.0
-    if guided and not ask.exact and client.precision == "bfloat16":
-        what = "differences of gradients are smaller than the rounding error of bfloat16"
+    if guided and not ask.exact and client.precision != "float32":
+        what = f"differences of gradients are smaller than the rounding error of {client.precision}"
         raise FdamedError(what, f"hospital {client.name}", "Set `hessian: exact`, or `train.precision: float32`.")
     plain = NONE
     if guided and ask.plain:  # on a copy of the memory: the heads of this training are not kept
@@ -176,6 +176,8 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
     needs_each="its guide is the largest of the sources' norms, and a maximum is not a sum",
     rule="average",
     work="the gradient of a gradient’s norm",
+    float16=False,
+    synchronizations=1,  # the length of the difference is a number of the host
 )
 class FedGTST(Method[State]):
     xi: float = option(5e-4, "weight of the regularizer; 0: FedAvg, with the norms sent", low=0.0)

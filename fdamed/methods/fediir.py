@@ -28,6 +28,7 @@ from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import mean
 from fdamed.training.local import in_order
+from fdamed.training.precision import HALF
 
 KEPT = "fediir.model"
 """The model, in a client's memory from the first question of a round to the second."""
@@ -116,7 +117,7 @@ def train_aligned(client: Client, ask: Alignment) -> Trained:
 def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy + weight |its gradient in the head - g|^2 on features (B, d)."""
     with torch.autocast(z.device.type, enabled=False):
-        z = z.float() if z.dtype == torch.bfloat16 else z
+        z = z.float() if z.dtype in HALF.values() else z
         logits = head(z)
         own = head_gradient(z, logits, y).flatten()
         return F.cross_entropy(logits, y) + weight * (own - g).square().sum()

@@ -30,6 +30,7 @@ from fdamed.methods._shared.local_training import finite, train_locally
 from fdamed.models.adversarial import count, flat_part, shape_of
 from fdamed.models.flat import FlatModel, Layout, checksum, layout_of, named_tensors, vector_from
 from fdamed.ops.aggregation import mean
+from fdamed.ops.transfer import sent
 
 REFERENCE, STEP = "fedsr.r", "fedsr.step"
 """In a source's memory: r(z|y) with c, and how many batches it has trained on."""
@@ -150,7 +151,7 @@ def objective(local: Local, encoder: FlatModel, reference: FlatModel, ask: Ask) 
     def value(f: Tensor, batch: Batch) -> Tensor:
         y = cast(Tensor, batch.y)
         mu, sigma = encoder.module(f)
-        z = mu + sigma * torch.randn(mu.shape, generator=batch.rng.child("z").torch).to(mu.device)
+        z = mu + sigma * sent(torch.randn(mu.shape, generator=batch.rng.child("z").torch), mu.device)
         out: Tensor = F.cross_entropy(local.client.model.module.head(z), y) + local.auxiliary_losses(f, batch)  # type: ignore[operator]
         if ask.l2r:
             out = out + ask.l2r * (z.square().sum(1) if ask.squared else torch.linalg.vector_norm(z, dim=1)).mean()
@@ -182,6 +183,7 @@ def _done(client: Client) -> int:
     (train,),
     asks_target=False,
     rule="average",
+    float16=False,
     parts=True,
 )
 class FedSR(Method[State]):

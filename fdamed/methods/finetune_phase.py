@@ -19,10 +19,9 @@ from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Count, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import Trained, finite
+from fdamed.methods._shared.local_training import Trained, finite, fit_client
 from fdamed.models.backbone import initialize_head
 from fdamed.models.flat import FlatModel, head_place
-from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 
 
@@ -72,9 +71,7 @@ def _tune(client: Client, ask: Handover, part: Head | FlatModel) -> Trained:
     if not (ask.fresh or ask.afresh):
         optimizer.restore(client.memory, "tune.")
     loss = _frozen_loss if isinstance(part, Head) else None
-    outcome = fit(
-        client.model, client.data, client.recipe, client.rng, loss=loss, optimizer=optimizer, precision=client.precision
-    )
+    outcome = fit_client(client, loss=loss, optimizer=optimizer)
     if not ask.afresh:
         optimizer.keep(client.memory, "tune.")
     return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fdamed.models.flat import Layout
+from fdamed.ops.transfer import sent, wide
 
 Products = tuple[Tensor, Tensor, Tensor]
 """<g_T, g_i> (N, L), <g_i, g_i> (N, L) and <g_T, g_T> (L,)."""
@@ -126,15 +127,15 @@ def normalized(weights: Sequence[float] | Tensor | None, n: int) -> Tensor:
 def inner_products(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool = True) -> Products:
     """<g_T, g_i> (N, L), <g_i, g_i> (N, L), <g_T, g_T> (L,) by layer, in float64; memory is read once."""
     work = blocks(g_t, g_s, layout, per_layer)
-    layer = torch.tensor([layer for layer, *_ in work])
+    layer = sent(torch.tensor([layer for layer, *_ in work]), g_t.device)
     pieces = [(g_t[start:stop], g_s[:, start:stop]) for _, start, stop in work]
 
     def by_layer(sums: list[Tensor]) -> Tensor:
-        total = torch.zeros((1 + work[-1][0], *sums[0].shape), dtype=torch.float64)
-        return total.index_add_(0, layer, torch.stack(sums).double())
+        total = torch.zeros((1 + work[-1][0], *sums[0].shape), dtype=wide(g_t.device), device=g_t.device)
+        return total.index_add_(0, layer, torch.stack(sums).to(total.dtype))
 
     dot = by_layer([torch.mv(s, t) for t, s in pieces])
-    ss = by_layer([torch.linalg.vector_norm(s, dim=1).double().square() for _, s in pieces])
+    ss = by_layer([torch.linalg.vector_norm(s, dim=1).to(wide(g_t.device)).square() for _, s in pieces])
     return dot.t(), ss.t(), by_layer([torch.dot(t, t) for t, _ in pieces])
 
 

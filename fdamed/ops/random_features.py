@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.rng import Stream
+from fdamed.ops.transfer import wide
 
 EPSILON = 1e-5
 """Added to a norm before it divides: a zero vector stays zero."""
@@ -47,13 +48,15 @@ def aligned_distance(w: Tensor, gaps: Tensor, normalize: bool) -> Tensor:
     return seen * (len(w) / (w.square().sum() + EPSILON**2)) if normalize else seen
 
 
-def bandwidth(f: Tensor) -> float:
+def bandwidth(f: Tensor) -> Tensor:
     """Mean squared distance of different rows of (n, d), in O(n d): 2 n/(n-1) times the sum of the variances."""
     n = len(f)
-    return float(2.0 * f.double().var(0, correction=0).sum() * n / (n - 1)) if n > 1 else 0.0
+    if n < 2:
+        return torch.zeros((), dtype=wide(f.device), device=f.device)
+    return 2.0 * f.to(wide(f.device)).var(0, correction=0).sum() * n / (n - 1)
 
 
-def fourier(f: Tensor, omega: Tensor, h: float) -> Tensor:
+def fourier(f: Tensor, omega: Tensor, h: float | Tensor) -> Tensor:
     """Mean over the rows of (B, d) of random features of all five kernels, (5, 2 F), from omega (d, F) ~ N(0, 1).
 
     exp(-|x|^2 / s) is the characteristic function of N(0, 2/s).

@@ -35,11 +35,14 @@ from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models import heads
 from fdamed.models.backbone import build
 from fdamed.models.flat import AUXILIARY, FlatModel
+from fdamed.pipeline.devices import device
 from fdamed.pipeline.facts import fact_of
 from fdamed.pipeline.fingerprint import machine, step_code
 from fdamed.pipeline.paths import Places, needed
 from fdamed.training.dp_sgd import Mechanism, accountants
+from fdamed.training.input import share_device
 from fdamed.training.local import predict
+from fdamed.training.precision import allow_tf32
 
 Own = Callable[[torch.Tensor], FlatModel | None]
 """The model that predicts after a round that ended with these weights; None: it is not complete yet."""
@@ -49,18 +52,13 @@ Homes = Callable[[str, FlatModel], Home]
 
 def resident(config: Config, spec: Run | None = None) -> FlatModel:
     """The one model of this process, which all its clients use; with the auxiliary heads that the run `spec` shares."""
+    allow_tf32("float32")  # a client's training may allow it
+    apart = config.train.transport == "multiprocess"
+    share_device(config.train.jobs_per_gpu * (1 + len(config.split.clients) if apart else 1))
     network = build(config.model)
     if spec and spec.auxiliary and spec.auxiliary.share:
         network.add_module(AUXILIARY, heads.build(config.model, spec.auxiliary.heads))
     return FlatModel(network, device(config))
-
-
-def device(config: Config) -> str:
-    if config.train.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if config.train.device == "cuda" and not torch.cuda.is_available():
-        raise FdamedError("there is no CUDA device", "train.device", "Use `auto` or `cpu`, or a node with a GPU.")
-    return config.train.device
 
 
 def build_client(
@@ -87,6 +85,7 @@ def build_client(
     source = client != target
     auxiliary = spec.auxiliary if source else None
     train = config.train_of(spec)
+    allow_tf32(train.precision)
     pixels = 0.0 if source else config.noise_of(spec)
     read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
     if source or every:
@@ -183,8 +182,8 @@ def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> 
     """How the clients of a run remember answers, each below its own folder; under noise none does."""
     if not config.answers_mb or config.differential_of(spec):
         return None
-    gpu = [torch.cuda.get_device_name(), torch.version.cuda] if device(config) == "cuda" else []
-    decides = [without_defaults(config.model), machine(config, threads), np.__version__, *gpu]
+    precision = config.train_of(spec).precision
+    decides = [without_defaults(config.model), machine(config, threads, precision), np.__version__]
     limit = config.answers_mb * 10**6 // len(config.split.clients)
     return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in method.steps})
 
@@ -230,14 +229,22 @@ def _home_of(homes: Homes, name: str, client: Client) -> Home:
     return homes(name, client.model)
 
 
-def judge(config: Config, spec: Run, target: str, seed: int, model: FlatModel, own: Own | None = None) -> Judge:
+def judge(
+    config: Config,
+    spec: Run,
+    target: str,
+    seed: int,
+    model: FlatModel,
+    own: Own | None = None,
+    parts: tuple[str, ...] = ("val", "test"),
+) -> Judge:
     """Accuracy and AUC at the target's val and test parts, which methods never see.
 
     Noise on the test images is the same in every round and for every method of a seed. `own`: the model that predicts,
     if it is not the bare network; without scores as long as there is none.
     """
     folder, noise = Places.of(config).client(target), config.noise_of(spec)
-    views = {part: load(folder, parts=(part,), noise=noise) for part in ("val", "test")}
+    views = {part: load(folder, parts=(part,), noise=noise) for part in parts}
 
     def scores(theta: Any) -> dict[str, float | None]:
         judged = own(theta) if own else model

@@ -31,9 +31,9 @@ def check_environment(config: Config, add: Add, gpu_here: bool, cluster: bool) -
 def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
     """Whether there is a GPU `here`, or `there` on the cluster, and torch can use it."""
     wanted = config.train.device
-    if wanted == "cuda" and not (here or there):
-        add("fail", "gpu", "train.device is cuda, and there is no GPU here or in a partition of the cluster")
-    elif here and wanted != "cpu":
+    if wanted.startswith("cuda") and not (here or there):
+        add("fail", "gpu", f"train.device is {wanted}, and there is no GPU here or in a partition of the cluster")
+    elif here and wanted not in ("cpu", "mps"):
         import torch
 
         if torch.cuda.is_available():
@@ -41,7 +41,7 @@ def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
             return
         built = "its driver is not found" if torch.version.cuda else "this torch is built for CPUs only"
         detail = f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
-        add("fail" if wanted == "cuda" else "warn", "gpu", detail)
+        add("warn" if wanted == "auto" else "fail", "gpu", detail)
     elif here or there:
         add("ok", "gpu", "a GPU is here" if here else "a partition of the cluster has GPUs")
 
@@ -61,7 +61,7 @@ def check_slurm(config: Config, add: Add, severity: str) -> bool:
         return False
     partitions = [line.split("|") for line in dict.fromkeys(answer.split())]
     listed = ", ".join(dict.fromkeys(f"{name} (limit {limit})" for name, _, limit, *_ in partitions))
-    gpu = ["--gres=gpu:1"] if config.train.device == "cuda" else []
+    gpu = ["--gres=gpu:1"] if config.train.device.startswith("cuda") else []
     if _slurm("sbatch", "--test-only", "--ntasks=1", "--time=1", "--mem=500", *gpu, "--wrap=true") is None:
         add("warn", "sbatch", f"a trial job was refused (partition or account? profiles/slurm); partitions: {listed}")
     else:

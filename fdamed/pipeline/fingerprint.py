@@ -51,23 +51,23 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
         "data": digest(data),
         "init": digest_file(places.init(run.seed) / "theta.safetensors"),
         "source": training_code(spec, known_methods()),
-        **machine(config, threads),
+        **machine(config, threads, config.train_of(spec).precision),
         **private,
     }
 
 
-def machine(config: Config, threads: int) -> dict[str, Any]:
-    """What decides the bits of every training on this machine: versions, processor, threads."""
+def machine(config: Config, threads: int, precision: str) -> dict[str, Any]:
+    """What decides the bits of a training on this machine: versions, processor, threads, GPU."""
     import torch
 
-    from fdamed.pipeline.clients import device
+    from fdamed.pipeline.devices import facts
 
     return {
         "threads": threads,
         "torch": torch.__version__,
         "fdamed": __version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": device(config),
+        **facts(config, precision),
     }
 
 

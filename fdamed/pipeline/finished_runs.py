@@ -93,7 +93,7 @@ def of_study(config: Config, name: str, target: str, seed: int) -> Chosen:
 
 def _differs(config: Config, facts: dict[str, Any]) -> str:
     """What in this configuration differs from the run's run.json; empty: nothing."""
-    spec, known = config.expanded_runs()[facts["run"]], facts["digests"]
+    spec, known = config.as_trained(facts["run"], facts.get("tuned")), facts["digests"]
     if digest_sections(config.model, config.train, spec) != known["settings"]:
         return "settings"
     return "" if known.get("images") == digest_images(config) else "images or labels (`image`, `split` or `data`)"

@@ -16,7 +16,8 @@ from fdamed.federation.runner import Judge
 from fdamed.federation.server import Server
 from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, Layout, without_heads
-from fdamed.pipeline.clients import Own, device, judge
+from fdamed.pipeline.clients import Own, judge
+from fdamed.pipeline.devices import device
 from fdamed.pipeline.privacy_costs import cost_of
 from fdamed.pipeline.selection import StudyRun
 
@@ -42,7 +43,8 @@ def home_of(
     def scores(theta: Tensor, memory: Memory) -> Mapping[str, float | None]:
         if not made:  # the parts that are scored are loaded once
             own = predicting(config, method, model.layout, memory) if method.keeps or method.parts else None
-            made.append(judge(config, spec, one.target, one.seed, model, own))
+            parts = ("val",) if one.candidate_of else ("val", "test")
+            made.append(judge(config, spec, one.target, one.seed, model, own, parts))
         return made[0](theta)
 
     def cost(memory: Memory) -> dict[str, Any]:

@@ -182,7 +182,8 @@ class Hospital:
         if not self.config.train.validation.directions:
             facts["positives"] = None
         log.info("the server has asked who is here")
-        told = {"facts": facts, "counts": outside("counts.json", counts), "machine": machine(self.config, self.threads)}
+        conditions = machine(self.config, self.threads, self.config.train.precision)
+        told = {"facts": facts, "counts": outside("counts.json", counts), "machine": conditions}
         return pack({"ok": True} | told, b"")
 
     def _released_scores(self, reply: bytes) -> bytes:

@@ -192,7 +192,7 @@ def _server(job: Job, phase: Phase) -> Server:
         stream_seed(job.run.seed, phase),
         partial(home, replace(job, wire=None), phase),
         job.wire,
-        _address(job, phase),
+        _address(job, phase) if job.wire else None,
     )
 
 

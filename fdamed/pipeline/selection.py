@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
-from fdamed.config.runs import Run
+from fdamed.config.runs import Run, candidates, tuned_to
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
+from fdamed.core.files import read_json
 from fdamed.pipeline.paths import Places
 
 if TYPE_CHECKING:
@@ -30,13 +31,16 @@ def check_known(what: str, value: Any, known: Iterable[Any]) -> None:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One run of a study, for one target and seed."""
+    """One run of a study, or a candidate of a tuned one, for one target and seed."""
 
     config: Config
     name: str
     target: str
     seed: int
     spec: Run
+    """Of a tuned run: with the values that were chosen, as soon as they are."""
+    candidate_of: str = ""
+    """The tuned run, of a candidate: the test part is read only if it is chosen, and then as that run's."""
 
     @classmethod
     def of(cls, config: Config, name: str, target: str, seed: int) -> StudyRun:
@@ -45,7 +49,7 @@ class StudyRun:
         check_known("run", name, runs)
         check_known("target", target, config.split.targets)
         check_known("seed", seed, config.seeds)
-        return cls(config, name, target, seed, runs[name])
+        return cls(config, name, target, seed, _as_trained(config, name, target, seed, runs[name]))
 
     @classmethod
     def federated(cls, config: Config, name: str, target: str, seed: int) -> StudyRun:
@@ -54,6 +58,18 @@ class StudyRun:
         if run.classical:
             what = f"{run.spec.method} is a classical method"
             raise FdamedError(what, f"runs.{name}", "Use `fdamed fit-classical`.")
+        return run
+
+    @classmethod
+    def trained(cls, config: Config, name: str, target: str, seed: int) -> StudyRun:
+        """The run if clients train it: a federated one that is not tuned, or a candidate."""
+        for one in all_candidates(config):
+            if (one.name, one.target, one.seed) == (name, target, seed):
+                return one
+        run, written = cls.federated(config, name, target, seed), config.expanded_runs()[name]
+        if written.tune:
+            fix = f"Train its candidates ({', '.join(candidates(name, written))}), then run `fdamed choose`."
+            raise FdamedError(f"{name} is tuned: one of its candidates becomes the run", f"runs.{name}.tune", fix)
         return run
 
     @property
@@ -83,6 +99,10 @@ class StudyRun:
     def scores(self, client: str) -> Path:
         return self.places.client(client) / "scores" / self.name / self.target / f"{self.seed}.json"
 
+    def validation_scores(self, client: str) -> Path:
+        """The scores of a tuned run's candidates on a client's validation part."""
+        return self.places.client(client) / "tuning" / self.name / self.target / f"{self.seed}.json"
+
     def predictions(self, client: str) -> Path:
         return self.places.client(client) / "predictions" / self.name / self.target / f"{self.seed}.parquet"
 
@@ -110,10 +130,23 @@ class StudyRun:
         return phases(self.config, self.spec)[-1].method
 
 
+def _as_trained(config: Config, name: str, target: str, seed: int, run: Run) -> Run:
+    """The run; a tuned one with the values in its run.json."""
+    file = Places.of(config).run(name, target, seed) / "run.json"
+    return config.as_trained(name, read_json(file).get("tuned")) if run.tune and file.is_file() else run
+
+
 def all_runs(config: Config) -> Iterator[StudyRun]:
-    """Every run, target and seed of the study."""
-    for (name, spec), target, seed in product(config.expanded_runs().items(), config.split.targets, config.seeds):
-        yield StudyRun(config, name, target, seed, spec)
+    """Every run, target and seed of the study; a tuned run once."""
+    for (name, run), target, seed in product(config.expanded_runs().items(), config.split.targets, config.seeds):
+        yield StudyRun(config, name, target, seed, _as_trained(config, name, target, seed, run))
+
+
+def all_candidates(config: Config) -> Iterator[StudyRun]:
+    """Every candidate of the tuned runs, with target and seed."""
+    for (name, run), target, seed in product(config.expanded_runs().items(), config.split.targets, config.seeds):
+        for folder, values in candidates(name, run).items():
+            yield StudyRun(config, folder, target, seed, tuned_to(run, values), candidate_of=name)
 
 
 def is_classical(spec: Run) -> bool:
@@ -122,13 +155,18 @@ def is_classical(spec: Run) -> bool:
 
 
 def federated_runs(config: Config) -> list[str]:
-    """The runs that clients train, in the order of the configuration."""
+    """The runs that end with a model, in the order of the configuration."""
     return [name for name, spec in config.expanded_runs().items() if not is_classical(spec)]
 
 
+def trained_by_clients(config: Config) -> list[str]:
+    """The runs that clients train, candidates in the place of a tuned one."""
+    return [name for name, spec in config.trained_runs().items() if not is_classical(spec)]
+
+
 def batches(config: Config) -> list[list[str]]:
-    """The federated runs, `batch_runs` at a time: a run added at the end changes only the last batch."""
-    names, size = federated_runs(config), config.batch_runs
+    """What clients train, `batch_runs` at a time: a run added at the end changes only the last batch."""
+    names, size = trained_by_clients(config), config.batch_runs
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 

@@ -24,7 +24,7 @@ def oriented(pair: Audit, run: str) -> dict[str, Any]:
     """A compared pair as seen from one of its runs."""
     sign = 1 if pair["first"] == run else -1
     low, high = sorted((100 * sign * pair["low"], 100 * sign * pair["high"]))
-    errors = {key: pair[key] for key in ("patients", "seeds_error", "seeds") if key in pair}
+    errors = {key: pair[key] for key in ("patients", "seeds_error", "seeds_df", "seeds") if key in pair}
     return errors | {
         "other": pair["second"] if sign == 1 else pair["first"],
         "points": 100 * sign * pair["value"],

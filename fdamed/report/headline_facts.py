@@ -116,7 +116,7 @@ class Facts:
     def errors(self) -> power.Errors | None:
         """The observed errors of that difference."""
         patients = (self.audit or {}).get("patients")
-        return power.observed(self.lead, patients) if self.lead and "seeds_error" in self.lead and patients else None
+        return power.observed(self.lead, patients) if self.lead and "seeds_df" in self.lead and patients else None
 
     @property
     def smallest(self) -> float:

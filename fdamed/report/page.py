@@ -11,10 +11,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fdamed import __version__
+from fdamed.core.csv_tables import to_csv
 from fdamed.core.disclosure import vague
 from fdamed.core.files import write_json, write_text
 from fdamed.evaluation.intervals import FILTERS
-from fdamed.evaluation.run_tables import ALL_TARGETS, to_csv
+from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import headline, sections
 from fdamed.report.headline_cards import cards
 from fdamed.report.headline_facts import facts_of

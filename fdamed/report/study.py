@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed.config.loader import catalog
-from fdamed.config.runs import Run
+from fdamed.config.runs import Run, candidates
 from fdamed.config.study import Config
 from fdamed.core import run_record
 from fdamed.core.counts import released_cohort, study_counts
@@ -109,6 +109,8 @@ class Study:
     """Target -> its audit, with the attribute inference in it."""
     membership: Sequence[Json]
     """The membership inference of each client."""
+    candidates: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    """Tuned run -> its candidates at every target and seed, which have no test score."""
 
     @property
     def smallest(self) -> int:
@@ -151,6 +153,12 @@ class Study:
     @cached_property
     def sent(self) -> pd.DataFrame:
         return costs.sent(self.records)
+
+    @cached_property
+    def left(self) -> pd.DataFrame:
+        """The same with all candidates of a tuned run in its place: what they sent has left the hospitals, too."""
+        plain = [record for record in self.records if record.run not in self.candidates]
+        return costs.sent([*plain, *(record for found in self.candidates.values() for record in found)])
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
@@ -244,6 +252,11 @@ def read_study(config: Config) -> Study:
         if not (folder / name).is_file():
             raise FdamedError(f"{name} is missing", str(folder), "Run `snakemake --cores 2`: it makes what is missing.")
     targets = config.split.targets
+    tuned = {
+        name: [(one, target, seed) for one in candidates(name, run) for target in targets for seed in config.seeds]
+        for name, run in config.expanded_runs().items()
+        if run.tune
+    }
     audits = {t: found for t in targets if (found := _optional(folder / "audit" / f"{t}.json"))}
     members = [_optional(folder / "membership" / f"{c}.json") for c in config.split.clients]
     return Study(
@@ -259,6 +272,7 @@ def read_study(config: Config) -> Study:
             t: audit | {"attributes": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()
         },
         membership=[found for found in members if found] if config.audit.membership else [],
+        candidates={run: run_record.study(folder / "runs", of, config.smallest_cell)[0] for run, of in tuned.items()},
     )
 
 

@@ -23,8 +23,8 @@ JUDGED = Rule("fedda", 0.5, "samples")
 def recommend(drops: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Run -> its drop in each fold: the ranking, the winner or None, and the runs not separated from the first.
 
-    A winner is first in at least half of the bootstrap resamples of the folds, and the interval of its lead over the
-    second (Student's t over the folds, paired) is above 0.
+    A winner is first in at least half of the bootstrap resamples of the folds, and the intervals of its lead over all
+    others (Student's t over the folds, paired) are above 0: the second may be its near copy, which says nothing.
     """
     table = np.array(list(drops.values()), dtype=np.float64)  # (K, folds)
     folds = table.shape[1]
@@ -37,8 +37,8 @@ def recommend(drops: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     rows.sort(key=lambda row: (-row["drop"]["value"], row["run"]))
     for row in rows:
         row["behind"] = over_folds(np.subtract(drops[rows[0]["run"]], drops[row["run"]]))
-    clear = len(rows) > 1 and rows[0]["best_share"] >= 0.5 and rows[1]["behind"]["low"] > 0
     group = [row["run"] for row in rows if row["behind"]["low"] <= 0]
+    clear = len(rows) > 1 and rows[0]["best_share"] >= 0.5 and len(group) == 1
     return {"ranking": rows, "winner": rows[0]["run"] if clear else None, "not_separated": group}
 
 

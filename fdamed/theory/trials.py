@@ -21,6 +21,7 @@ from fdamed.config.privacy import FOLDS
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled
+from fdamed.data.splitting.folds import folds_of
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import TRAINED, Step
 from fdamed.federation.messages import encode, marked
@@ -45,7 +46,7 @@ def is_candidate(kind: type[Method[Any]]) -> bool:
 
 def without_fold(data: Labeled, owner: NDArray[np.int64], fold: int, rng: Stream) -> CrossFit:
     """The images that the target trains on, and those of one fold, which it holds out; `owner` (n,): their patients."""
-    folds = folds_of(data.y, owner, rng)
+    folds = folds_of(data.y, owner, FOLDS, rng)
     if folds.max(initial=0) < FOLDS - 1:
         what = f"the labeled images are of fewer than {FOLDS} patients: they cannot be split in {FOLDS} folds"
         raise FdamedError(what, "advise", "Label more images, or raise split.labeled.")
@@ -55,17 +56,6 @@ def without_fold(data: Labeled, owner: NDArray[np.int64], fold: int, rng: Stream
         return Labeled(data.images[rows], data.y[rows], auxiliary, data.noise)
 
     return CrossFit(**vars(part(folds != fold)), held_out=part(folds == fold))
-
-
-def folds_of(y: NDArray[np.int64], owner: NDArray[np.int64], rng: Stream) -> NDArray[np.int64]:
-    """The fold of each image (n,): classes in equal shares, all images of a patient in one fold."""
-    patients, first = np.unique(owner, return_index=True)
-    order = rng.numpy.permutation(len(patients))
-    order = order[np.argsort(y[first][order], kind="stable")]  # dealt out class by class
-    fold = np.empty(len(patients), np.int64)
-    fold[order] = np.arange(len(patients)) % FOLDS
-    found: NDArray[np.int64] = fold[np.searchsorted(patients, owner)]
-    return found
 
 
 class InFold(Wrapper):

@@ -23,9 +23,12 @@ from fdamed.config.privacy import local_steps
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel, view_of
+from fdamed.ops.philox import normal
+from fdamed.ops.transfer import sent, wide
 
 FEWEST, MOST, ROOM = 8, 64, 2**25
 """Images that are differentiated together: as many gradients as fit into 2^25 numbers (128 MiB), in these bounds."""
+HOST = torch.device("cpu")
 Spent = tuple[float, float, int]
 """Noise multiplier, probability with which a patient is drawn, steps."""
 
@@ -93,8 +96,8 @@ class Mechanism:
             add_clipped(model, gradients, self.clip)
             total += losses.sum()
         count = len(model.grad)
-        noise = secret_normal(count) if self.secure else torch.randn(count, generator=rng.child("noise").torch)
-        noise = noise.to(model.grad.device)
+        device, row = model.grad.device, torch.zeros(1, dtype=torch.int64, device=model.grad.device)
+        noise = secret_normal(count, device) if self.secure else normal(rng.child("noise"), row, count)[0]
         model.grad.add_(noise, alpha=self.multiplier * self.clip).div_(self.expected(batch))
         return total / max(1, len(x))
 
@@ -119,15 +122,13 @@ def secret_uniform(count: int) -> NDArray[np.float64]:
     return (bits.astype(np.float64) + 0.5) * 2.0**-53
 
 
-def secret_normal(count: int) -> Tensor:
+def secret_normal(count: int, device: torch.device = HOST) -> Tensor:
     """Normal numbers from the same; each the sum of four halves, against attacks on the gaps between floating-point
     numbers (Holohan and Braghin 2021, as Opacus does)."""
-    from scipy.special import ndtri
-
-    total = np.zeros(count)
+    total = torch.zeros(count, dtype=wide(device), device=device)
     for _ in range(4):
-        total += ndtri(secret_uniform(count))
-    return torch.from_numpy((total / 2.0).astype(np.float32))
+        total += torch.special.ndtri(sent(torch.from_numpy(secret_uniform(count)).to(total.dtype), device))
+    return total.div_(2.0).float()
 
 
 def epsilon(spent: Sequence[Spent], delta: float) -> float:

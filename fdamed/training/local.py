@@ -19,7 +19,10 @@ from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.models.flat import FlatModel
 from fdamed.models.heads import auxiliary_loss
+from fdamed.ops.transfer import sent
+from fdamed.training.input import as_input, feed, held, noisy, varied
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import GradientScaler, autocast
 
 if TYPE_CHECKING:
     from fdamed.training.dp_sgd import Mechanism
@@ -88,18 +91,23 @@ def fit(
     optimizer: Optimizer | None = None,
     private: Mechanism | None = None,
     precision: str = "float32",
+    memory: dict[str, Tensor] | None = None,
 ) -> Outcome:
-    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss."""
+    """Train `model` in place on `data` for `recipe.epochs` epochs, if `private` by DP-SGD -> the task's mean loss.
+
+    `memory`: the client's, where a gradient scaler for float16 continues.
+    """
     if private and (loss or task or descend or auxiliary or precision != "float32"):
         raise TypeError("under noise a client trains the main task alone, in float32")
     if not isinstance(data, Labeled):
         raise TypeError("a client without labels was asked to train with labels")
     device = model.theta.device
     images = held(data, device)
-    labels = torch.from_numpy(data.y).to(device)
+    labels = sent(torch.from_numpy(data.y), device)
     names = auxiliary.names if auxiliary else ()
-    side = {k: torch.from_numpy(data.auxiliary[k]).to(device) for k in names}
+    side = {k: sent(torch.from_numpy(data.auxiliary[k]), device) for k in names}
     optimizer = optimizer or Optimizer(model, recipe)
+    scaler = GradientScaler(device, memory or {}) if precision == "float16" else None
     heads = auxiliary.private if auxiliary else None
     head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
@@ -107,10 +115,10 @@ def fit(
     for epoch in range(recipe.epochs):
         order = rng.child("order", epoch)
         drawn = private.batches(recipe.batch, order) if private else batches(len(data), recipe.batch, order)
-        for number, rows in enumerate(drawn):
-            x = prepared(images, rows, device, rng, epoch, number, augment=recipe.augment, noise=data.noise)
-            rows = rows.to(device)
+        for number, (rows, pixels) in enumerate(feed(images, drawn, device)):
+            x = varied(pixels, rows, rng, epoch, number, augment=recipe.augment, noise=data.noise)
             y = labels.index_select(0, rows)
+            overflow = None
             model.grad.zero_()
             if heads:
                 heads.grad.zero_()
@@ -120,16 +128,21 @@ def fit(
                 value = private.gradient(model, x, y, recipe.batch, rng.child("private", epoch, number))
             elif descend:
                 value = descend(objective)
+            elif scaler:
+                value = objective()
+                overflow = scaler.backward(value, *(m.grad for m in (model, heads) if m))
             else:
                 value = objective()
                 value.backward()  # type: ignore[no-untyped-call]
             if correct:
                 correct(model.grad)
-            optimizer.step()
+            optimizer.step(overflow)
             if head_optimizer:
-                head_optimizer.step()
+                head_optimizer.step(overflow)
             total += value.detach() - auxiliary.settle() if auxiliary else value.detach()
             steps += 1
+    if scaler and memory is not None:
+        scaler.keep(memory)
     if steps == 0:
         raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
     return Outcome(float(total) / steps, steps)
@@ -146,7 +159,7 @@ def local_loss(
     precision: str = "float32",
 ) -> Tensor:
     """What a client minimizes, on one batch; `side` has the batch's auxiliary labels."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with autocast(x.device, precision):
         if not (auxiliary or task):
             return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
         f = model.module.features(x)  # type: ignore[operator]  # every network here has features
@@ -171,60 +184,6 @@ def in_order(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
-def held(data: Labeled | Unlabeled, device: torch.device) -> Tensor:
-    """All images as one tensor: a view of the memory map; on a GPU a copy that stays, if it fits into half of it."""
-    here = torch.from_numpy(data.images)
-    if device.type != "cuda":
-        return here
-    kept: dict[torch.device, Tensor] = vars(data).setdefault("_held", {})
-    if device not in kept:
-        fits = here.nbytes < torch.cuda.mem_get_info(device)[0] // 2
-        kept[device] = here.to(device) if fits else here
-    return kept[device]
-
-
-def taken(images: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """The images of a batch on the device; from the host through pinned memory, without waiting."""
-    if images.device.type == device.type:
-        return images.index_select(0, rows.to(device))
-    return images.index_select(0, rows).pin_memory().to(device, non_blocking=True)
-
-
-def as_input(images: Tensor) -> Tensor:
-    """uint8 (B, S, S) or (B, S, S, C) -> float32 (B, C, S, S) in [0, 1]; feature vectors (B, d) as they are."""
-    if images.dtype != torch.uint8:
-        return images
-    stacked = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
-    return stacked.to(torch.float32).div_(255.0)
-
-
-def prepared(
-    images: Tensor, rows: Tensor, device: torch.device, rng: Stream, *at: int, augment: bool = False, noise: float = 0.0
-) -> Tensor:
-    """The network's input for these rows, augmented and noised with the numbers of batch `at` (epoch and number)."""
-    x = as_input(taken(images, rows, device))
-    if augment and len(x):
-        x = jitter(x, rng.child("augment", *at))
-    return noisy(x, noise, rng.child("noise", *at)) if noise else x
-
-
-def noisy(x: Tensor, deviation: float, rng: Stream) -> Tensor:
-    """x + deviation * N(0, 1), not clipped."""
-    return x.add(torch.randn(x.shape, generator=rng.torch).to(x.device), alpha=deviation)
-
-
-def jitter(x: Tensor, rng: Stream) -> Tensor:
-    """Shift each image by up to a sixteenth of its side and change its contrast by up to a tenth."""
-    generator = rng.torch
-    n, side = len(x), x.shape[-1]
-    reach = max(1, side // 16)
-    padded = F.pad(x, (reach,) * 4, mode="replicate")
-    corners = torch.randint(0, 2 * reach + 1, (n, 2), generator=generator)
-    gains = torch.rand(n, generator=generator).mul_(0.2).add_(0.9).to(x.device).view(n, 1, 1, 1)
-    moved = torch.stack([p[:, i : i + side, j : j + side] for p, (i, j) in zip(padded, corners.tolist(), strict=True)])
-    return ((moved - 0.5) * gains + 0.5).clamp_(0.0, 1.0)
-
-
 def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Floats:
     """Probabilities (n, C) in evaluation mode; noisy data takes its noise from `rng`."""
     parts = _forward(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
@@ -247,7 +206,7 @@ def _forward(
     model.module.eval()
     device = model.theta.device
     images, parts = held(data, device), []
-    for number, rows in enumerate(in_order(len(data), batch)):
-        x = as_input(taken(images, rows, device))
-        parts.append(function(noisy(x, data.noise, rng.child(number)) if rng and data.noise else x))
+    for rows, pixels in feed(images, in_order(len(data), batch), device):
+        x = as_input(pixels)
+        parts.append(function(noisy(x, rows, data.noise, rng) if rng and data.noise else x))
     return parts

@@ -39,7 +39,8 @@ class Optimizer:
         self.count = torch.zeros((), device=model.grad.device)
         self._heads = model.layout.heads if recipe.weight_decay and isinstance(model, FlatModel) else ()
 
-    def step(self) -> None:
+    def step(self, overflow: Tensor | None = None) -> None:
+        """Take a step; where `overflow` is 1, none (float16)."""
         theta, grad, recipe = self._model.trainable, self._model.grad, self._recipe
         with torch.no_grad():
             decay, still = recipe.weight_decay, [head for head in self._heads if not grad[head].any()]
@@ -48,17 +49,20 @@ class Optimizer:
                 for head in still:
                     grad[head] = 0.0
             if self.mean is None or self.square is None:
-                theta.add_(grad.add(theta, alpha=decay) if decay else grad, alpha=-recipe.lr)
+                grad = grad.add(theta, alpha=decay) if decay else grad
+                theta.add_(grad if overflow is None else grad * (1.0 - overflow), alpha=-recipe.lr)
                 return
             self.count += 1
-            options = ADAM | {"lr": recipe.lr, "weight_decay": decay}
+            options = ADAM | {"lr": recipe.lr, "weight_decay": decay, "found_inf": overflow}
             torch._fused_adam_([theta], [grad], [self.mean], [self.square], [], [self.count], **options)
+            if overflow is not None:
+                self.count -= overflow
 
     def keep(self, memory: dict[str, Tensor], prefix: str) -> None:
-        """Copy the moments into a client's memory, for its next round."""
+        """Copy the moments into a client's memory, on the host, for its next round."""
         if self.mean is not None and self.square is not None:
             moments = {"mean": self.mean, "square": self.square, "count": self.count}
-            memory |= {prefix + name: value.clone() for name, value in moments.items()}
+            memory |= {prefix + name: value.to("cpu", copy=True) for name, value in moments.items()}
 
     def restore(self, memory: Mapping[str, Tensor], prefix: str) -> None:
         """Continue with the moments that `keep` left, if there are any."""

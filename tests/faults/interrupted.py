@@ -36,7 +36,7 @@ def single(run: str) -> list[str]:
 def finish(folder: Path, run: str) -> dict[str, bytes]:
     """Go on to the end, keep the last checkpoint, and give what must be the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "clear", lambda *_: None)
+        patch.setattr("fdamed.cli.commands.federate.clear", lambda *_: None)
         assert studies.fdamed(folder, *single(run)) == 0
     assert studies.left_over(folder) == []
     return studies.outcome(folder, run)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdamed.federation.storage.checkpoint import Checkpoints
 from tests.faults import studies
 
 BY_STEP, BY_FILE, BY_CLOCK = 8, 8, 4
@@ -56,7 +55,7 @@ def test_three_kills_change_no_bit(prepared: Path, whole, tmp_path: Path, monkey
     expected, counts = whole
     folder = studies.copy(prepared, tmp_path / "study")
     killed(folder, what, max(1, round(share * counts[what])))
-    monkeypatch.setattr(Checkpoints, "clear", lambda *_: None)
+    monkeypatch.setattr("fdamed.cli.commands.federate.clear", lambda *_: None)
     assert studies.fdamed(folder, *studies.batch()) == 0
     assert studies.left_over(folder) == []
     assert studies.outcome(folder) == expected

@@ -348,3 +348,11 @@ def test_the_command_refuses_real_configurations_and_layouts_without_phantoms(
     assert main(["phantom", "--config", configured(tmp_path, layout, phantom)]) == 2
     assert "phantom" in capsys.readouterr().err
     assert not (tmp_path / "raw").exists()
+
+
+@pytest.mark.parametrize("layout", ["mimic", "midrc"])
+def test_the_smallest_phantoms_are_readable_dicom_files(tmp_path: Path, layout: str) -> None:
+    """JPEG 2000 cannot compress an image with a side below 32 pixels."""
+    files = sorted(write(Phantom(patients=60, size=32), layout, tmp_path / layout).rglob("*.dcm"))
+    shapes = [pydicom.dcmread(path).pixel_array.shape for path in files]
+    assert min(min(shape) for shape in shapes) <= 32 and len(files) > 50

@@ -51,14 +51,14 @@ class Tiny(nn.Module):
         return self.head(self.features(x))
 
 
-def model(share: bool = False) -> FlatModel:
+def model(share: bool = False, device: str = "cpu") -> FlatModel:
     """The network, with an auxiliary head for sex if it is shared."""
     network = Tiny()
     initialize(network, stream(0, "test").torch)
     if share:
         network.add_module(AUXILIARY, nn.ModuleDict({"sex": nn.Linear(4, 2)}))
         initial_heads(network, 5)
-    return FlatModel(network)
+    return FlatModel(network, device)
 
 
 def images(name: str) -> Labeled:
@@ -79,29 +79,32 @@ def hospital(
     share: bool = False,
     resident: FlatModel | None = None,
     sgd: bool = False,
+    device: str = "cpu",
 ) -> Client:
     """`auxiliary`: a source has the task sex, with a head of its own or, if it is shared, with the network's."""
     target = name == "target"
     data = images(name)
     recipe = Recipe(lr=0.01 if target else 0.02, batch=4, optimizer="sgd" if sgd else "adam")
+    own = FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)}), device) if auxiliary and not share and not target else None
     return Client(
         name=name,
         role="target" if target else "source",
         data=data if labels or not target else data.without_labels(),
-        model=resident or model(share),
+        model=resident or model(share, device),
         recipe=recipe,
         seed=5,
         release=RELEASE,
         smallest_batch=2,
         minimum=NO_MINIMUM,
         auxiliary=Auxiliary(heads=("sex",), alpha=0.5, share=share) if auxiliary and not target else None,
-        heads=FlatModel(nn.ModuleDict({"sex": nn.Linear(4, 2)})) if auxiliary and not share and not target else None,
+        heads=own,
     )
 
 
-def in_process(names: tuple[str, ...] = NAMES, **options: bool) -> Server:
-    resident = model(options.get("share", False))
-    return Server(InProcess({n: hospital(n, resident=resident, **options) for n in names}), "target", "test")
+def in_process(names: tuple[str, ...] = NAMES, device: str = "cpu", **options: bool) -> Server:
+    resident = model(options.get("share", False), device)
+    clients = {n: hospital(n, resident=resident, device=device, **options) for n in names}
+    return Server(InProcess(clients), "target", "test")
 
 
 def processes(names: tuple[str, ...], release: frozenset[str] = RELEASE, **options: bool) -> Server:

@@ -5,6 +5,7 @@ Radiographs start as an index with all that the split asks for, public sets as f
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -45,7 +46,7 @@ def smaller(raw: dict[str, Any], folder: Path) -> Config:
     out["privacy"] = raw.get("privacy", {}) | privacy
     out["train"] = _short(raw.get("train", {})) | {"device": "cpu", "rounds": 1}
     out["runs"] = {name: _short_run(spec) for name, spec in raw["runs"].items() if spec is not None}
-    model = out["model"] = dict(raw.get("model", {}))
+    model = out["model"] = {k: v for k, v in raw.get("model", {}).items() if k != "weights"}
     if model.get("backbone", "resnet18").startswith("resnet"):
         model["width"] = 0.0625
         out["image"] = raw.get("image", {}) | {"size": 32}
@@ -77,7 +78,7 @@ def _short_run(spec: dict[str, Any]) -> dict[str, Any]:
         }
     if "labeled" in out:
         out["labeled"] = LABELED // 2
-    if "sweep" in out:
+    if out.get("sweep"):
         out["sweep"] = {
             k: [LABELED // 2 if k == "labeled" else values[len(values) // 2]] for k, values in out["sweep"].items()
         }
@@ -118,7 +119,10 @@ def index_of(split: Split, patients: int = 500) -> pd.DataFrame:
     frame["view"], frame["sex"] = "frontal", rng.choice(["F", "M"], patients)
     frame["projection"], frame["age"] = rng.choice(["AP", "PA"], patients), rng.integers(20, 90, patients)
     frame["race"] = rng.choice(["White", "Black", "Asian", "Hispanic/Latino"], patients)
-    if not by_condition and split.by != "expression":
+    sites = [site for text in split.clients.values() for site in re.findall(r"site == '([^']*)'", text)]
+    if split.by == "expression" and sites:
+        frame["site"] = rng.choice(sites, patients)
+    elif not by_condition and split.by != "expression":
         frame[split.by] = rng.choice(list(split.clients.values()), patients)
     for label in (name for value in named for name in value.split("|")):
         frame[f"label.{label}"] = rng.integers(0, 2, patients)

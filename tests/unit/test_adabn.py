@@ -14,7 +14,7 @@ from fdamed.federation.runner import run
 from fdamed.methods.adabn import AdaBN, measure
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import layout_of
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of
 

@@ -173,7 +173,7 @@ def test_the_commands_in_a_files_comments_name_files_and_variants_that_exist(pat
 
 
 def test_config_shows_only_what_users_copy_and_the_papers_are_below() -> None:
-    assert len(FILES) <= 46
+    assert len(FILES) <= 50
     assert {p.parent.name for p in FILES if p.parent != ROOT / "config"} == {
         *("healthcare", "fedgp", "fedrf_tca", "fedgtst", "faults")
     }
@@ -271,3 +271,10 @@ def test_a_figure_of_a_paper_names_a_run_of_the_study() -> None:
 )
 def test_an_old_key_names_the_new_one(key: str, now: str) -> None:
     assert f"(it is now `{now}`)" in refused(changed(**{key: {}}))
+
+
+def test_a_client_of_an_earlier_file_is_removed_by_null() -> None:
+    clients = {**changed()["split"]["clients"], "more": "More"}
+    assert "more" in config.parse(changed(split__clients=clients), "x").split.clients
+    removed = config.parse(changed(split__clients=clients | {"more": None}), "x")
+    assert removed == config.parse(changed(), "x")

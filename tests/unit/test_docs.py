@@ -198,7 +198,9 @@ def test_every_accepted_word_of_a_column_is_parsed() -> None:
             with pytest.raises(ValueError):
                 PARSERS[name](f"{word}x")
     assert [PARSERS["age"](text) for text in ("62", "062Y", "006M", "95", "120")] == [62, 62, 0.5, 90, 90]
-    assert "| `race` | any text |" in pages.columns_table()
+    assert f"| `race` | {ACCEPTED['race']} |" in pages.columns_table()
+    assert [PARSERS["race"](text) for text in ("caucasian", "African American", "Maori")] == ["White", "Black", "Maori"]
+    assert "| `site` | any text |" in pages.columns_table()
 
 
 def test_the_index_of_decisions_names_what_supersedes_a_record() -> None:

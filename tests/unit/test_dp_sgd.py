@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fdamed.config.privacy import NO_MINIMUM, Differential
 from fdamed.config.study import Model, Recipe
@@ -177,6 +179,31 @@ def test_secret_numbers_have_the_promised_distribution_and_never_come_twice() ->
     assert kstest(secret_uniform(20000), "uniform").pvalue > 1e-6
     assert kstest(secret_normal(20000).numpy(), "norm").pvalue > 1e-6
     assert not torch.equal(secret_normal(8), secret_normal(8))
+
+
+class Unmixed(TorchDispatchMode):
+    """Raises where tensors of two devices meet; numbers (no dimensions) may come from the CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.dim()]
+        assert len({t.device for t in found}) < 2, func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_private_step_on_a_device_uses_nothing_of_the_host(secure: bool) -> None:
+    """On torch's meta device: on the pretended GPU of tests/gpu functorch does not work."""
+    with Unmixed(), pytest.raises(AssertionError, match="add"):
+        torch.zeros(3, device="meta").add_(torch.ones(3))
+    meta = torch.device("meta")
+    network = FlatModel(Tiny())
+    network.module.to(meta)
+    network.theta, network.grad = network.theta.to(meta), network.grad.to(meta)
+    private = Mechanism(1.0, 1.0, np.arange(6), secure=secure)
+    x, y = torch.rand(6, 1, 8, 8, device=meta), torch.zeros(6, dtype=torch.int64, device=meta)
+    with Unmixed():
+        loss = private.gradient(network, x, y, 4, stream(0))
+    assert loss.device == meta and network.grad.device == meta
 
 
 # --- in a federation -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_the_targets_portrait_is_the_mean_of_random_features_that_all_hospitals_
         target, Align(x=hospitals.theta(), m=torch.empty(0), h=0.0, pull=1.0, pace=1.0, frequencies=FREQUENCIES)
     )
     f = features_in_training("target").detach()
-    assert reply.h == pytest.approx(bandwidth(f), rel=1e-5)
+    assert reply.h == pytest.approx(float(bandwidth(f)), rel=1e-5)
     omega = shared_frequencies(hospital("north"), FREQUENCIES)
     assert torch.allclose(reply.m, fourier(f, omega, reply.h), atol=1e-5)
     assert not reply.g.any()  # nothing to approach yet, and looking leaves the running statistics alone

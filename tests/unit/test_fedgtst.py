@@ -22,7 +22,7 @@ from fdamed.federation.transport.in_process import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgtst import NONE, FedGTST, Guided, State, Trained, train_guided
 from fdamed.ops.aggregation import mean
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import Altered
 

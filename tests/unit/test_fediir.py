@@ -29,7 +29,7 @@ from fdamed.methods.fediir import (
     send_head_gradient,
     train_aligned,
 )
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import Altered
 

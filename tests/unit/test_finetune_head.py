@@ -13,7 +13,7 @@ from fdamed.methods.finetune_phase import FinetuneHead, FinetuneWhole, Handover,
 from fdamed.models.backbone import initialize_head
 from fdamed.models.cnn import Cnn
 from fdamed.models.flat import head_of, head_place
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of
 

@@ -28,7 +28,14 @@ def row(index: int, run: str, auc: float | None, control: str = "", seeds: int =
 
 
 def pair(first: str, second: str, value: float, p: float, **errors: float) -> dict[str, Any]:
-    ends = {"low": value - 0.05, "high": value + 0.05, "seeds": 3, "patients": 0.02, "seeds_error": 0.001}
+    ends = {
+        "low": value - 0.05,
+        "high": value + 0.05,
+        "seeds": 3,
+        "patients": 0.02,
+        "seeds_error": 0.001,
+        "seeds_df": 2.0,
+    }
     return {"metric": "auc", "first": first, "second": second, "value": value, "p_holm": p} | ends | errors
 
 
@@ -138,15 +145,15 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
     ),
     "seeds": (
         lambda: facts({"gp": 0.78, "fedavg": 0.70}, patients=400, seeds_error=0.03),
-        "To see that would take about 8 seeds; more patients alone would not be enough.",
+        "To see that would take about 9 seeds; more patients alone would not be enough.",
     ),
     "same_size": (
         lambda: facts({"gp": 0.78, "fedavg": 0.71}),
         "A study of this size would find a true difference of that size in 80% of cases: a second one may decide.",
     ),
     "patients_or_seeds": (
-        lambda: facts({"gp": 0.78, "fedavg": 0.715}, seeds_error=0.012),
-        "To see that would take about 480 patients with the same seeds, or 4 seeds with the same patients.",
+        lambda: facts({"gp": 0.78, "fedavg": 0.715}, seeds_error=0.006),
+        "To see that would take about 440 patients with the same seeds, or 4 seeds with the same patients.",
     ),
     # (2.8 * 0.0233 / 0.01)^2 = 42.7, in steps of 10%: 45.3 times 400 patients and 3 seeds.
     "both": (

@@ -13,7 +13,7 @@ from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.moon import LAST, Contrast, Moon, contrast, train_contrastively
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 
 M = 4 * hospitals.model().layout.size

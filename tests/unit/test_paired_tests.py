@@ -118,7 +118,16 @@ def test_seeds_add_their_own_variance_by_hand() -> None:
     assert result.value == pytest.approx(0.04)
     assert result.patients == pytest.approx(0.01)  # sqrt(4 x 0.0001 / 4)
     assert result.seeds_error == pytest.approx(0.02)  # sqrt(0.0008 / 2)
-    assert result.p == pytest.approx(2 * stats.t.sf(0.04 / np.sqrt(0.0005), 0.0005**2 / 0.0004**2), rel=1e-12)
+    z, t = stats.norm.isf(result.p / 2), stats.t.isf(result.p / 2, 1)
+    assert z**2 * 0.0001 + t**2 * 0.0004 == pytest.approx(0.04**2), "the interval of this p ends at 0"
+    z, t = stats.norm.isf(0.025), stats.t.isf(0.025, 1)
+    assert result.high - result.value == pytest.approx(np.sqrt(z**2 * 0.0001 + t**2 * 0.0004))
+
+
+def test_without_a_variance_over_patients_it_is_students_test() -> None:
+    scored = Scored(np.array([0.82, 0.86, 0.87, 0.80, 0.80, 0.80]), np.zeros((6, 6)))
+    result = difference(scored, [0, 1, 2], [3, 4, 5])
+    assert result.p == pytest.approx(stats.ttest_1samp([0.02, 0.06, 0.07], 0.0).pvalue)
 
 
 def test_too_few_patients_of_a_class_have_no_interval() -> None:

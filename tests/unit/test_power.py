@@ -97,7 +97,8 @@ def test_the_observed_correlation_follows_from_three_errors() -> None:
     assert correlation(0.03, 0.03, 0.03) == pytest.approx(0.5)
     assert correlation(0.03, 0.03, 0.0) == pytest.approx(1.0)
     assert correlation(0.0, 0.03, 0.03) is None
-    assert observed({"patients": 0.02, "seeds_error": None, "seeds": 1}, 90) == Errors(0.02, 0.0, 90, 1)
+    one_seed = {"patients": 0.02, "seeds_error": None, "seeds_df": None, "seeds": 1}
+    assert observed(one_seed, 90) == Errors(0.02, 0.0, 90, 1)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ def test_code_that_a_training_runs_is_behind_it_and_reports_are_not() -> None:
     assert not any(name.startswith(("fdamed.report", "fdamed.cli", "fdamed.tracking")) for name in behind)
 
 
+def test_no_code_of_evaluation_report_or_training_makes_data_again() -> None:
+    stages = ("phantom", "ingest", "split", "cache", "leakage", "partition")
+    rooms = {name.split(".")[1] for name in code_behind(*(f"fdamed.cli.commands.{stage}" for stage in stages))}
+    assert rooms == {"cli", "config", "core", "data", "pipeline"}
+
+
 def test_every_exception_is_a_module_that_exists() -> None:
     assert all(provenance.tree_of(name) for name in (*provenance.NO_RESULT, *training.DECIDES_DATA))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):

@@ -128,3 +128,16 @@ def test_a_signal_reaches_snakemake_which_ends_in_its_own_time(number: signal.Si
         assert (
             job.stdout.read() == "everything is up to date\nstopped; finished work is kept, the same command resumes\n"
         )
+
+
+def test_all_gpus_of_the_machine_are_used_unless_told_otherwise(monkeypatch, tmp_path: Path) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr(command, "gpus", lambda: ("a", "b"))
+    monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
+    study = SimpleNamespace(study="small", train=SimpleNamespace(jobs_per_gpu=2))
+    monkeypatch.setattr(command, "read_config", lambda _: study)
+    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    for more in ([], ["--", "--resources", "gpu=1"]):
+        with pytest.raises(SystemExit, match="0"):
+            command.run(Namespace(config=["a.yaml"], variant="", cores="2", arguments=more))
+    assert [[word for word in words if word.startswith("gpu=")] for words in given] == [["gpu=4"], ["gpu=1"]]

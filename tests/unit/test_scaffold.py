@@ -22,7 +22,7 @@ from fdamed.methods import scaffold
 from fdamed.methods._shared.full_gradient import epoch_gradient
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.scaffold import NEVER, SENT, SENT_IN, TAKEN, VARIATE, Ask, Scaffold, State, train_corrected
-from fdamed.training.local import as_input
+from fdamed.training.input import as_input
 from tests.support import federation as hospitals
 from tests.support import quadratics
 from tests.support.federation import Altered, clients_of, unreliable_server

@@ -13,7 +13,8 @@ from fdamed.config.study import Recipe
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled
 from fdamed.models.flat import FlatModel
-from fdamed.training.local import AuxiliaryTasks, as_input, fit, held, noisy, predict, taken
+from fdamed.training.input import as_input, held, noisy, taken
+from fdamed.training.local import AuxiliaryTasks, fit, predict
 
 LN3 = math.log(3.0)
 
@@ -149,7 +150,7 @@ def test_a_batch_is_taken_from_the_memory_map_without_copying_all_of_it() -> Non
 
 def test_noise_has_its_deviation_is_drawn_anew_and_the_same_for_the_same_stream() -> None:
     x = torch.full((4, 1, 64, 64), 0.5)
-    a, b, again = (noisy(x, 0.4, Stream(0).child(k)) for k in (0, 1, 0))
+    a, b, again = (noisy(x, torch.arange(4), 0.4, Stream(0).child(k)) for k in (0, 1, 0))
     assert float((a - x).std()) == pytest.approx(0.4, abs=0.01)
     assert torch.equal(a, again) and not torch.equal(a, b)
     assert float(a.min()) < 0 and float(a.max()) > 1  # not clipped

@@ -16,11 +16,12 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
+from fdamed.data.splitting.folds import folds_of
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.transport.in_process import InProcess
 from fdamed.models.flat import FlatModel
 from fdamed.theory.advice import recommend
-from fdamed.theory.trials import CrossFit, TrialServer, drops, folds_of, is_candidate, without_fold
+from fdamed.theory.trials import CrossFit, TrialServer, drops, is_candidate, without_fold
 from tests.support.federation import Altered
 from tests.support.quadratics import CURVES, Parabola, hospital
 
@@ -115,7 +116,7 @@ def test_folds_hold_out_every_image_once_keep_patients_whole_and_share_out_the_c
         assert (len(fold), len(out), int(out.y.sum())) == (32, 8, 4)
         assert not {int(x) // 2 for x in fold.images[:, 0]} & {int(x) // 2 for x in out.images[:, 0]}
         assert (out.auxiliary["sex"] == out.y).all()
-    assert (folds_of(y, owner, stream(0, "folds")) == folds_of(y, owner, stream(0, "folds"))).all()
+    assert (folds_of(y, owner, 5, stream(0, "folds")) == folds_of(y, owner, 5, stream(0, "folds"))).all()
 
 
 def test_images_of_four_patients_cannot_be_split_in_five_folds() -> None:
@@ -154,3 +155,10 @@ def test_two_runs_that_take_turns_have_no_clear_winner() -> None:
 
 def test_equal_runs_have_no_clear_winner() -> None:
     assert recommend({"gp": [0.5, 0.6], "half_step": [0.5, 0.6]})["winner"] is None
+
+
+def test_a_lead_over_a_near_copy_alone_is_no_clear_win() -> None:
+    """half_step is always a hair ahead of gp, and nobody knows whether it is ahead of finetune."""
+    found = recommend({"half_step": [0.2, 0.1, 0.3], "gp": [0.19, 0.09, 0.29], "finetune": [0.9, -0.9, 0.3]})
+    assert [row["run"] for row in found["ranking"]] == ["half_step", "gp", "finetune"]
+    assert found["winner"] is None and found["not_separated"] == ["half_step", "finetune"]

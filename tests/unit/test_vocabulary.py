@@ -12,7 +12,15 @@ from fdamed.data.datasets.table import Table
 from fdamed.data.dicom.header import read_header
 from fdamed.data.ingestion import read_rows
 from fdamed.data.row_reader import Rejects
-from fdamed.data.vocabulary import parse_age, parse_flag, parse_label, parse_race, parse_sex, parse_view
+from fdamed.data.vocabulary import (
+    parse_age,
+    parse_flag,
+    parse_label,
+    parse_race,
+    parse_race_or_text,
+    parse_sex,
+    parse_view,
+)
 from tests.support.dicom_files import dataset, thorax, write
 from tests.support.raw_trees import write_table
 
@@ -112,6 +120,24 @@ def test_a_sex_is_f_m_or_missing(text: str, sex: str | None) -> None:
 )
 def test_a_race_is_read_by_whole_words(text: str, race: str | None) -> None:
     assert parse_race(text) == race
+    assert parse_race_or_text(text) in (race, text.strip())
+
+
+@pytest.mark.parametrize(
+    ("text", "race"),
+    [
+        ("white", "White"),
+        ("Black or African American", "Black"),
+        (" Maori ", "Maori"),
+        ("Group 2", "Group 2"),
+        ("", None),
+        ("Unknown", None),
+        ("patient declined", None),
+        ("Not Hispanic", None),
+    ],
+)
+def test_a_table_may_have_groups_of_its_own_beside_the_known_races(text: str, race: str | None) -> None:
+    assert parse_race_or_text(text) == race
 
 
 @pytest.mark.parametrize("view", ["LLAT", "LAT", "RLAT", "LEFT LATERAL", "AP_horizontal", "LAO", "SWIMMERS"])

@@ -21,11 +21,11 @@ rule advise:
     benchmark:
         f"{ROOT}/benchmarks/advise.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=train_memory,
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=60,
     params:
         settings=settings(

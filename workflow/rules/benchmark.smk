@@ -15,7 +15,7 @@ rule partition:
     benchmark:
         f"{ROOT}/benchmarks/partition.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(4000),
         runtime=60,

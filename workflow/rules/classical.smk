@@ -15,11 +15,11 @@ rule features:
     wildcard_constraints:
         backbone=one_of(["init", *FEDERATED]),
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=60,
     params:
         settings=settings(
@@ -53,7 +53,7 @@ rule fit_classical:
     wildcard_constraints:
         run=one_of(CLASSICAL),
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=train_memory,

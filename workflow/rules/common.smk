@@ -10,13 +10,21 @@ from fdamed.config.key_kinds import without_views
 from fdamed.config.loader import catalog
 from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
+from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, private, write_json
+from fdamed.core.files import digest, private, read_json, write_json
+from fdamed.core.gpus import takes_gpu
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
 from fdamed.pipeline.fingerprint import training_code
-from fdamed.pipeline.selection import analysis_files, batches, federated_runs
+from fdamed.project import environment
+from fdamed.pipeline.selection import (
+    analysis_files,
+    batches,
+    federated_runs,
+    trained_by_clients,
+)
 
 try:
     # Snakemake has read them too, but takes a key that stands there twice.
@@ -44,9 +52,16 @@ SECTIONS = without_defaults(study)
 LASTING = without_views(SECTIONS)
 # Named by its content: a dry run with another configuration cannot change what running jobs read.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
+# Of `--sdm conda`; JSON is YAML, too.
+ENVIRONMENT = str(Path(f"{ROOT}/clients/fdamed.yaml").absolute())
 RUNS = study.expanded_runs()
 FEDERATED = federated_runs(study)
 CLASSICAL = [name for name in RUNS if name not in FEDERATED]
+# What jobs train: candidates in the place of a tuned run.
+TRAINED = study.trained_runs()
+TUNED = [name for name, run in RUNS.items() if run.tune]
+# Of every job that trains or predicts; a process that gets one leases it (fdamed/core/gpus.py).
+GPU = int(takes_gpu(study.train.device))
 COMMANDS = "fdamed.cli.commands"
 DATA = [
     f"{COMMANDS}.{c}"
@@ -60,6 +75,7 @@ SOURCE = {
     "features": digest_code(*DATA, *MODEL, f"{COMMANDS}.features"),
     "theory": digest_code(*DATA, *MODEL, f"{COMMANDS}.advise"),
     "scores": digest_code(f"{COMMANDS}.evaluate"),
+    "choice": digest_code(f"{COMMANDS}.choose"),
     "package": digest_package(),
 }
 
@@ -67,7 +83,7 @@ SOURCE = {
 wildcard_constraints:
     client="|".join(study.split.clients),
     target="|".join(study.split.targets),
-    run="|".join(map(re.escape, RUNS)),
+    run="|".join(map(re.escape, RUNS | TRAINED)),
     seed=r"-?\d+",
 
 
@@ -77,8 +93,9 @@ def keep_config():
     By the environment, not by params: its name changes with every key, and a job must run again only for its own.
     """
     private(f"{ROOT}/clients")
-    if not Path(CONFIG).exists():
-        write_json(CONFIG, SECTIONS)
+    for path, content in ((CONFIG, SECTIONS), (ENVIRONMENT, environment())):
+        if not Path(path).exists() or read_json(path) != content:
+            write_json(path, content)
     shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
 
 
@@ -112,8 +129,9 @@ def settings(*sections, source="data"):
 
 def settings_of(run):
     sections = ("phantom", "data", "split", "image", "model", "train", "privacy")
-    code = [SOURCE["model"], training_code(RUNS[run], catalog())]
-    return digest([settings(*sections), code, without_defaults(RUNS[run])])
+    spec = (TRAINED | RUNS)[run]
+    code = [SOURCE["model"], training_code(spec, catalog())]
+    return digest([settings(*sections), code, without_defaults(spec)])
 
 
 def one_of(names):
@@ -155,6 +173,14 @@ def released_features(wildcards):
 
 def run_settings(wildcards):
     return settings_of(wildcards.run)
+
+
+def candidates_of(wildcards):
+    """The candidates of a tuned run, when they are trained."""
+    return expand(
+        f"{ROOT}/runs/{{run}}/{wildcards.target}/{wildcards.seed}/done",
+        run=candidates(wildcards.run, RUNS[wildcards.run]),
+    )
 
 
 def batch_keys(batch):

@@ -10,7 +10,7 @@ if study.phantom:
         benchmark:
             f"{ROOT}/benchmarks/phantom.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 2
         resources:
             mem_mb=growing(2000),
@@ -33,7 +33,7 @@ rule ingest:
     benchmark:
         f"{ROOT}/benchmarks/ingest.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: 2
     resources:
         mem_mb=growing(2000),
@@ -57,7 +57,7 @@ rule split:
     benchmark:
         f"{ROOT}/benchmarks/split.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(1500),
         runtime=20,
@@ -67,26 +67,57 @@ rule split:
         "fdamed split 2> {log:q}"
 
 
-rule cache:
-    input:
-        f"{ROOT}/clients/{{client}}/manifest.parquet",
-    output:
-        images=f"{ROOT}/clients/{{client}}/images.npy",
-        order=f"{ROOT}/clients/{{client}}/order.parquet",
-    log:
-        f"{ROOT}/clients/{{client}}/logs/cache.log",
-    benchmark:
-        f"{ROOT}/benchmarks/cache.{{client}}.tsv"
-    conda:
-        "../../envs/fdamed.yaml"
-    threads: 1 if study.phantom else 8
-    resources:
-        mem_mb=growing(3000),
-        runtime=240,
-    params:
-        settings=settings("phantom", "data", "split", "image"),
-    shell:
-        "fdamed cache --client {wildcards.client} --workers {threads} 2> {log:q}"
+if study.batch_runs == 1:
+
+    rule cache:
+        input:
+            f"{ROOT}/clients/{{client}}/manifest.parquet",
+        output:
+            images=f"{ROOT}/clients/{{client}}/images.npy",
+            order=f"{ROOT}/clients/{{client}}/order.parquet",
+        log:
+            f"{ROOT}/clients/{{client}}/logs/cache.log",
+        benchmark:
+            f"{ROOT}/benchmarks/cache.{{client}}.tsv"
+        conda:
+            ENVIRONMENT
+        threads: 1 if study.phantom else 8
+        resources:
+            mem_mb=growing(3000),
+            runtime=240,
+        params:
+            settings=settings("phantom", "data", "split", "image"),
+        shell:
+            "fdamed cache --client {wildcards.client} --workers {threads} 2> {log:q}"
+
+else:  # a small study: starting a process takes longer than its work
+
+    rule cache:
+        input:
+            expand(
+                f"{ROOT}/clients/{{client}}/manifest.parquet",
+                client=study.split.clients,
+            ),
+        output:
+            expand(
+                f"{ROOT}/clients/{{client}}/{{file}}",
+                client=study.split.clients,
+                file=["images.npy", "order.parquet"],
+            ),
+        log:
+            f"{ROOT}/clients/logs/cache.log",
+        benchmark:
+            f"{ROOT}/benchmarks/cache.tsv"
+        conda:
+            ENVIRONMENT
+        threads: 2
+        resources:
+            mem_mb=growing(3000),
+            runtime=240,
+        params:
+            settings=settings("phantom", "data", "split", "image"),
+        shell:
+            "fdamed cache --workers {threads} 2> {log:q}"
 
 
 rule leakage:
@@ -99,7 +130,7 @@ rule leakage:
     benchmark:
         f"{ROOT}/benchmarks/leakage.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(3000),
         runtime=60,

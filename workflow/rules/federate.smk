@@ -1,4 +1,5 @@
-# Starting weights -> one training job for each run, target and seed (or for a batch of runs) -> scores at the target.
+# Starting weights -> one training job for each run (or candidate of a tuned run), target and seed, or for a batch of them
+# -> the choice of candidates -> scores at the target.
 
 
 rule init:
@@ -11,7 +12,7 @@ rule init:
     benchmark:
         f"{ROOT}/benchmarks/init.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=growing(1500),
         runtime=10,
@@ -35,13 +36,13 @@ if study.batch_runs == 1:
         benchmark:
             f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
         wildcard_constraints:
-            run=one_of(FEDERATED),
+            run=one_of(trained_by_clients(study)),
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: study.train.threads
         resources:
             mem_mb=train_memory,
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=1440,
         params:
             settings=run_settings,
@@ -72,17 +73,45 @@ else:
             benchmark:
                 f"{ROOT}/benchmarks/federate.batch_{number}.{{target}}.{{seed}}.tsv"
             conda:
-                "../../envs/fdamed.yaml"
+                ENVIRONMENT
             threads: study.train.threads
             resources:
                 mem_mb=train_memory,
-                gpu=1 if study.train.device == "cuda" else 0,
+                gpu=GPU,
                 runtime=1440,
             params:
                 settings=[settings_of(run) for run in batch],
                 runs=batch_keys(batch),
             shell:
                 "exec fdamed federate --runs {params.runs:q} --threads {threads} 2> {log:q}"
+
+
+if TUNED:
+
+    rule choose:
+        input:
+            candidates_of,
+        output:
+            multiext(f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/", *RUN_FILES),
+        log:
+            f"{ROOT}/logs/choose.{{run}}.{{target}}.{{seed}}.log",
+        benchmark:
+            f"{ROOT}/benchmarks/choose.{{run}}.{{target}}.{{seed}}.tsv"
+        wildcard_constraints:
+            run=one_of(TUNED),
+        conda:
+            ENVIRONMENT
+        threads: 1
+        resources:
+            mem_mb=growing(2000),
+            gpu=GPU,
+            runtime=60,
+        params:
+            settings=run_settings,
+            source=SOURCE["choice"],
+        shell:
+            "fdamed choose --run {wildcards.run:q} --target {wildcards.target} "
+            "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 
 if FEDERATED:
@@ -105,11 +134,11 @@ if FEDERATED:
         benchmark:
             f"{ROOT}/benchmarks/evaluate.{{target}}.tsv"
         conda:
-            "../../envs/fdamed.yaml"
+            ENVIRONMENT
         threads: 1
         resources:
             mem_mb=growing(2000),
-            gpu=1 if study.train.device == "cuda" else 0,
+            gpu=GPU,
             runtime=60 + 5 * len(FEDERATED) * len(study.seeds),
         params:
             source=SOURCE["scores"],

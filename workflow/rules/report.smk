@@ -16,7 +16,7 @@ rule audit:
     benchmark:
         f"{ROOT}/benchmarks/audit.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     resources:
         mem_mb=2000,
         runtime=30,
@@ -42,11 +42,11 @@ rule attributes:
     benchmark:
         f"{ROOT}/benchmarks/attributes.{{target}}.tsv"
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     threads: study.train.threads
     resources:
         mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
+        gpu=GPU,
         runtime=240,
     params:
         settings=settings("privacy", "runs", "seeds", "audit", source="package"),
@@ -54,33 +54,67 @@ rule attributes:
         "fdamed attributes --target {wildcards.target} --threads {threads} 2> {log:q}"
 
 
-rule membership:
-    input:
-        expand(
-            f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
-            run=FEDERATED,
-            target=study.split.targets,
-            seed=study.seeds,
-        ),
-        order=f"{ROOT}/clients/{{client}}/order.parquet",
-        theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
-    output:
-        f"{ROOT}/membership/{{client}}.json",
-    log:
-        f"{ROOT}/logs/membership.{{client}}.log",
-    benchmark:
-        f"{ROOT}/benchmarks/membership.{{client}}.tsv"
-    conda:
-        "../../envs/fdamed.yaml"
-    threads: study.train.threads
-    resources:
-        mem_mb=growing(3000),
-        gpu=1 if study.train.device == "cuda" else 0,
-        runtime=240,
-    params:
-        settings=settings("privacy", "runs", "seeds", "audit", source="package"),
-    shell:
-        "fdamed membership --client {wildcards.client:q} --threads {threads} 2> {log:q}"
+if study.batch_runs == 1:
+
+    rule membership:
+        input:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+                run=FEDERATED,
+                target=study.split.targets,
+                seed=study.seeds,
+            ),
+            order=f"{ROOT}/clients/{{client}}/order.parquet",
+            theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+        output:
+            f"{ROOT}/membership/{{client}}.json",
+        log:
+            f"{ROOT}/logs/membership.{{client}}.log",
+        benchmark:
+            f"{ROOT}/benchmarks/membership.{{client}}.tsv"
+        conda:
+            ENVIRONMENT
+        threads: study.train.threads
+        resources:
+            mem_mb=growing(3000),
+            gpu=GPU,
+            runtime=240,
+        params:
+            settings=settings("privacy", "runs", "seeds", "audit", source="package"),
+        shell:
+            "fdamed membership --client {wildcards.client:q} --threads {threads} 2> {log:q}"
+
+else:  # a small study: one process loads the models and serves all hospitals
+
+    rule membership:
+        input:
+            expand(
+                f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
+                run=FEDERATED,
+                target=study.split.targets,
+                seed=study.seeds,
+            ),
+            order=expand(
+                f"{ROOT}/clients/{{client}}/order.parquet", client=study.split.clients
+            ),
+            theta=expand(f"{ROOT}/init/{{seed}}/theta.safetensors", seed=study.seeds),
+        output:
+            expand(f"{ROOT}/membership/{{client}}.json", client=study.split.clients),
+        log:
+            f"{ROOT}/logs/membership.log",
+        benchmark:
+            f"{ROOT}/benchmarks/membership.tsv"
+        conda:
+            ENVIRONMENT
+        threads: study.train.threads
+        resources:
+            mem_mb=growing(3000),
+            gpu=GPU,
+            runtime=240,
+        params:
+            settings=settings("privacy", "runs", "seeds", "audit", source="package"),
+        shell:
+            "fdamed membership --threads {threads} 2> {log:q}"
 
 
 rule track:
@@ -92,7 +126,7 @@ rule track:
     log:
         f"{ROOT}/logs/track.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings("tracking", "privacy", source="package"),
     shell:
@@ -129,7 +163,7 @@ rule report_page:
     log:
         f"{ROOT}/logs/report.log",
     conda:
-        "../../envs/fdamed.yaml"
+        ENVIRONMENT
     params:
         settings=settings(
             "split",

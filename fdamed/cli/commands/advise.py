@@ -28,6 +28,7 @@ from fdamed.core.disclosure import hides
 from fdamed.core.files import read_json, write_json, write_lines, write_text
 from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled, balanced_part, load, patients
+from fdamed.data.splitting.folds import folds_of
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
@@ -42,7 +43,7 @@ from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import InFold, TrialServer, drops, folds_of, is_candidate, without_fold
+from fdamed.theory.trials import InFold, TrialServer, drops, is_candidate, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -237,7 +238,7 @@ def too_small(
 
     Folds have whole patients, so their sizes are known here and not from the number of labels.
     """
-    fold, minimum, cell = folds_of(y, owner, rng), config.minimum, config.smallest_cell
+    fold, minimum, cell = folds_of(y, owner, FOLDS, rng), config.minimum, config.smallest_cell
     parts = [fold == k for k in range(FOLDS)]
     if any(part.sum() < minimum.images for part in parts):
         return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"

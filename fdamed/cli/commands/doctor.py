@@ -28,11 +28,13 @@ from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
+from fdamed.config.runs import candidates
 from fdamed.config.study import Config
 from fdamed.core.disclosure import hides, released_counts, vague
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
+from fdamed.core.gpus import gpus, takes_gpu
 from fdamed.core.progress import console
 from fdamed.core.rng import stream
 from fdamed.data.ingestion import check_files, read_rows
@@ -46,6 +48,8 @@ from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
+from fdamed.pipeline.speed import gpu_memory
+from fdamed.pipeline.validation_parts import choosers
 
 GROUP = "prepare", 3
 PRIVATE = True
@@ -96,6 +100,7 @@ def examine(config: Config, cluster: bool) -> Report:
     """All checks, in the order in which the steps would fail; the data of a public set is not checked."""
     report = Report(machine=machine(config))
     check_environment(config, report.add, report.machine["gpu"], cluster)
+    _check_gpu_memory(config, report)
     _check_space(config, report)
     _check_weights(config, report)
     if isinstance(config.data, Benchmark):
@@ -118,11 +123,33 @@ def machine(config: Config) -> dict[str, Any]:
     }
 
 
+def _check_gpu_memory(config: Config, report: Report) -> None:
+    """Whether training fits into the smallest GPU here; images that do not fit beside it are sent batch by batch."""
+    if not takes_gpu(config.train.device):
+        return
+    parts = gpu_memory(config)
+    needed = config.train.jobs_per_gpu * sum(parts.values())
+    detail = f"training takes about {megabytes(needed)} of a GPU: " + ", ".join(
+        f"{what} {megabytes(n)}" for what, n in parts.items()
+    )
+    if config.train.jobs_per_gpu > 1:
+        detail += f"; times {config.train.jobs_per_gpu} jobs"
+    smallest = min((gpu.memory_mb * 2**20 for gpu in gpus()), default=None)
+    if smallest is None:
+        report.add("ok", "gpu memory", detail)
+    elif needed < smallest:
+        report.add("ok", "gpu memory", f"{detail}; the smallest GPU here has {megabytes(smallest)}")
+    else:
+        cure = "choose a smaller batch or image.size, train.precision: bfloat16, or another GPU"
+        report.add("fail", "gpu memory", f"{detail}; the smallest GPU here has only {megabytes(smallest)}: {cure}")
+
+
 def _check_space(config: Config, report: Report) -> None:
     """Space for the final weights of all runs, and for the checkpoints of one training per core."""
     model = 4 * sum(p.numel() for p in backbone.build(config.model).parameters())
-    runs = len(config.expanded_runs()) * len(config.split.targets) * len(config.seeds)
-    needed, left = model * (runs + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
+    each, names = len(config.split.targets) * len(config.seeds), config.trained_runs()
+    runs, kept = each * len(names), each * len(config.expanded_runs() | names)
+    needed, left = model * (kept + 3 * min(runs, report.machine["cores"])), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
     report.add("ok" if left > needed else "fail", "checkpoints", detail)
 
@@ -210,6 +237,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     _check_minimum(config, {client: found["images"] for client, found in counts.items()}, report)
     _check_power(config, cohort.manifests, report)
+    _check_tuning(config, counts, report)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
     detail = f"the cache needs at most {megabytes(2 ** math.ceil(math.log2(cache + 1)))}"
     report.add("ok" if left > 1.2 * cache else "fail", "disk", detail)
@@ -268,10 +296,27 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: 
         report.add("warn", "small counts", detail)
 
 
+def _check_tuning(config: Config, counts: Mapping[str, Any], report: Report) -> None:
+    """Who chooses among the candidates of tuned runs, and what that costs."""
+    for name, run in config.expanded_runs().items():
+        for target in config.split.targets if run.tune else ():
+            try:
+                clients = choosers(config, name, target, counts)
+            except FdamedError as error:
+                report.add("fail", "tuning", f"`runs.{name}`: {error.what}. {error.fix}")
+                continue
+            number = len(candidates(name, run))
+            images = released_counts(counts[target], config.smallest_cell)["images"].get("val")
+            labels = f"{'some' if images is None else images} labeled validation images of it"
+            cost = labels if clients == [target] else f"no label of it, those of {listed(clients, 6)}"
+            detail = f"{name} at {target}: {number} trainings for each seed; the choice costs {cost}"
+            report.add("ok", "tuning", detail)
+
+
 def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], report: Report) -> None:
     """Whether every client has the minimum of images and steps for sharing anything."""
     faults = []
-    for name, spec in config.expanded_runs().items():
+    for name, spec in config.trained_runs().items():
         try:
             check_minimum(name, spec, config, catalog(), sizes, "privacy")
         except FdamedError as error:

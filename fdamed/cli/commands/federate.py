@@ -33,6 +33,7 @@ from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, clear, phases, train
 from fdamed.pipeline.selection import StudyRun
+from fdamed.pipeline.validation_parts import check_validation
 
 GROUP = "run", 2
 OPTIONS = {
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         fix = "Give --run, --target and --seed, or --runs."
         raise FdamedError("federate needs one run, or a list of runs", "command line", fix)
     keys = [batching.key(word) for word in arguments.runs] if arguments.runs else [one]
-    runs = [StudyRun.federated(config, *key) for key in keys]
+    runs = [StudyRun.trained(config, *key) for key in keys]
     with stop.listening():
         if arguments.runs:
             batching.train_all(runs, lambda one: train_or_restore(one, arguments.threads, in_batch=True))
@@ -90,6 +91,8 @@ def federate(one: StudyRun, threads: int, wire: Wire | None = None) -> None:
     theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout, heads)
     needed(places.root / "leakage.json", "leakage")
     check_heads(config, one.name, spec, one.target)
+    if one.candidate_of:
+        check_validation(one)
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
     job = Job(one, threads, model, fingerprint(one, threads), wire)

@@ -32,8 +32,9 @@ from fdamed.evaluation.metrics import scores
 from fdamed.federation.client import Client
 from fdamed.federation.server import Server
 from fdamed.federation.storage.client_state import unpack_state
+from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import device, resident, transport
+from fdamed.pipeline.clients import transport
 from fdamed.pipeline.features import read
 from fdamed.pipeline.paths import FROZEN, needed, rows_in, weights_in
 from fdamed.pipeline.scoring import write_scores
@@ -61,7 +62,7 @@ def fit(one: StudyRun, threads: int) -> None:
     needed(places.root / "leakage.json", "leakage")
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     row = ROWS[spec.method](**spec.options)
-    model = resident(config)
+    model = FlatModel(build(config.model))
     backbone = needed(places.weights(row.features, target, seed), "init" if row.features == FROZEN else "federate")
     theta = weights_in(backbone, "federate", model.layout)
     wire = transport(
@@ -108,7 +109,7 @@ def client_of(
         name=client,
         role="target" if client == target else "source",
         data=data,
-        model=model or resident(config),
+        model=model or FlatModel(build(config.model)),
         recipe=config.train.target if client == target else config.train.source,
         seed=seed,
         release=frozenset(config.privacy.release),
@@ -136,7 +137,7 @@ def describe(one: StudyRun, row: Row, fitted: Row, manifest: str, backbone: str)
         "fitted": dataclasses.asdict(fitted),
         "rounds": 1,
         "train": config.train.model_dump(mode="json"),
-        "device": device(config),
+        "device": "cpu",
         "parameters": 0,
         "extra_parameters": 0,
         "versions": {"fdamed": __version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__},

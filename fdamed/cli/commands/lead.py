@@ -48,6 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
     if config.network is None or config.train.transport != "network":
         fix = "Add `network: {host: ...}` and `train: {transport: network}` to the study."
         raise FdamedError("this is not a study over a network", str(arguments.study), fix)
+    if tuned := [name for name, spec in config.expanded_runs().items() if spec.tune]:
+        fix = "Choose the values in a study on one machine, and write them into the run."
+        raise FdamedError(f"runs over a network are not tuned: {', '.join(tuned)}", "runs.*.tune", fix)
     places = Places.of(config)
     wanted = arguments.runs or [one.key for one in all_runs(config) if not one.classical]
     with locked(private(places.root)):

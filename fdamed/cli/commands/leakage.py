@@ -18,6 +18,7 @@ import pandas as pd
 
 from fdamed.cli.options import read_config
 from fdamed.core.counts import write_counts
+from fdamed.core.csv_tables import to_csv
 from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_text
@@ -25,7 +26,6 @@ from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails
 from fdamed.data.loader import load
 from fdamed.data.manifest import PARTS
 from fdamed.data.splitting.leakage import check_manifests
-from fdamed.evaluation.run_tables import to_csv
 from fdamed.pipeline.paths import Places, clinical, rows_in
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ finished model that it contributed to by the loss of its images. Only AUCs and r
 
 Examples:
     fdamed membership --config config/config.yaml --client edema
+    fdamed membership --config config/config.yaml
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import clients_of, read_config
 from fdamed.config.study import Config
 from fdamed.core.disclosure import rounded
 from fdamed.core.files import write_json
@@ -34,13 +35,17 @@ from fdamed.pipeline.clients import resident
 from fdamed.pipeline.paths import Places, clinical, needed, rows_in
 from fdamed.pipeline.phases import phases
 from fdamed.pipeline.scoring import finished_runs, initial_model, trained_model
-from fdamed.pipeline.selection import StudyRun, check_known
+from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 
 log = logging.getLogger(__name__)
 GROUP = "analyze", 4
 PRIVATE = True
-OPTIONS = {"--config": "", "--client": "the client whose patients are attacked", "--threads": ""}
+OPTIONS = {
+    "--config": "",
+    "--client": {"required": False, "help": "the client whose patients are attacked (default: each in turn)"},
+    "--threads": "",
+}
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
 TRAINED = frozenset({"weights", "update", "features"})
 """Kinds that a client sends only if its images have been used."""
@@ -49,13 +54,13 @@ TRAINED = frozenset({"weights", "update", "features"})
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
     clinical(config)
-    check_known("client", arguments.client, config.split.clients)
     torch.set_num_threads(arguments.threads)
-    content = attack(config, arguments.client)
-    path = Places.of(config).root / "membership" / f"{arguments.client}.json"
-    write_json(path, content)
-    attacked = sum(len(t["runs"]) for t in content["targets"].values())
-    log.info(f"{attacked} runs attacked with the patients of {arguments.client}: {path}")
+    for client in clients_of(arguments, config):
+        content = attack(config, client)
+        path = Places.of(config).root / "membership" / f"{client}.json"
+        write_json(path, content)
+        attacked = sum(len(t["runs"]) for t in content["targets"].values())
+        log.info(f"{attacked} runs attacked with the patients of {client}: {path}")
 
 
 def attack(config: Config, client: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import argparse
 import logging
 
 from fdamed.cli.options import read_config
+from fdamed.core.csv_tables import to_csv
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
-from fdamed.evaluation.run_tables import to_csv
 from fdamed.report import page
 from fdamed.report.study import read_study
 
@@ -26,6 +26,6 @@ def run(arguments: argparse.Namespace) -> None:
     folder = study.folder / "report"
     with locked(folder):
         page.write(study, folder)
-        write_text(folder / "what_left_each_hospital.csv", to_csv(study.sent))
+        write_text(folder / "what_left_each_hospital.csv", to_csv(study.left))
     absent = f", {len(study.missing)} missing" if study.missing else ""
     log.info("report on %d runs%s: %s", len(study.records), absent, folder / "index.html")

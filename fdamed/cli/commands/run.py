@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from fdamed.cli.options import read_config
+from fdamed.core.gpus import gpus
 from fdamed.core.progress import EVERY, console
 from fdamed.pipeline.paths import Places
 
@@ -39,6 +40,7 @@ STAGES = {
     "initial weights": ("init",),
     "advice": ("advise",),
     "training": ("federate", "features", "fit_classical"),
+    "choice of candidates": ("choose",),
     "evaluation": ("evaluate",),
     "audits": ("audit", "attributes", "membership"),
     "report": ("report_page", "track"),
@@ -56,6 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     more = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
     command = ["snakemake", "--configfile", *arguments.config]
     command += ["--config", f"variant={arguments.variant}"] if arguments.variant else []
+    if gpus() and "--resources" not in more:
+        command += ["--resources", f"gpu={len(gpus()) * config.train.jobs_per_gpu}"]
     command += ["--cores", arguments.cores]  # takes one value: a target that follows is none of the lists above
     root = Places.of(config).root
     log = root / "logs" / "snakemake.log"
@@ -105,6 +109,7 @@ class Progress:
     """By a signal: jobs that end now have not failed."""
     _counting: bool = False
     _failing: str = ""
+    _reasons: set[str] = field(default_factory=set)
 
     def read(self, line: str, now: float) -> str:
         """Take in one line; returns what a person must see at once, or nothing."""
@@ -123,7 +128,10 @@ class Progress:
             self.failed, self._failing = self.failed + 1, found[1]
         elif self._failing and ((found := LOG.match(line)) or not line):
             rule, self._failing = self._failing, ""
-            return f"failed: {rule}" + (excerpt(found[1]) if found else "")
+            place, reason = excerpt(found[1]) if found else ("", "")
+            known = reason and reason in self._reasons
+            self._reasons.add(reason)
+            return f"failed: {rule}{place}" + ("\n    for the same reason as above" if known else reason)
         elif line.startswith("Nothing to be done"):
             return "everything is up to date"
         return ""
@@ -137,13 +145,13 @@ class Progress:
         return [stage for stage in self.stages.values() if stage.total]
 
 
-def excerpt(path: str) -> str:
+def excerpt(path: str) -> tuple[str, str]:
     """The path of a job's log, and its last lines; of a client's log, which may quote patients' data, the path only."""
     lines: list[str] = []
     with suppress(OSError):
         if "clients" not in Path(path).parts:
             lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-EXCERPT:]
-    return "".join(f"\n    {line}" for line in [f"log: {path}", *lines])
+    return f"\n    log: {path}", "".join(f"\n    {line}" for line in lines)
 
 
 def follow(command: list[str], full: IO[str]) -> int:

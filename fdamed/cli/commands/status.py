@@ -26,7 +26,7 @@ from fdamed.core.files import read_json
 from fdamed.core.locks import is_locked
 from fdamed.core.progress import console
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.selection import StudyRun, all_runs, analysis_files, batches
+from fdamed.pipeline.selection import StudyRun, all_candidates, all_runs, analysis_files, batches
 
 GROUP = "analyze", 1
 OPTIONS = {"--config": "", "--json": ""}
@@ -93,16 +93,16 @@ def headline(config: Config) -> dict[str, str]:
 
 def runs_of(config: Config) -> list[State]:
     """The state of every run, target and seed of the study."""
-    logs = {name: f"fit_classical.{name}" for name in config.expanded_runs()}
+    logs = {name: f"{'choose' if run.tune else 'fit_classical'}.{name}" for name, run in config.expanded_runs().items()}
     for number, names in enumerate(batches(config)):
         logs |= {name: f"federate.{name if config.batch_runs == 1 else f'batch_{number}'}" for name in names}
-    return [state_of(one, logs[one.name]) for one in all_runs(config)]
+    return [state_of(one, logs[one.name]) for one in (*all_runs(config), *all_candidates(config))]
 
 
 def state_of(one: StudyRun, log: str) -> State:
     key = (one.name, one.target, one.seed)
     if (one.folder / "done").exists():
-        return State(*key, "done", scored=one.scores(one.target).exists())
+        return State(*key, "done", scored=bool(one.candidate_of) or one.scores(one.target).exists())
     rounds = rounds_in(one.places.memory(one.target, *key))
     if is_locked(one.folder):
         return State(*key, "running", rounds)
@@ -138,7 +138,7 @@ def last_error(log: Path, name: str) -> str:
 
 def show(config: Config, files: dict[str, bool], runs: list[State]) -> None:
     table = Table("run", *STATES, "rounds of the unfinished", title=f"{config.study}: {len(runs)} runs")
-    for name in config.expanded_runs():
+    for name in dict.fromkeys(r.run for r in runs):
         here = [r for r in runs if r.run == name]
         counts = Counter(r.state for r in here)
         rounds = sorted(r.rounds for r in here if r.rounds)

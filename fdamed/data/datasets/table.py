@@ -10,7 +10,15 @@ from pydantic import Field
 
 from fdamed.config.datasets import Cell, DataSet
 from fdamed.core.errors import FdamedError
-from fdamed.data.vocabulary import CONTRACT, parse_age, parse_flag, parse_known_view, parse_label, parse_sex
+from fdamed.data.vocabulary import (
+    CONTRACT,
+    parse_age,
+    parse_flag,
+    parse_known_view,
+    parse_label,
+    parse_race_or_text,
+    parse_sex,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,5 +89,11 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
-PARSERS: dict[str, Parser] = {"age": parse_age, "sex": parse_sex, "view": parse_known_view, "burned_in": parse_flag}
+PARSERS: dict[str, Parser] = {
+    "age": parse_age,
+    "sex": parse_sex,
+    "view": parse_known_view,
+    "race": parse_race_or_text,
+    "burned_in": parse_flag,
+}
 """Columns of the row contract that are not just text."""

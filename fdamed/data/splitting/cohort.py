@@ -164,7 +164,7 @@ def _values(index: pd.DataFrame, column: str, smallest_cell: int) -> str:
     counts = index[column].value_counts()
     shown = [str(value) for value, n in counts.items() if not small(n, smallest_cell)][:20]
     more = ["rarer ones"] * (len(shown) < len(counts))
-    normalized = f" (normalized: the table may have {ACCEPTED[column]})" if column in ("view", "sex") else ""
+    normalized = f" (normalized: the table may have {ACCEPTED[column]})" if column in ("view", "sex", "race") else ""
     return (", ".join(shown + more) or "no value at all") + normalized
 
 

@@ -4,7 +4,8 @@ Images of one patient are not independent, so variances are of sums over patient
 form for clusters (Biometrics 1997; with one image per patient it is DeLong, DeLong and Clarke-Pearson 1988), and the
 ratio estimator's for accuracy (with one image per patient and no correction for the mean it is McNemar's).
 Subgroups can share patients (views do), so `Influence` keeps what each patient adds to a score where subgroups are
-compared. The variance over seeds is added to the variance over patients; degrees of freedom are Satterthwaite's.
+compared. The variance over seeds is estimated from few of them: an interval combines it with that over patients as
+Banerjee does (Sankhya 1960), which never promises too much.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from fdamed.evaluation.intervals import LEVEL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-LARGE = 1e12
-"""Degrees of freedom that count as infinitely many."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class Estimate:
     """Standard error from the choice of patients, given the trained models."""
     seeds_error: float | None
     """Standard error from the choice of seeds; None with one seed."""
+    seeds_df: float | None
+    """Degrees of freedom of the latter."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,18 @@ def contrast(terms: Sequence[tuple[float, Influence]]) -> Estimate:
     return _estimate(by_seed, among / max(1, among - 1) * float(moved @ moved))
 
 
-def difference(scored: Scored, first: Sequence[int], second: Sequence[int]) -> Estimate:
-    """First minus second; rows at the same place in both have the same seed."""
+def difference(
+    scored: Scored, first: Sequence[int], second: Sequence[int], over_seeds: tuple[float, float] | None = None
+) -> Estimate:
+    """First minus second; rows at the same place in both have the same seed.
+
+    `over_seeds`: the variance of the mean difference over seeds and its degrees of freedom, if more is known of it than
+    these rows say.
+    """
     if len(first) != len(second) or not first:
         raise ValueError("a paired difference needs the same seeds, at least one, on both sides")
     places = np.eye(len(scored.value))
-    return _combined(scored, places[list(first)] - places[list(second)])
+    return _combined(scored, places[list(first)] - places[list(second)], over_seeds)
 
 
 def mean_of(scored: Scored, rows: Sequence[int]) -> Estimate:
@@ -154,29 +161,48 @@ def mean_of(scored: Scored, rows: Sequence[int]) -> Estimate:
     return _combined(scored, np.eye(len(scored.value))[list(rows)])
 
 
-def _combined(scored: Scored, by_seed: Floats) -> Estimate:
+def _combined(scored: Scored, by_seed: Floats, over_seeds: tuple[float, float] | None = None) -> Estimate:
     """The mean over seeds of sums of scores; `by_seed` (k, R): the factor of each score."""
     weights = by_seed.mean(axis=0)
-    return _estimate(by_seed @ scored.value, float(weights @ scored.covariance @ weights))
+    return _estimate(by_seed @ scored.value, float(weights @ scored.covariance @ weights), over_seeds)
 
 
-def _estimate(by_seed: Floats, variance: float) -> Estimate:
+def _estimate(by_seed: Floats, variance: float, over_seeds: tuple[float, float] | None = None) -> Estimate:
     """From the values of k seeds and the variance of their mean over patients."""
-    from scipy.special import stdtr, stdtrit
-
     k, by_patients = len(by_seed), max(0.0, variance)
-    by_seeds = float(by_seed.var(ddof=1)) / k if k > 1 else 0.0
-    df = degrees_of_freedom(by_patients, by_seeds, k)
-    value, error = float(by_seed.mean()), math.sqrt(by_patients + by_seeds)
-    half = float(stdtrit(df, 0.5 + LEVEL / 2)) * error
-    p = float(2 * stdtr(df, -abs(value) / error)) if error > 0 else float(value == 0)
-    spread = math.sqrt(by_seeds) if k > 1 else None
-    return Estimate(value, value - half, value + half, p, math.sqrt(by_patients), spread)
+    if k == 1:
+        by_seeds, df = 0.0, 1.0
+    else:
+        by_seeds, df = over_seeds or (float(by_seed.var(ddof=1)) / k, k - 1.0)
+    value, half = float(by_seed.mean()), math.sqrt(_squared_half(1 - LEVEL, by_patients, by_seeds, df))
+    p = _p_value(value**2, by_patients, by_seeds, df)
+    known = (math.sqrt(by_seeds), df) if k > 1 else (None, None)
+    return Estimate(value, value - half, value + half, p, math.sqrt(by_patients), *known)
 
 
-def degrees_of_freedom(by_patients: float, by_seeds: float, k: int) -> float:
-    """Satterthwaite's, of the sum of a variance over many patients and one over `k` seeds."""
-    return LARGE if by_seeds == 0 else min(LARGE, (by_patients + by_seeds) ** 2 / by_seeds**2 * (k - 1))
+def _squared_half(p: float, by_patients: float, by_seeds: float, df: float) -> float:
+    """Half the width, squared, of the interval that misses with probability `p` at most: z^2 V + t^2 V'."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri(p / 2)) ** 2 * by_patients + float(stdtrit(df, p / 2)) ** 2 * by_seeds
+
+
+def _p_value(squared: float, by_patients: float, by_seeds: float, df: float) -> float:
+    """The p whose interval around a value, given as its square, ends at 0."""
+    from scipy.special import ndtr, stdtr
+
+    if by_patients + by_seeds == 0 or squared == 0:
+        return float(squared == 0)
+    if by_seeds == 0:
+        return float(2 * ndtr(-math.sqrt(squared / by_patients)))
+    if by_patients == 0:
+        return float(2 * stdtr(df, -math.sqrt(squared / by_seeds)))
+    low, high = -690.0, 0.0  # log p: the width falls as p rises
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        wider = _squared_half(math.exp(middle), by_patients, by_seeds, df) > squared
+        low, high = (middle, high) if wider else (low, middle)
+    return math.exp((low + high) / 2)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -1,8 +1,8 @@
 """Power: the smallest difference that a paired comparison can show, and how many patients or seeds show a given one.
 
-The test is that of `paired_tests`: the variance over patients plus the variance over seeds, Satterthwaite's degrees of
-freedom. Before training, the variance over patients is Hanley and McNeil's (1982) for the AUC, with an assumed
-correlation of two runs on the same patients; after it, both variances are those observed.
+The test is that of `paired_tests`: a variance over patients, and one over seeds with its degrees of freedom. Before
+training, the variance over patients is Hanley and McNeil's (1982) for the AUC, with an assumed correlation of two runs
+on the same patients; after it, both variances are those observed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fdamed.evaluation.comparison.paired_tests import degrees_of_freedom
+from fdamed.evaluation.comparison.seed_variance import LARGE
 from fdamed.evaluation.intervals import SURE
 
 POWER = 0.8
@@ -33,18 +33,19 @@ class Errors:
     seeds: float
     n: int
     k: int
+    df: float = 0.0
+    """Degrees of freedom of the latter; 0: of `k` seeds."""
 
     def smallest_difference(self, pairs: int = 1) -> float:
         """The difference that is found in 80% of studies, at 5% divided by the number of compared pairs."""
         from scipy.special import nctdtrinc, ndtri, stdtrit
 
-        total = math.hypot(self.patients, self.seeds)
-        if not math.isfinite(total) or total == 0:
-            return total
-        df, level = degrees_of_freedom(self.patients**2, self.seeds**2, self.k), 1 - SURE / pairs / 2
-        if df > 1e4:
-            return float(ndtri(level) + ndtri(POWER)) * total
-        return float(nctdtrinc(df, 1 - POWER, stdtrit(df, level))) * total
+        if not math.isfinite(self.patients):
+            return math.inf
+        level, df = 1 - SURE / pairs / 2, self.df or max(1, self.k - 1)
+        known = float(ndtri(level) + ndtri(POWER))
+        learned = known if df > 1e4 else float(nctdtrinc(df, 1 - POWER, stdtrit(df, level)))
+        return math.hypot(known * self.patients, learned * self.seeds)
 
     def needed(self, difference: float, pairs: int = 1) -> Needed:
         """What would show the difference, in steps of 10%: more precision would be pretended."""
@@ -56,7 +57,8 @@ class Errors:
                 n, k = round(self.n * factor) if patients else self.n, math.ceil(self.k * factor) if seeds else self.k
                 if n > MOST or k > MOST_SEEDS or (seeds and self.k == 1):
                     return None
-                more = Errors(self.patients * math.sqrt(self.n / n), self.seeds * math.sqrt(self.k / k), n, k)
+                df = self.df + (k - self.k if self.df else 0)
+                more = Errors(self.patients * math.sqrt(self.n / n), self.seeds * math.sqrt(self.k / k), n, k, df)
                 if more.smallest_difference(pairs) <= abs(difference):
                     return more
             return None
@@ -87,14 +89,16 @@ def auc_error(positives: float, negatives: float, auc: float = AUC) -> float:
 
 
 def expected(positives: float, negatives: float, seeds: int = 1, correlation: float = CORRELATION) -> Errors:
-    """The errors of a difference of two AUCs, before any run is trained."""
+    """The errors of a difference of two AUCs, before any run is trained; all runs vary alike over seeds."""
     patients = math.sqrt(2 * (1 - correlation)) * auc_error(positives, negatives)
-    return Errors(patients, SEEDS / math.sqrt(seeds) if seeds > 1 else 0.0, round(positives + negatives), seeds)
+    by_seeds = SEEDS / math.sqrt(seeds) if seeds > 1 else 0.0
+    return Errors(patients, by_seeds, round(positives + negatives), seeds, LARGE)
 
 
 def observed(pair: Mapping[str, Any], patients: int) -> Errors:
     """The errors of a compared pair of runs, as an audit has them."""
-    return Errors(float(pair["patients"]), float(pair["seeds_error"] or 0.0), patients, int(pair["seeds"]))
+    by_seeds, df = float(pair["seeds_error"] or 0.0), float(pair["seeds_df"] or 0.0)
+    return Errors(float(pair["patients"]), by_seeds, patients, int(pair["seeds"]), df)
 
 
 def correlation(first: float, second: float, difference: float) -> float | None:

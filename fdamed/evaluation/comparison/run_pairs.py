@@ -24,6 +24,7 @@ from fdamed.evaluation.comparison.paired_tests import (
     mean_of,
     share_of,
 )
+from fdamed.evaluation.comparison.seed_variance import seed_spread
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.metrics import SEVERAL, THRESHOLD, TWO
 
@@ -55,19 +56,27 @@ def means(found: Mapping[str, Scored], runs: Runs) -> dict[str, dict[str, dict[s
 def pairs(
     found: Mapping[str, Scored], runs: Runs, reference: str, frame: pd.DataFrame, probabilities: NDArray[np.float64]
 ) -> list[dict[str, Any]]:
-    """Every two runs with the seeds that both have; `p_holm` is corrected over all pairs of a score."""
+    """Every two runs with the seeds that both have; `p_holm` is corrected over all pairs of a score.
+
+    Runs that have the same seed count as independent: they rarely vary together, and then the error is too large.
+    """
     hits = _hits(frame["y"].to_numpy(), probabilities)
     single = not frame["patient"].duplicated().any()  # McNemar's test needs independent images
     out = []
     for metric, values in found.items():
-        rows = []
+        rows, places = [], {run: i for i, run in enumerate(runs)}
+        spread = seed_spread([values.value[list(by_seed.values())] for by_seed in runs.values()])
         for a, b in combinations(runs, 2):
             seeds = [s for s in runs[a] if s in runs[b]]
             if not seeds or (metric not in MAIN and reference not in (a, b)):
                 continue
             first, second = [runs[a][s] for s in seeds], [runs[b][s] for s in seeds]
             row: dict[str, Any] = {"metric": metric, "first": a, "second": b, "seeds": len(seeds)}
-            row |= asdict(difference(values, first, second))
+            over_seeds = None
+            if spread is not None:
+                two = [places[a], places[b]]
+                over_seeds = float(spread.variance[two].sum()) / len(seeds), float(spread.df[two].min())
+            row |= asdict(difference(values, first, second, over_seeds))
             if metric == "acc":
                 row["mcnemar"] = _mcnemar(hits, first, second) if single else None
             rows.append(row)

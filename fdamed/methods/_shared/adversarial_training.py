@@ -21,8 +21,11 @@ from fdamed.methods._shared.local_training import auxiliary_tasks, finite, keep_
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.ops.aggregation import mean
-from fdamed.training.local import AuxiliaryTasks, batches, held, prepared
+from fdamed.ops.transfer import sent, wide
+from fdamed.training.input import held, prepared
+from fdamed.training.local import AuxiliaryTasks, batches
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import autocast
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labeled
@@ -97,11 +100,11 @@ class Local:
 
     def epochs(self, objective: Objective) -> float:
         """Train for the client's epochs -> the mean of the objective; 0 without images."""
-        total, steps = 0.0, 0
+        total, steps = zero_sum(self.client), 0
         for batch in all_batches(self.client, self.client.rng):
-            total, steps = total + float(self.step(batch, objective)), steps + 1
+            total, steps = total + self.step(batch, objective), steps + 1
         keep_auxiliary(self.client, self.auxiliary)
-        return finite(self.client, total / max(1, steps))
+        return finite(self.client, float(total) / max(1, steps))
 
     def resume(self, prefix: str) -> None:
         """Continue with the optimizers' moments that `keep` left in the client's memory."""
@@ -115,9 +118,15 @@ class Local:
             optimizer.keep(self.client.memory, f"{prefix}{i}.")
 
 
+def zero_sum(client: Client) -> Tensor:
+    """What losses of steps are added to: a number on the client's device, which nobody waits for."""
+    device = client.model.theta.device
+    return torch.zeros((), dtype=wide(device), device=device)
+
+
 def features(client: Client, x: Tensor) -> Tensor:
     """G(x), (B, d), in the client's precision."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
+    with autocast(x.device, client.precision):
         f: Tensor = client.model.module.features(x)  # type: ignore[operator]  # every network here has features
     return f
 
@@ -144,8 +153,8 @@ def batch_of(client: Client, rows: Tensor, rng: Stream, epoch: int, number: int)
         return Batch(x, None, {}, own)
     known = cast("Labeled", data)
     heads: tuple[str, ...] = client.auxiliary.heads if client.auxiliary else ()
-    side = {k: torch.from_numpy(known.auxiliary[k])[rows].to(device) for k in heads}
-    return Batch(x, torch.from_numpy(known.y)[rows].to(device), side, own)
+    side = {k: sent(torch.from_numpy(known.auxiliary[k])[rows], device) for k in heads}
+    return Batch(x, sent(torch.from_numpy(known.y)[rows], device), side, own)
 
 
 def numbered_batch(client: Client, number: int, rng: Stream) -> Batch:
@@ -188,10 +197,11 @@ class Game:
         """The features' loss; DI gets its own gradient on the way."""
         own = domain_loss(self.di.module(seen.detach()), self.label)
         own.backward()  # type: ignore[no-untyped-call]
-        if self.pull == 0.0 or float(own.detach()) > self.saturation:
+        if self.pull == 0.0:
             return seen.sum() * 0.0
         with frozen(self.di.module):
-            return self.pull * domain_loss(self.di.module(seen), self.toward)
+            pull = torch.where(own.detach() > self.saturation, 0.0, self.pull)  # the host need not know
+            return pull * domain_loss(self.di.module(seen), self.toward)
 
 
 def progress(round: int, rounds: int) -> float:

@@ -16,15 +16,17 @@ from fdamed.training.local import AuxiliaryTasks, batches, in_order, local_loss
 def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Tensor:
     """The gradient (P,) of the local loss over all images at the present weights, in evaluation mode.
 
-    It is the model's own gradient, valid until the next one.
+    It is the model's own gradient, valid until the next one. In float32 where training is in float16: nothing scales
+    this loss.
     """
     model, n = client.model, len(client.data)
     model.module.eval()
     model.grad.zero_()
-    parameters = list(model.module.parameters())
+    parameters, precision = list(model.module.parameters()), client.precision
+    precision = "float32" if precision == "float16" else precision
     for number, rows in enumerate(in_order(n, client.recipe.batch)):
         b = batch_of(client, rows, client.rng.child("jacobian"), 0, number)
-        loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=client.precision)
+        loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=precision)
         (loss * (len(rows) / n)).backward(inputs=parameters)  # type: ignore[no-untyped-call]
     return model.grad
 

@@ -66,9 +66,15 @@ def continue_training(client: Client, ask: Model) -> Trained:
     optimizer = Optimizer(client.model, client.recipe)
     client.model.load(ask.x)
     optimizer.restore(client.memory, "adam.")
-    outcome = fit(client.model, client.data, client.recipe, client.rng, optimizer=optimizer, precision=client.precision)
+    outcome = fit_client(client, optimizer=optimizer)
     optimizer.keep(client.memory, "adam.")
     return Trained(x=client.model.read(), n=len(client.data), loss=finite(client, outcome.loss))
+
+
+def fit_client(client: Client, **hooks: Any) -> Outcome:
+    """`fit` with the client's own model, data, recipe, random numbers and precision."""
+    precision, memory = client.precision, client.memory
+    return fit(client.model, client.data, client.recipe, client.rng, precision=precision, memory=memory, **hooks)
 
 
 def auxiliary_tasks(client: Client) -> AuxiliaryTasks | None:
@@ -103,16 +109,7 @@ def train_from(client: Client, x: torch.Tensor, **hooks: Any) -> Outcome:
     """
     client.model.load(x)
     auxiliary = auxiliary_tasks(client)
-    outcome = fit(
-        client.model,
-        client.data,
-        client.recipe,
-        client.rng,
-        auxiliary=auxiliary,
-        private=client.noise,
-        precision=client.precision,
-        **hooks,
-    )
+    outcome = fit_client(client, auxiliary=auxiliary, private=client.noise, **hooks)
     keep_auxiliary(client, auxiliary)
     finite(client, outcome.loss)
     if client.noise is None:

@@ -17,7 +17,7 @@ from fdamed.methods._shared.adversarial_training import features
 from fdamed.methods.fada.disentanglement import branches, branches_layout
 from fdamed.models.adversarial import shape_of
 from fdamed.models.flat import FlatModel, Layout
-from fdamed.training.local import held, prepared
+from fdamed.training.input import held, prepared
 
 ITERATIONS = 20
 CHUNK, LARGE = 32, 256
@@ -92,9 +92,10 @@ def recalibrate(client: Client, ask: Uncalibrated) -> RunningStatistics:
         module.train()
     for n in norms:
         n.reset_running_stats()
-        n.momentum = None  # the plain mean over all batches
     with torch.no_grad():
-        for x in _probe(client, max(2, ask.probe), LARGE):  # BatchNorm cannot train on one image
+        for number, x in enumerate(_probe(client, max(2, ask.probe), LARGE)):  # BatchNorm cannot train on one image
+            for n in norms:
+                n.momentum = 1.0 / (number + 1)  # the plain mean over all batches, without a question to the device
             parts.module(features(client, x).float())
     for n, before in zip(norms, momentum, strict=True):
         n.momentum = before

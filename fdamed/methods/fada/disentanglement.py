@@ -22,6 +22,7 @@ from fdamed.federation.client import Client
 from fdamed.methods._shared.adversarial_training import Batch, Local, Pull
 from fdamed.models.adversarial import Discriminator, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout, layout_of
+from fdamed.ops.transfer import sent
 
 
 class Branches(nn.Module):
@@ -145,7 +146,7 @@ class Side:
         with frozen(rivals.identifier):
             confusion = uniformity(rivals.identifier(f_ds))
         apart = reconstruction * F.mse_loss(rivals.reconstructor(torch.cat([f_di, f_ds], 1)), f.detach())
-        order = torch.randperm(len(f), generator=batch.rng.child("shuffle").torch).to(f.device)
+        order = sent(torch.randperm(len(f), generator=batch.rng.child("shuffle").torch), f.device)
         estimate = rivals.information(f_di.detach(), f_ds.detach(), order)
         if not torch.isfinite(estimate):
             self.skipped += 1

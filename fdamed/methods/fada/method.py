@@ -54,6 +54,8 @@ class State:
     "Federated Adversarial Domain Adaptation (ICLR 2020), Algorithm 1",
     (compute_update, adapt, feature_spread, recalibrate, *STEPS),
     needs_each="attention weighs each source's update by what it alone does to the target's features",
+    float16=False,
+    synchronizations=1,  # is the mutual information finite?
 )
 class Fada(Method[State]):
     model: Literal["I", "II", "III"] = option("III", "I attention, II and alignment, III and disentangling")

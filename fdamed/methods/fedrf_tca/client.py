@@ -15,7 +15,7 @@ from torch import Tensor
 from fdamed.core.rng import stream
 from fdamed.federation.client import Client, step
 from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
-from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, training_features
+from fdamed.methods._shared.adversarial_training import Batch, Local, batch_of, training_features, zero_sum
 from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fedrf_tca.model import OMEGA, C, G, Losses, Parts, W, frozen_layers
 from fdamed.models.adversarial import count, flat_part, shape_of
@@ -156,11 +156,11 @@ def train(client: Client, ask: Train) -> Trained:
     local.resume("fedrf.")  # a round is a few steps of one long training
     others = ask.others.to(client.model.theta.device)
     losses = Losses(local, parts, _omega(client), others, ask.weight, bool(ask.normalize), bool(ask.aligned))
-    loss = 0.0
+    loss = zero_sum(client)
     start = client.model.theta[: ask.frozen].clone()  # weight decay would move what has no gradient
     with frozen_layers(client.model, ask.frozen):
         for number in range(first, first + steps):
-            loss += float(local.step(_batch(client, number), losses))
+            loss += local.step(_batch(client, number), losses)
             client.model.theta[: ask.frozen] = start
     local.keep("fedrf.")
     vector, cut = parts.read(), ask.components * ask.others.shape[1]
@@ -172,8 +172,8 @@ def train(client: Client, ask: Train) -> Trained:
         x=w.clone() if ask.send_w else NOTHING,
         c=c.clone() if ask.send_c else NOTHING,
         n=len(client.data),
-        loss=finite(client, loss / steps),
-        distance=losses.distance / steps,
+        loss=finite(client, float(loss) / steps),
+        distance=float(losses.distance) / steps,
         norm=float(torch.linalg.vector_norm(w)),
     )
 

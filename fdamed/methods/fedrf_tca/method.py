@@ -71,6 +71,7 @@ class State:
     STEPS,
     needs_each="the target aligns itself to each source's mean by itself",
     keeps=KEPT,
+    float16=False,
 )
 class FedRfTca(Method[State]):
     setting: Setting = option(

@@ -14,6 +14,7 @@ from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.models.adversarial import count, shape_of
 from fdamed.models.flat import FlatModel, layout_of
 from fdamed.ops.random_features import aligned_distance, fourier_features, unit
+from fdamed.ops.transfer import wide
 
 G, OMEGA, W, C = KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
 """Extractor, frequencies, aligner, classifier: a client's own model, in its memory."""
@@ -82,7 +83,7 @@ class Losses:
     weight: float
     normalize: bool
     aligned: bool = True
-    distance: float = 0.0
+    distance: Tensor | float = 0.0
     """The sum of the distances of all batches."""
 
     def __call__(self, f: Tensor, batch: Batch) -> Tensor:
@@ -92,7 +93,7 @@ class Losses:
         mean, weight = (features.mean(0), self.weight) if batch.y is not None else (-features.mean(0), 1.0)
         w: Tensor = self.parts.module.aligner.weight  # type: ignore[assignment, union-attr]
         distance = aligned_distance(w, mean + self.others, self.normalize)
-        self.distance += float(distance.detach())
+        self.distance = self.distance + distance.detach().to(wide(f.device))
         return self._task(f, features, batch) + weight * distance
 
     def _task(self, f: Tensor, features: Tensor, batch: Batch) -> Tensor:

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from fdamed.core.rng import Stream
 from fdamed.federation.client import Client
-from fdamed.training.local import batches, held, prepared
+from fdamed.ops.transfer import sent
+from fdamed.training.input import held, prepared
+from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import autocast
 
 MIXUP = 2.0
 """Images and labels are mixed with a share ~ Beta(2, 2), in the released code."""
@@ -44,7 +47,7 @@ def outputs(client: Client, teachers: Iterable[Tensor], adapt: bool) -> tuple[Te
     for teacher in teachers:
         model.load(teacher)
         inputs = (prepared(images, part, device, client.rng, number, noise=noise) for number, part in enumerate(rows))
-        q = torch.cat([torch.softmax(_logits(client, x), dim=1).cpu() for x in inputs])
+        q = torch.cat([torch.softmax(_logits(client, x), dim=1) for x in inputs]).cpu()
         found.append(q[order.argsort()])
         buffers.append(model.theta[model.layout.trainable :].to("cpu", copy=True))
     return torch.stack(found), torch.stack(buffers)
@@ -67,14 +70,14 @@ def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distil
                 continue
             at = (epoch, number)
             x = prepared(images, rows, device, rng, *at, augment=recipe.augment, noise=client.data.noise)
-            y = label[rows].to(device)
+            y = sent(label[rows], device)
             if mixup:
                 x, y = mixed(x, y, rng.child("mixup", *at))
             model.grad.zero_()
             losses = -(y * torch.log_softmax(_logits(client, x), dim=1)).sum(1)
             if not mixup:
                 losses = losses - torch.special.entr(y).sum(1)
-            value = (weight[rows].to(device) * losses).mean()
+            value = (sent(weight[rows], device) * losses).mean()
             value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += value.detach()
@@ -84,7 +87,7 @@ def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distil
 
 def _logits(client: Client, x: Tensor) -> Tensor:
     """(B, C) float32, computed in the client's precision."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=client.precision == "bfloat16"):
+    with autocast(x.device, client.precision):
         logits: Tensor = client.model.module(x)
     return logits.float()
 
@@ -92,5 +95,5 @@ def _logits(client: Client, x: Tensor) -> Tensor:
 def mixed(x: Tensor, y: Tensor, rng: Stream) -> tuple[Tensor, Tensor]:
     """share x + (1 - share) x_pi and the labels likewise, with share ~ Beta(2, 2) and a random order pi."""
     share = float(rng.numpy.beta(MIXUP, MIXUP))
-    other = torch.from_numpy(rng.child("partner").numpy.permutation(len(x))).to(x.device)
+    other = sent(torch.from_numpy(rng.child("partner").numpy.permutation(len(x))), x.device)
     return share * x + (1.0 - share) * x[other], share * y + (1.0 - share) * y[other]

@@ -62,6 +62,7 @@ class State:
     (train_source, report_state, receive_model, distill),
     noised=True,
     needs_each="the sources' models vote at the target one by one",
+    float16=False,
 )
 class KD3A(Method[State]):
     variant: Literal["official", "paper"] = option("official", "the released code, or the paper's formulas")

@@ -47,7 +47,7 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
 def visibility(audit: Audit, runs: Sequence[str], metric: str) -> dict[str, Any] | None:
     """The smallest differences that could have been seen, in points, and the observed correlations; each a range."""
     found = [p for p in audit["pairs"] if p["metric"] == metric and {p["first"], p["second"]} <= set(runs)]
-    if not found or not audit.get("patients") or any("seeds_error" not in p for p in found):
+    if not found or not audit.get("patients") or any("seeds_df" not in p for p in found):
         return None
     own = audit["scores"][metric]
     points = [100 * smallest(p, audit) for p in found]

@@ -21,7 +21,7 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
 
 
 def plots(study: Study) -> dict[str, Markup]:
-    found = tables(study)
+    found, spent = tables(study), costs.by_round(study.records)
     cpu = set(found["score_by_seconds"]["clock"]) == {"CPU"}
     axes = {
         "cost": ("score_by_bytes", "mb_sent", "bytes", "MB", "MB sent in a run, by hospitals and server"),
@@ -32,15 +32,20 @@ def plots(study: Study) -> dict[str, Markup]:
         for file, (table, column, what, unit, axis) in axes.items():
             clock = "" if file == "cost" else "CPU " if cpu else "Wall-clock "
             names = f"{clock}{axis} (log scale)", study.name
-            paths = _paths(study, view, found[table], column)
+            paths = _paths(study, view, found[table], spent, column)
             title = f"{study.name} at {view.name} against {what}"
             out[file + view.suffix] = against_cost(paths, title, names, unit)
     return out
 
 
-def _paths(study: Study, view: View, frame: pd.DataFrame, column: str) -> list[Path]:
-    """Each run's cost and score after each round."""
-    trails = {}
+def _paths(study: Study, view: View, frame: pd.DataFrame, spent: pd.DataFrame, column: str) -> list[Path]:
+    """Each run's cost and score after each round; of a tuned run, whose rounds are not tested, at the end."""
+    total = spent[spent["target"] == view.name].groupby("run", sort=False)[column].max()
+    trails = {
+        row.run: [(float(total[row.run]), row.height(study.main))]
+        for row in view.ranked
+        if row.run in study.candidates and row.run in total
+    }
     here = frame[frame["target"] == view.name].dropna(subset=["mean"])
     for run, group in here.groupby("run", sort=False):
         part = thin(group)

@@ -24,6 +24,8 @@ from fdamed.data.phantom.render import Pixels
 BITS = (12, 12, 12, 12, 14, 10)
 SYNTAXES = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPEG2000Lossless, RLELossless)
 SYNTAX_SHARES = (0.80, 0.08, 0.08, 0.04)
+HALVED = 32
+"""JPEG 2000 halves an image five times: a smaller one stays uncompressed."""
 
 
 def uid(*names: object) -> str:
@@ -67,7 +69,7 @@ def save(path: Path, cohort: Cohort, row: int, pixels: Pixels, inverted: float, 
     if rng.random() < 0.65:
         image.PixelSpacing = spacing
     _pixels(image, pixels, rng.random() < inverted, BITS[int(rng.integers(len(BITS)))], rng)
-    if syntax.is_compressed:
+    if syntax == RLELossless or (syntax == JPEG2000Lossless and min(pixels.shape) >= HALVED):
         image.compress(syntax, generate_instance_uid=False)
     image.save_as(path, enforce_file_format=True)
 

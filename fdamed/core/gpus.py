@@ -1,0 +1,100 @@
+"""GPUs of this machine, and the lease of one by a process: a file lock, which ends with the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fdamed.core.errors import FdamedError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SCHEDULED = "SLURM_JOB_ID"
+QUERY = ("nvidia-smi", "--query-gpu=uuid,name,driver_version,memory.total", "--format=csv,noheader,nounits")
+PATIENCE = 600.0
+"""Seconds to wait for a GPU that another job uses: it may just be ending."""
+_LEASES: list[int] = []
+"""Locks that this process holds until it ends."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    uuid: str
+    name: str
+    driver: str
+    memory_mb: int
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """NVIDIA's GPUs that this process may open, as its driver lists them; none without a driver."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=30, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ()
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    rows = [[word.strip() for word in line.split(",")] for line in lines]
+    return tuple(Gpu(r[0], r[1], r[2], int(r[3])) for r in rows if len(r) == 4 and r[3].isdigit())
+
+
+def takes_gpu(device: str) -> bool:
+    """Whether a job with this `train.device` takes a GPU if it runs here: the workflow reserves one for it."""
+    return bool(gpus()) if device == "auto" else device != "cpu"
+
+
+def lease(jobs: int, wait: float = PATIENCE) -> None:
+    """Make one GPU of this machine visible to this process, for at most `jobs` processes at a time.
+
+    Nothing happens where a scheduler or a person has chosen (CUDA_VISIBLE_DEVICES), where a lease is held already, or
+    where there is no GPU; a job of SLURM has what SLURM gives it, or none. Must come before the first question to CUDA,
+    which reads the variable once.
+    """
+    if VISIBLE in os.environ or not gpus():
+        return
+    if SCHEDULED in os.environ:
+        os.environ[VISIBLE] = ""  # the scheduler has given this job none
+        return
+    folder = _shared_folder()
+    end = time.monotonic() + wait
+    while True:
+        for slot in range(jobs):  # an empty GPU before one that is shared
+            for gpu in gpus():
+                if (lock := _taken(folder / f"{gpu.uuid}.{slot}")) is not None:
+                    _LEASES.append(lock)
+                    os.environ[VISIBLE] = gpu.uuid
+                    return
+        if time.monotonic() > end:
+            raise FdamedError(
+                f"all {len(gpus())} GPUs are in use by other jobs of fdamed ({jobs} each)",
+                str(folder),
+                "Run fewer jobs at a time (snakemake --resources gpu=N), raise `train.jobs_per_gpu`, or name a GPU: "
+                "`train.device: cuda:1`.",
+            )
+        time.sleep(0.5)
+
+
+def _shared_folder() -> Path:
+    """Where all users of the machine lock GPUs."""
+    folder = Path(tempfile.gettempdir()) / "fdamed-gpus"
+    if not folder.exists():
+        with suppress(FileExistsError):
+            folder.mkdir()
+            folder.chmod(0o777)
+    return folder
+
+
+def _taken(path: Path) -> int | None:
+    """The lock, if it is free; other users may lock it, too, so nothing is written to it."""
+    lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

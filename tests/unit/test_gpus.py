@@ -1,0 +1,164 @@
+"""Which GPU a job gets: one that no other job has, until it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fdamed.core import gpus as here
+from fdamed.core.environment import secure
+from fdamed.core.errors import FdamedError
+
+ASK = """
+import os, sys
+from fdamed.core.errors import FdamedError
+from fdamed.core.gpus import lease
+try:
+    lease(int(sys.argv[1]), wait=float(sys.argv[2]))
+    print(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"), flush=True)
+    sys.stdin.read()
+except FdamedError as error:
+    print(error.what, flush=True)
+"""
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch) -> Iterator[Path]:
+    """A machine whose driver lists two GPUs."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    rows = ("GPU-a, NVIDIA A100-SXM4-40GB, 550.54.15, 40960", "GPU-b, Tesla V100-PCIE-16GB, 550.54.15, 16384")
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    here.gpus.cache_clear()
+    yield tmp_path
+    here.gpus.cache_clear()
+
+
+@pytest.fixture
+def job() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+    """Starts a process that leases a GPU -> the process, and which one it got."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(jobs: int = 1, wait: float = 0.0) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", ASK, str(jobs), str(wait)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.communicate()
+
+
+def test_every_job_gets_a_gpu_of_its_own_and_gives_it_back_when_it_ends(two_gpus: Path, job) -> None:
+    first, a = job()
+    _, b = job()
+    assert {a, b} == {"GPU-a", "GPU-b"}
+    assert job()[1] == "all 2 GPUs are in use by other jobs of fdamed (1 each)"
+    first.kill()  # the lock ends with the process, however it ends
+    first.wait()
+    assert job(wait=10.0)[1] == a
+
+
+def test_jobs_share_a_gpu_where_the_configuration_says_so_but_an_empty_one_comes_first(two_gpus: Path, job) -> None:
+    assert [job(jobs=2)[1] for _ in range(4)] == ["GPU-a", "GPU-b", "GPU-a", "GPU-b"]
+    assert "in use" in job(jobs=2)[1]
+
+
+def test_what_a_scheduler_or_a_person_has_chosen_is_kept(two_gpus: Path, job, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert job()[1] == "1"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert job()[1] == ""  # SLURM has given this job none
+
+
+def test_without_a_driver_there_is_nothing_to_lease(tmp_path: Path, job, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert job()[1] == "unset"
+
+
+@pytest.mark.parametrize(
+    ("device", "reserved"), [("cpu", False), ("auto", True), ("cuda", True), ("cuda:1", True), ("mps", True)]
+)
+def test_the_workflow_reserves_a_gpu_for_whatever_takes_one(two_gpus: Path, device: str, reserved: bool) -> None:
+    assert here.takes_gpu(device) == reserved
+
+
+def test_auto_reserves_none_where_there_is_none(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    here.gpus.cache_clear()
+    assert not here.takes_gpu("auto")
+    here.gpus.cache_clear()
+
+
+def test_the_driver_tells_model_version_and_memory(two_gpus: Path) -> None:
+    a, _ = here.gpus()
+    assert (a.name, a.driver, a.memory_mb) == ("NVIDIA A100-SXM4-40GB", "550.54.15", 40960)
+
+
+def test_sums_on_a_gpu_are_made_repeatable_before_torch_starts() -> None:
+    environment: dict[str, str] = {}
+    secure(environment)
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+RULES = Path(__file__).resolve().parents[2] / "workflow" / "rules"
+LEASING = ("federate", "evaluate", "advise", "features", "attributes", "membership")
+
+
+@pytest.mark.parametrize("command", LEASING)
+def test_every_rule_whose_command_takes_a_gpu_reserves_one(command: str) -> None:
+    text = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
+    calls = [part for part in text.split("    resources:")[1:] if f"fdamed {command} " in part.split("rule ")[0]]
+    assert calls and all("gpu=GPU" in part.split("params:")[0] for part in calls)
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch) -> None:
+    from types import SimpleNamespace
+
+    from fdamed.pipeline.devices import device
+
+    def wanted(name: str):
+        return SimpleNamespace(train=SimpleNamespace(device=name, jobs_per_gpu=1))
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert device(wanted("cuda:1")) == "cuda:1"
+    with pytest.raises(FdamedError, match="no GPU 2, but 2 in all"):
+        device(wanted("cuda:2"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for name, what in (("cuda", "no CUDA device"), ("cuda:0", "no CUDA device"), ("mps", "no Metal device")):
+        with pytest.raises(FdamedError, match=what):
+            device(wanted(name))
+
+
+def test_the_fingerprint_has_what_decides_bits_on_a_gpu(two_gpus: Path, monkeypatch) -> None:
+    from types import SimpleNamespace
+
+    from fdamed.pipeline.devices import facts
+
+    config = SimpleNamespace(train=SimpleNamespace(device="cuda:0", jobs_per_gpu=1))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda name: "NVIDIA A100")
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91002)
+    found = facts(config, "tf32")  # type: ignore[arg-type]
+    assert found["device"] == "cuda"  # on another GPU of the same model a run may resume
+    assert found["gpu"] | {"cuda": None} == {
+        "model": "NVIDIA A100", "driver": "550.54.15", "cuda": None, "cudnn": 91002, "tf32": True, "override": "",
+    }  # fmt: skip
+    config.train.device = "cpu"
+    assert facts(config, "float32") == {"device": "cpu"}  # type: ignore[arg-type]

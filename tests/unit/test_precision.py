@@ -1,0 +1,101 @@
+"""TF32 and half precision: what is switched, which steps are skipped, and where the scale is kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fdamed.config.study import Recipe
+from fdamed.core.rng import Stream
+from fdamed.federation.method import REGISTRY
+from fdamed.federation.runner import run
+from fdamed.models.flat import FlatModel
+from fdamed.training.local import fit
+from fdamed.training.optimizer import Optimizer
+from fdamed.training.precision import GOOD, INTERVAL, SCALE, GradientScaler, allow_tf32
+from tests.support import federation as hospitals
+from tests.support.federation import clients_of, registered, suited
+
+CPU = torch.device("cpu")
+SCALED = sorted(name for name, method in REGISTRY.items() if method.float16)
+
+
+def test_float32_is_float32_on_a_gpu_too_and_tf32_is_asked_for() -> None:
+    """torch itself lets convolutions use TF32."""
+    for precision, allowed in (("tf32", True), ("bfloat16", False), ("float32", False)):
+        allow_tf32(precision)
+        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == allowed
+
+
+def line() -> FlatModel:
+    """loss = 3 w at w = 2."""
+    model = FlatModel(torch.nn.Linear(1, 1, bias=False))
+    model.load(torch.tensor([2.0]))
+    return model
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_step_whose_gradient_overflows_is_skipped_and_halves_the_scale(optimizer: str) -> None:
+    model = line()
+    scaler, steps = GradientScaler(CPU, {}), Optimizer(model, Recipe(lr=0.5, batch=2, optimizer=optimizer))
+    for factor, weight, scale in ((3.0, 0.5 if optimizer == "sgd" else 1.5, 65536.0), (1e36, None, 32768.0)):
+        before = model.read()
+        model.grad.zero_()
+        overflow = scaler.backward(factor * model.module.weight.sum(), model.grad)
+        steps.step(overflow)
+        assert float(overflow) == float(weight is None)
+        assert float(scaler.scale) == scale
+        assert float(model.read()) == pytest.approx(weight if weight is not None else float(before), rel=1e-6)
+    assert float(steps.count) == (1 if optimizer == "adam" else 0)  # Adam has not counted the step that was skipped
+    assert not model.grad.any()
+
+
+def test_the_scale_doubles_after_many_good_steps_and_continues_from_memory() -> None:
+    memory = {SCALE: torch.tensor([8.0]), GOOD: torch.tensor([INTERVAL - 2], dtype=torch.int32)}
+    for scale in (8.0, 16.0):
+        model = line()
+        scaler = GradientScaler(CPU, memory)
+        scaler.backward(3.0 * model.module.weight.sum(), model.grad)
+        assert float(model.grad) == 3.0  # unscaled
+        scaler.keep(memory)
+        assert float(memory[SCALE]) == scale
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_method_trains_in_float16_and_its_clients_remember_the_scale(name: str) -> None:
+    server = hospitals.in_process(("north", "target"), **suited(name))
+    for client in clients_of(server).values():
+        client.precision = "float16"
+        client.memory[SCALE] = torch.tensor([2.0**30])  # too much: the first steps overflow
+    theta, _ = run(registered(name), server, hospitals.theta(), 2, hospitals.no_judge)
+    assert torch.isfinite(theta).all()
+    scales = [float(client.memory[SCALE]) for client in clients_of(server).values()]
+    assert min(scales) < 2.0**30
+    server.close()
+
+
+def test_float16_with_a_scale_learns_what_float32_learns() -> None:
+    models = {}
+    for precision in ("float32", "float16"):
+        models[precision] = hospitals.model()
+        recipe = Recipe(lr=0.02, batch=4, optimizer="sgd")
+        fit(models[precision], hospitals.images("north"), recipe, Stream(1), precision=precision, memory={})
+    start = hospitals.theta()
+    apart = (models["float16"].read() - models["float32"].read()).norm() / (models["float32"].read() - start).norm()
+    assert 0.0 < float(apart) < 0.05
+
+
+def test_methods_whose_gradients_nothing_scales_refuse_float16_before_the_study_starts() -> None:
+    from fdamed.config.loader import parse
+    from fdamed.core.errors import FdamedError
+
+    raw = {
+        "study": "half",
+        "data": {"layout": "chexpert", "root": "nowhere"},
+        "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "train": {"precision": "float16"},
+        "privacy": "public",
+    }
+    parse(raw | {"runs": {"fedavg": {}}}, "test")
+    with pytest.raises(FdamedError, match="fada computes gradients that nothing scales for float16"):
+        parse(raw | {"runs": {"fada": {}}}, "test")
