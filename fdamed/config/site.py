@@ -12,7 +12,8 @@ from fdamed.config.base import Name, Strict, without_defaults
 from fdamed.config.cross_checks import FIX
 from fdamed.config.datasets import Data
 from fdamed.config.error_texts import explain
-from fdamed.config.loader import catalog, parse, read
+from fdamed.config.loader import catalog, load, parse, read
+from fdamed.config.network import Network
 from fdamed.config.privacy import Privacy
 from fdamed.config.split import Split
 from fdamed.config.study import Config
@@ -82,6 +83,15 @@ def study_of(site: Site) -> Config:
         known = ", ".join(study.split.clients)
         raise FdamedError(f"the study has no hospital {site.client}", "client", f"Choose one of: {known}.")
     return study
+
+
+def network_study(path: Path) -> tuple[Config, Network]:
+    """The lead's study and its `network` section."""
+    config = load(path)
+    if config.network is None or config.train.transport != "network":
+        fix = "Add `network: {host: ...}` and `train: {transport: network}` to the study."
+        raise FdamedError("this is not a study over a network", str(path), fix)
+    return config, config.network
 
 
 def study_digest(config: Config) -> str:

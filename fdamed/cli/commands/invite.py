@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 
 from fdamed.config.base import without_defaults
-from fdamed.config.loader import load
-from fdamed.config.site import study_digest
+from fdamed.config.site import network_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, write_json, write_text
@@ -42,16 +41,13 @@ WORDS = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = load(arguments.study)
-    if config.network is None or config.train.transport != "network":
-        fix = "Add `network: {host: ...}` and `train: {transport: network}` to the study."
-        raise FdamedError("this is not a study over a network", str(arguments.study), fix)
+    config, network = network_study(arguments.study)
     kits: Path = arguments.kits
     if (kits / "server").exists():
         fix = "Keep them, or remove the folder: all hospitals then need new invitations."
         raise FdamedError("there are kits already", str(kits), fix)
-    made = provision(config.study, config.network.host, config.network.port, config.split.clients, kits)
-    shutil.move(made / config.network.host, kits / "server")
+    made = provision(config.study, network.host, network.port, config.split.clients, kits)
+    shutil.move(made / network.host, kits / "server")
     shutil.move(made / LEAD, kits / LEAD)
     close_kit(kits / "server")
     for client in config.split.clients:

@@ -19,8 +19,7 @@ from typing import Any
 from fdamed.cli.commands import init
 from fdamed.cli.commands.serve import end, start_kit
 from fdamed.config.base import without_defaults
-from fdamed.config.loader import load
-from fdamed.config.site import study_digest
+from fdamed.config.site import network_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, read_json, read_lines, write_json
@@ -44,10 +43,7 @@ log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = load(arguments.study)
-    if config.network is None or config.train.transport != "network":
-        fix = "Add `network: {host: ...}` and `train: {transport: network}` to the study."
-        raise FdamedError("this is not a study over a network", str(arguments.study), fix)
+    config, _ = network_study(arguments.study)
     if tuned := [name for name, spec in config.expanded_runs().items() if spec.tune]:
         fix = "Choose the values in a study on one machine, and write them into the run."
         raise FdamedError(f"runs over a network are not tuned: {', '.join(tuned)}", "runs.*.tune", fix)
