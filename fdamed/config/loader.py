@@ -81,7 +81,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))  # JSON writes 1e-07
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader would take for a number."""
+
+
+for _side in (_Loader, _Dumper):  # JSON writes 1e-07
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))
+
+
+def dump(content: dict[str, Any]) -> str:
+    """A configuration as YAML, which `read` reads as it was."""
+    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
-NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 Value = Annotated[float | int | str | bool, BeforeValidator(_number)]
 WARMUP, MAIN, THEN = "warmup", "main", "then"
 """The phases of a run."""

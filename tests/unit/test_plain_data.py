@@ -175,3 +175,11 @@ def test_a_dump_of_the_study_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(STUDY))
     assert configfile.load(path) == configfile.parse(STUDY, "here")
+
+
+@pytest.mark.parametrize("word", ["2e7dbf63e415", "123456e78901", "1e-07", "123456789012", "12", "yes"])
+def test_a_word_that_looks_like_a_number_is_read_as_it_was_written(word: str, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(configfile.dump({"digest": word}), encoding="utf-8")
+    assert configfile.read(tmp_path / "site.yaml") == {"digest": word}
+    (tmp_path / "bare.yaml").write_text("digest: 2e7dbf63e415", encoding="utf-8")
+    assert configfile.read(tmp_path / "bare.yaml") == {"digest": "2e7dbf63e415"}

@@ -13,9 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fdamed.config.base import without_defaults
+from fdamed.config.loader import dump
 from fdamed.config.site import network_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 def write_invitation(config: Config, client: str, folder: Path) -> None:
     """The study without the lead's own paths, what the hospital checks, and the page for its ethics board."""
     sections = {k: v for k, v in without_defaults(config).items() if k not in HIDDEN}
-    write_text(folder / "study.yaml", yaml.safe_dump(sections, sort_keys=False, allow_unicode=True))
+    write_text(folder / "study.yaml", dump(sections))
     facts = {
         "client": client,
         "digest": study_digest(config),

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fdamed.config.loader import catalog, read
+from fdamed.config.loader import catalog, dump, read
 from fdamed.config.policy_checks import policy_problems
 from fdamed.config.privacy import Privacy
 from fdamed.config.site import load_site, own_config, shared_study, study_digest
@@ -50,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     away = Path(os.path.relpath(folder, arguments.out.parent))
     site = {"study": str(away / "study.yaml"), "client": facts["client"], "digest": facts["digest"]}
     site |= {"kit": str(away / "kit"), "authority": facts["authority"], **own}
-    write_text(arguments.out, yaml.safe_dump(site, sort_keys=False, allow_unicode=True))
+    write_text(arguments.out, dump(site))
     own_config(load_site(arguments.out), study)
     print(f"joined as {facts['client']}: start `fdamed serve --site {arguments.out}`")
 
