@@ -45,9 +45,9 @@ def counted(counter: Counter) -> None:
 
     step = Optimizer.step
 
-    def noted(self: Optimizer) -> None:
+    def noted(self: Optimizer, *given: object) -> None:
         counter.note("step")
-        step(self)
+        step(self, *given)
 
     Optimizer.step = noted
 

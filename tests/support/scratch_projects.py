@@ -135,7 +135,7 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "runs" in content:
         runs = [(run, options) for run, options in content["runs"].items() if options is not None]
         removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
-        kept = {run for run, _ in (*runs[:2], runs[-1])} | NAMED
+        kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
         out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]

@@ -347,7 +347,7 @@ def test_small_counts_are_not_shown_when_a_value_is_unknown() -> None:
     index.loc[:4, "race"] = "Rare"
     with pytest.raises(FdamedError) as error:
         truths(index, cut_of(**{**RACE, "clients": {"A": "Asian", "W": "Wite"}}), 11)
-    assert "Rare" not in error.value.fix and "rarer ones." in error.value.fix
+    assert "Rare" not in error.value.fix and "rarer ones" in error.value.fix
     assert "Asian" in error.value.fix and not any(c.isdigit() for c in error.value.fix), "a site's rows are its images"
 
 

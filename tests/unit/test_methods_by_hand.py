@@ -54,10 +54,9 @@ class Scripted(Transport):
     def release(self, client) -> frozenset[str]:
         return hospitals.RELEASE | {"individual"}
 
-    def state(self, client, names=None) -> bytes:
-        return b""
+    def inquire(self, question, heads, body=b"") -> dict:
+        raise AssertionError(f"a round asks no {question}")
 
-    def restore(self, client, state) -> None: ...
     def close(self) -> None: ...
 
     def deliver(self, client, step, nth, msg):

@@ -19,6 +19,7 @@ from fdamed.config.loader import load
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import Swept
 from fdamed.config.study import Model
+from fdamed.core.csv_tables import to_csv
 from fdamed.core.disclosure import LOCAL, hides, released_counts, shareable, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
@@ -122,7 +123,7 @@ def test_what_left_is_summed_by_hospital_and_kind(tmp_path: Path) -> None:
 def test_no_csv_cell_is_a_formula_and_numbers_stay_numbers() -> None:
     bad = ["=HYPERLINK(1)", "+1", "-1", "@x", "\tx", "\rx", "fine"]
     frame = pd.DataFrame({"=name": bad, "value": [-0.5] * len(bad)})
-    rows = list(csv.reader(io.StringIO(tables.to_csv(frame), newline="")))
+    rows = list(csv.reader(io.StringIO(to_csv(frame), newline="")))
     assert rows[0] == ["'=name", "value"]
     assert [r[0] for r in rows[1:]] == ["'" + b.replace("\r", " ") for b in bad[:-1]] + ["fine"]
     assert {r[1] for r in rows[1:]} == {"-0.5"}
