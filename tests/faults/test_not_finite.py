@@ -49,11 +49,11 @@ def test_no_number_that_is_not_finite_is_saved_and_the_run_can_go_on(
     at, bad = int(rng.integers(1, 45)), (float("nan"), float("inf"), -float("inf"))[nth % 3]
     step, count = Optimizer.step, [0]
 
-    def poisoned(self: Optimizer) -> None:
+    def poisoned(self: Optimizer, *given: object) -> None:
         count[0] += 1
         if count[0] == at:
             self._model.grad[int(rng.integers(len(self._model.grad)))] = bad
-        step(self)
+        step(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Optimizer, "step", poisoned)

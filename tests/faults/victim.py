@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
+from fdamed.cli.commands import federate
 from fdamed.cli.main import main
-from fdamed.federation.storage.checkpoint import Checkpoints
 
 EVENTS = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.truncate")
 
@@ -55,7 +55,7 @@ def counted(counter: Counter) -> None:
 if __name__ == "__main__":
     what, number, name, _, *arguments = sys.argv[1:]
     counter = Counter(what, int(number), getattr(signal, name))
-    Checkpoints.clear = lambda *_: None
+    federate.clear = lambda *_: None
     counted(counter)
     sys.addaudithook(counter.heard)
     code = main(arguments)

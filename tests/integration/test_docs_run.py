@@ -61,7 +61,6 @@ NOT_RUN = {
     "pip install 'fdamed[network]'": NETWORK,
     "make network": NETWORK,
     "make test-network": "installs NVIDIA FLARE and starts it; minutes",
-    "python -m benchmarks.network": "needs NVIDIA FLARE; minutes",
     "fdamed invite --study study.yaml --kits kits": APART,
     "fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml": APART,
     "fdamed serve --site site.yaml": APART,
