@@ -13,9 +13,9 @@ from nvflare.apis.signal import Signal
 
 from fdamed.cli.commands.federate import train_or_restore
 from fdamed.config.loader import parse
-from fdamed.config.network import Network
 from fdamed.config.site import study_digest
 from fdamed.config.study import Config
+from fdamed.config.train import Network
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json
 from fdamed.core.signals import Stopped, end_with_parent
@@ -25,7 +25,7 @@ from fdamed.federation.transport.base import Wire, reply_body
 from fdamed.federation.transport.flare.forwarder import TASK
 from fdamed.federation.transport.flare.wire import Messages, content, shareable
 from fdamed.pipeline import batching
-from fdamed.pipeline.facts import write_told
+from fdamed.pipeline.hospitals.facts import write_told
 from fdamed.pipeline.selection import StudyRun
 
 PERIOD = 0.05

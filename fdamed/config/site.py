@@ -13,10 +13,10 @@ from fdamed.config.cross_checks import FIX
 from fdamed.config.datasets import Data
 from fdamed.config.error_texts import explain
 from fdamed.config.loader import catalog, load, parse, read
-from fdamed.config.network import Network
 from fdamed.config.privacy import Privacy
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.config.train import Network
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest
 

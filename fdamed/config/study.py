@@ -12,7 +12,6 @@ from fdamed.config.cross_checks import check_sections
 from fdamed.config.datasets import Benchmark, Data, Phantom
 from fdamed.config.error_texts import explain
 from fdamed.config.model import Image, Model
-from fdamed.config.network import Network
 from fdamed.config.privacy import DEFAULT_MINIMUM, NO_MINIMUM, Differential, Minimum, Privacy
 from fdamed.config.runs import (
     MAIN,
@@ -30,7 +29,7 @@ from fdamed.config.runs import (
     varied,
 )
 from fdamed.config.split import Hospitals
-from fdamed.config.train import Decay, Recipe, Train
+from fdamed.config.train import Decay, Network, Recipe, Train
 
 __all__ = ["Audit", "Config", "Decay", "Image", "Model", "Privacy", "Published", "Recipe", "Tracking", "Train"]
 

@@ -1,12 +1,12 @@
-"""The `train` section: how clients train, for how many rounds, over which transport, and its two sections:
-simulated faults, and the validation of updates."""
+"""The `train` section: how clients train, for how many rounds, over which transport, and its two sections: simulated
+faults, and the validation of updates. The `network` section: where a study over a network has its server."""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from fdamed.config.base import Strict
 
@@ -17,6 +17,7 @@ ROLES = ("target", "sources")
 SWEPT = ("absent", "lost", "deadline")
 """Keys that `runs.*.sweep` may vary like options of the method."""
 Probability = Annotated[float, Field(ge=0, le=1)]
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$")]
 
 
 class Ways(Strict):
@@ -201,3 +202,16 @@ class Train(Strict):
     def participants(self, sources: int) -> int:
         """How many of these sources take part in a round."""
         return max(1, math.floor(self.participation * sources + 0.5))
+
+
+class Network(Strict):
+    """A study across hospitals (docs/how_to/run_across_hospitals.md)."""
+
+    host: Host = Field(examples=["fl.example.org"])
+    """Name of the server as the hospitals reach it; its certificate has this name."""
+    port: Annotated[int, Field(ge=1024, le=65535)] = 8002
+    """The one port of the server that hospitals connect to."""
+    answer_minutes: Annotated[float, Field(gt=0)] = 60.0
+    """Minutes that the server waits for the answer of a hospital; without one it is left out of the step."""
+    wait_minutes: Annotated[float, Field(gt=0)] = 60.0
+    """Minutes that the lead waits until every hospital is there."""

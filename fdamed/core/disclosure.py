@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdamed.core.parts import TRAINED
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOCAL = "(kept local)"
 LOCAL_KEYS = {"salt", "root", "allowed_roots", "uri", "weights", "results"}
@@ -144,3 +147,14 @@ def rounded(content: Any, decimals: int = 4) -> Any:
     if isinstance(content, list):
         return [rounded(value, decimals) for value in content]
     return round(content, decimals) if isinstance(content, float) else content
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """CSV in which no cell is a formula; numbers keep six digits."""
+    import pandas as pd
+
+    safe = frame.rename(columns=lambda c: cell_safe(str(c)))
+    for column in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[column]):
+            safe[column] = safe[column].map(lambda v: cell_safe(v) if isinstance(v, str) else v)
+    return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n")

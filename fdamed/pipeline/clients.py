@@ -36,8 +36,8 @@ from fdamed.models import heads
 from fdamed.models.backbone import build
 from fdamed.models.flat import AUXILIARY, FlatModel
 from fdamed.pipeline.devices import device
-from fdamed.pipeline.facts import fact_of
 from fdamed.pipeline.fingerprint import machine, step_code
+from fdamed.pipeline.hospitals.facts import fact_of
 from fdamed.pipeline.paths import Places, needed
 from fdamed.training.dp_sgd import Mechanism, accountants
 from fdamed.training.input import share_device

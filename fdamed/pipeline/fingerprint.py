@@ -13,7 +13,7 @@ from fdamed.config.runs import Run
 from fdamed.config.study import Config
 from fdamed.core.files import digest, digest_file
 from fdamed.core.provenance import PACKAGE, digest_code
-from fdamed.pipeline.facts import fact_of
+from fdamed.pipeline.hospitals.facts import fact_of
 from fdamed.pipeline.selection import StudyRun
 
 if TYPE_CHECKING:

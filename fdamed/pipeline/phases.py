@@ -31,7 +31,7 @@ from fdamed.federation.storage.checkpoint import Checkpoints, Record
 from fdamed.federation.transport.base import ByteTransport, Wire
 from fdamed.models.flat import FlatModel, without_heads
 from fdamed.pipeline.clients import build_server, resident
-from fdamed.pipeline.homes import home_of, scores_at
+from fdamed.pipeline.hospitals.homes import home_of, scores_at
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:

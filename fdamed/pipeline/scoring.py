@@ -17,7 +17,7 @@ from fdamed.evaluation.bootstrap import bootstrap
 from fdamed.evaluation.metrics import scores
 from fdamed.federation.storage.client_state import read_state
 from fdamed.models.flat import FlatModel, vector_from
-from fdamed.pipeline.homes import whole_model
+from fdamed.pipeline.hospitals.homes import whole_model
 from fdamed.pipeline.paths import Places, foreign_weights, needed, tensors_in, weights_in, write_rows
 from fdamed.pipeline.selection import StudyRun, all_runs
 

@@ -11,8 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fdamed import __version__
-from fdamed.core.csv_tables import to_csv
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import to_csv, vague
 from fdamed.core.files import write_json, write_text
 from fdamed.evaluation.intervals import FILTERS
 from fdamed.evaluation.run_tables import ALL_TARGETS

@@ -24,8 +24,8 @@ from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.base import Wire, reply_body
-from fdamed.pipeline.facts import write_told
-from fdamed.pipeline.hospital import RELEASED, Hospital
+from fdamed.pipeline.hospitals.facts import write_told
+from fdamed.pipeline.hospitals.resident import RELEASED, Hospital
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
 from tests.support.networks import every_run

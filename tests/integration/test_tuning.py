@@ -20,10 +20,10 @@ from fdamed.core.files import read_json, read_lines, write_json
 from fdamed.core.parts import TRAINED
 from fdamed.data import loader
 from fdamed.pipeline import clients as clients_of_runs
-from fdamed.pipeline import tuning
 from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.finished_runs import by_folder
 from fdamed.pipeline.selection import StudyRun, all_candidates
+from fdamed.pipeline.tuning import choice as tuning
 from tests.support.small_studies import write_clients
 
 RUNS = {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.kits import check_kit, fingerprint_of
+from fdamed.pipeline.hospitals.kits import check_kit, fingerprint_of
 from tests.support.networks import Federation, fdamed
 
 pytest.importorskip("nvflare", reason="the extra `network` is not installed: make test-network")

@@ -131,7 +131,7 @@ def test_what_mlflow_shows_of_a_study_is_text(tmp_path: Path) -> None:
 
 
 def test_numbers_stay_numbers_in_tables(tmp_path: Path) -> None:
-    from fdamed.core.csv_tables import to_csv
+    from fdamed.core.disclosure import to_csv
 
     frame = pd.DataFrame({"name": EVIL, "gain": np.linspace(-1, 1, len(EVIL)), "n": range(len(EVIL))})
     (tmp_path / "t.csv").write_text(to_csv(frame), newline="")

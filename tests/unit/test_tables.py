@@ -19,8 +19,7 @@ from fdamed.config.loader import load
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import Swept
 from fdamed.config.study import Model
-from fdamed.core.csv_tables import to_csv
-from fdamed.core.disclosure import LOCAL, hides, released_counts, shareable, vague
+from fdamed.core.disclosure import LOCAL, hides, released_counts, shareable, to_csv, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
 from fdamed.data.manifest import PARTS

@@ -15,7 +15,7 @@ from fdamed.cli.options import read_config
 from fdamed.core.locks import locked
 from fdamed.pipeline.clients import resident
 from fdamed.pipeline.selection import StudyRun
-from fdamed.pipeline.tuning import choose
+from fdamed.pipeline.tuning.choice import choose
 
 GROUP = "run", 3
 OPTIONS = {"--config": "", "--run": "", "--target": "", "--seed": "", "--threads": ""}

@@ -49,7 +49,7 @@ from fdamed.models import backbone
 from fdamed.pipeline.environment_checks import check_environment
 from fdamed.pipeline.paths import clinical
 from fdamed.pipeline.speed import gpu_memory
-from fdamed.pipeline.validation_parts import choosers
+from fdamed.pipeline.tuning.validation_parts import choosers
 
 GROUP = "prepare", 3
 PRIVATE = True

@@ -33,7 +33,7 @@ from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, clear, phases, train
 from fdamed.pipeline.selection import StudyRun
-from fdamed.pipeline.validation_parts import check_validation
+from fdamed.pipeline.tuning.validation_parts import check_validation
 
 GROUP = "run", 2
 OPTIONS = {

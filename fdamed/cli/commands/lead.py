@@ -25,7 +25,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, read_json, read_lines, write_json
 from fdamed.core.locks import locked
 from fdamed.pipeline import batching
-from fdamed.pipeline.kits import ALLOWED, LEAD, close_kit
+from fdamed.pipeline.hospitals.kits import ALLOWED, LEAD, close_kit
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, all_runs
 

@@ -18,8 +18,7 @@ import pandas as pd
 
 from fdamed.cli.options import read_config
 from fdamed.core.counts import write_counts
-from fdamed.core.csv_tables import to_csv
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import to_csv, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_text
 from fdamed.data.duplicates import SMALLEST, near_duplicates, thumbnails

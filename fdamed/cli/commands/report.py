@@ -10,7 +10,7 @@ import argparse
 import logging
 
 from fdamed.cli.options import read_config
-from fdamed.core.csv_tables import to_csv
+from fdamed.core.disclosure import to_csv
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
 from fdamed.report import page

@@ -30,7 +30,7 @@ from fdamed.core.files import digest, private, read_json, write_json
 from fdamed.core.locks import locked
 from fdamed.core.logs import show_on_stderr
 from fdamed.core.signals import end_with_parent
-from fdamed.pipeline.kits import check_kit, close_kit
+from fdamed.pipeline.hospitals.kits import check_kit, close_kit
 from fdamed.pipeline.paths import Places
 
 GROUP = "run", 7
@@ -78,7 +78,7 @@ def resident(file: Path) -> None:
     import torch
 
     from fdamed.federation.transport.local_socket import answer_all, socket_of
-    from fdamed.pipeline.hospital import Hospital
+    from fdamed.pipeline.hospitals.resident import Hospital
 
     end_with_parent()
     site = load_site(file)

@@ -30,9 +30,9 @@ from fdamed.federation.questions import Home, unreadable
 from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.pipeline.batching import key
 from fdamed.pipeline.clients import build_client, remembered, resident
-from fdamed.pipeline.facts import local_facts
 from fdamed.pipeline.fingerprint import machine
-from fdamed.pipeline.homes import home_of
+from fdamed.pipeline.hospitals.facts import local_facts
+from fdamed.pipeline.hospitals.homes import home_of
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.phases import Phase, phases, shared_folder, stream_seed
 from fdamed.pipeline.selection import StudyRun

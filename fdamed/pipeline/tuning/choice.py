@@ -17,7 +17,7 @@ from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.paths import needed
 from fdamed.pipeline.scoring import trained_model
 from fdamed.pipeline.selection import StudyRun, all_candidates
-from fdamed.pipeline.validation_parts import PART, choosers, full_counts
+from fdamed.pipeline.tuning.validation_parts import PART, choosers, full_counts
 from fdamed.training.local import predict
 
 

@@ -1,0 +1,1 @@
+"""Tuned runs: who chooses among their candidates, and the choice."""
