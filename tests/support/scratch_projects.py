@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "privacy": {"smallest_images": 1, "smallest_steps": 1, "smallest_batch": 1, "smallest_cell": 1},
 }
 """Section -> values that replace those of every configuration with this section."""
-SPLIT = {"per_class": 60, "labeled": LABELED}
+SPLIT = {"per_class": 30, "labeled": LABELED, "val": 20, "test": 40}
 """Numbers of images, if a configuration has such keys; all hospitals have equal `shares`."""
 MIDRC = SMALL["phantom"] | {"patients": 1600}
 """MIDRC's smallest state has 2 % of the patients: with fewer of them, a part of it would lack a class."""
