@@ -60,6 +60,7 @@ NOT_RUN = {
     "pip install 'fdamed[export]'": NETWORK,
     "pip install 'fdamed[network]'": NETWORK,
     "make network": NETWORK,
+    "snakemake --sdm conda": "needs conda; tests/workflow/test_conda_environment.py checks what it is given",
     "make test-network": "installs NVIDIA FLARE and starts it; minutes",
     "fdamed invite --study study.yaml --kits kits": APART,
     "fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml": APART,
