@@ -10,6 +10,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fdamed.core.errors import FdamedError
@@ -25,6 +26,14 @@ LONGEST_ERROR = 500
 """Characters of each part of a client's error that are shown."""
 
 
+@dataclass(frozen=True)
+class Summed:
+    """The mean over the clients in the place of one client's answer, and the bytes that this client has sent."""
+
+    answer: Any
+    sizes: Mapping[str, int]
+
+
 class Transport(ABC):
     """How the server reaches the clients; it knows no method."""
 
@@ -32,6 +41,8 @@ class Transport(ABC):
         self.names, self.layout, self.round = tuple(sorted(names)), layout, 0
         self.remembered: list[Took] = []
         """The times that those answers of this round had taken which were remembered, not computed."""
+        self.traffic: list[tuple[str, bool, str, dict[str, int]]] = []
+        """Messages beside the questions and their answers: client, whether to it, step, bytes by kind."""
 
     def begin(self, round: int) -> None:
         """Start a round; its number is part of the clients' random streams."""
