@@ -32,6 +32,8 @@ SESSION = "secure_sums.session"
 """In a client's state: its session, as text."""
 MASKED = ".masked"
 """Behind the name of a step: its answer is masked."""
+DIGITS = 65
+"""Of a share, in hexadecimal: messages have one size."""
 FEWEST = 2
 """A sum over fewer clients is the answer of one."""
 
@@ -91,7 +93,7 @@ def send_shares(client: Client, ask: Text) -> Text:
         "seed": secret_sharing.split(seed, len(names), threshold(len(names))),
         "mask": secret_sharing.split(bytes.fromhex(secrets["mask"]), len(names), threshold(len(names))),
     }
-    shares = {name: {use: f"{values[i]:x}" for use, values in split.items()} for i, name in enumerate(names)}
+    shares = {name: {use: f"{values[i]:0{DIGITS}x}" for use, values in split.items()} for i, name in enumerate(names)}
     keys = {name: {use: roster[name][use] for use in own} for name in names}
     _keep(client, session | {"stage": "shares", "keys": keys, "seed": seed.hex(), "own": shares[client.name]})
     out = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
@@ -32,7 +33,7 @@ from fdamed.federation.secure_sums.client_steps import (
     text,
     threshold,
 )
-from fdamed.federation.secure_sums.fixed_point import Weighting, Words, counts_in, decode, parts_of
+from fdamed.federation.secure_sums.fixed_point import LARGEST, Weighting, Words, counts_in, decode, parts_of
 from fdamed.federation.secure_sums.masks import add_mask, pair_key, public
 from fdamed.federation.transport.base import Summed, Transport, Wrapper
 from fdamed.federation.validation.validator import fault_of
@@ -95,6 +96,8 @@ class SecureSums(Wrapper):
             raise DroppedOut("sources", what, Reason.QUORUM)
         total = self._unmasked(keys, {c: r.words.numpy().view(np.uint64) for c, r in replies.items()})
         means = decode(total, step.answer, parts, replies, self.weighting, self.layout)
+        if any(float(torch.as_tensor(mean).abs().max()) >= LARGEST for mean in means.values()):
+            raise DroppedOut("sources", "the sum of the answers has impossible numbers", Reason.AGGREGATE)
         out = {}
         for client, reply in replies.items():
             answer = step.answer(**means, **{name: getattr(reply, name) for name in counts_in(step.answer)})
