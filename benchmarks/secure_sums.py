@@ -24,8 +24,7 @@ from fdamed.federation.method import Model
 from fdamed.federation.secure_sums.client_steps import masked
 from fdamed.federation.secure_sums.transport import SecureSums
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Transport
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess, Transport
 from fdamed.models.flat import FlatModel
 from fdamed.ops.aggregation import mean
 

@@ -58,6 +58,8 @@ def main() -> None:
             found[f"round_{run}"] = statistics.median(row["seconds"] for row in rows(apart, run, "timing")[1:])
         north = [row["bytes"] for row in rows(apart, "slow", "ledger") if "north" in (row["from"], row["to"])]
         found |= {"bytes": sum(north) // ROUNDS, "floor": round(8 * sum(north) / ROUNDS / SLOW["bits"], 1)}
+        if found["round_slow"] < found["floor"]:
+            raise SystemExit(f"the line was not slow: {found}")
         print(json.dumps(found | {"ratio": round(found["round_slow"] / found["floor"], 2)}))
 
 

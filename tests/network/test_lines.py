@@ -96,6 +96,7 @@ def test_a_line_that_is_cut_for_a_minute_changes_no_bit(lined: Federation, line:
 
     FIGURES["cut for 60 s, seconds in all"] = led(lined, "cut", fault)
     assert files_of(lined, "cut") == expected
+    assert "waiting for 30 s for an answer of" in lined.log("lead")
 
 
 def test_a_slow_line_with_losses_changes_no_bit(lined: Federation, line: Line, expected: Any) -> None:

@@ -129,14 +129,14 @@ def forward(here: str, there: str) -> None:
     print("ready", flush=True)
     quality, pause = PERFECT, 1.0
     while True:
-        ready, _, _ = select.select([*ends, sys.stdin], [], [], pause)
+        ready, _, _ = select.select([*ends, 0], [], [], pause)
         now = time.monotonic()
         for end in ready:
-            if end is sys.stdin:
-                line = sys.stdin.readline()
-                if not line:
+            if end == 0:
+                lines = os.read(0, 65536)  # unbuffered: a second line must not wait where select does not see it
+                if not lines:
                     return
-                quality = json.loads(line)
+                quality = json.loads(lines.splitlines()[-1])
             else:
                 ways[end].take(os.read(end, 65536), quality, now)
         pause = min(way.release(now) for way in ways.values())
