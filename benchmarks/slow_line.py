@@ -1,7 +1,8 @@
 """A round of FedAvg with models of 45 MB when one hospital has a slow line: 10 Mbit/s, 100 ms, 1 % of packets lost.
 
-`python -m benchmarks.slow_line` (root, the extra `network`) prints one JSON line: seconds of a round beside the floor
-of the slow hospital's bytes, and beside the same round on a perfect line (tests/support/lines.py).
+`python -m benchmarks.slow_line` (root, the extra `network`) prints one JSON line: seconds of a round, and from the
+start of one to that of the next (with evaluation and checkpoint), beside the floor of the slow hospital's bytes and
+beside the same on a perfect line (tests/support/lines.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import socket
 import statistics
 import sys
 import tempfile
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,10 @@ def main() -> None:
             line.close()
         found: dict[str, Any] = {"benchmark": "slow_line"}
         for run in ("fast", "slow"):
-            found[f"round_{run}"] = statistics.median(row["seconds"] for row in rows(apart, run, "timing")[1:])
+            timing = rows(apart, run, "timing")
+            found[f"round_{run}"] = statistics.median(row["seconds"] for row in timing[1:])
+            starts = [datetime.fromisoformat(row["started"]) for row in timing]
+            found[f"period_{run}"] = statistics.median((b - a).total_seconds() for a, b in pairwise(starts))
         north = [row["bytes"] for row in rows(apart, "slow", "ledger") if "north" in (row["from"], row["to"])]
         found |= {"bytes": sum(north) // ROUNDS, "floor": round(8 * sum(north) / ROUNDS / SLOW["bits"], 1)}
         if found["round_slow"] < found["floor"]:
