@@ -28,10 +28,11 @@ from fdamed.federation.questions import Home
 from fdamed.federation.runner import Judge
 from fdamed.federation.server import Server
 from fdamed.federation.storage.answers import Answers
-from fdamed.federation.transport.base import ByteTransport, Transport, Wire
+from fdamed.federation.transport.base import InProcess, Transport
 from fdamed.federation.transport.faulty import Faulty
-from fdamed.federation.transport.in_process import InProcess, OnDemand
 from fdamed.federation.transport.multiprocess import Processes
+from fdamed.federation.transport.on_demand import OnDemand
+from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.models import heads
 from fdamed.models.backbone import build
 from fdamed.models.flat import AUXILIARY, FlatModel

@@ -28,7 +28,7 @@ from fdamed.federation.questions import Home
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints, Record
-from fdamed.federation.transport.base import ByteTransport, Wire
+from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.models.flat import FlatModel, without_heads
 from fdamed.pipeline.clients import build_server, resident
 from fdamed.pipeline.hospitals.homes import home_of, scores_at

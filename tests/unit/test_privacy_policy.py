@@ -21,7 +21,7 @@ from fdamed.federation.client import answer
 from fdamed.federation.method import REGISTRY, Method, Model
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods._shared.local_training import compute_update, train_locally
 from fdamed.methods.scaffold import Ask, train_corrected
 from fdamed.report.sections import privacy as privacy_section

@@ -12,8 +12,8 @@ from nvflare.apis.signal import Signal
 
 from fdamed.core.signals import Stopped
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.transport.base import Wire
 from fdamed.federation.transport.flare.forwarder import BYTES, SECONDS, TOPIC
+from fdamed.federation.transport.wire import Wire
 
 GRACE = 10.0
 """Seconds that the server waits longer than the hospital's forwarder, which then tells why there is no reply."""
