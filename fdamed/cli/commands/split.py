@@ -18,7 +18,7 @@ from fdamed.core.files import digest
 from fdamed.core.parts import TRAINED
 from fdamed.data.splitting.cohort import build
 from fdamed.data.splitting.leakage import check_manifests
-from fdamed.pipeline.checks.cohort import asked, constant_heads, describe
+from fdamed.pipeline.checks.cohort import constant_heads, describe
 from fdamed.pipeline.paths import Places, clinical, rows_in, write_rows
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def write(config: Config, split: Split, places: Places) -> None:
         "by": split.by,
         "rule": split.rule,
         "seed": split.seed,
-        "asked": asked(split),
+        "asked": split.asked,
         "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,

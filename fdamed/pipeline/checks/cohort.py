@@ -1,4 +1,4 @@
-"""What a cohort contains: the sizes asked for and obtained, and the auxiliary heads that can learn nothing from it."""
+"""What a cohort contains: the sizes of its parts, and the auxiliary heads that can learn nothing from it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.data.loader import MISSING, classes_of
 from fdamed.data.manifest import PARTS, content_hash
-
-
-def asked(split: Split) -> dict[str, Any]:
-    """The sizes as the configuration has them; what was obtained stands beside each client."""
-    return {key: getattr(split, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:

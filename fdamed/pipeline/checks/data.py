@@ -26,7 +26,7 @@ from fdamed.data.splitting.cohort import build, truths, truths_per_patient
 from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, listed
 from fdamed.evaluation.protocol import TOTAL, sizes
-from fdamed.pipeline.checks.cohort import asked, constant_heads
+from fdamed.pipeline.checks.cohort import constant_heads
 from fdamed.pipeline.checks.cohort import counted as counted_parts
 from fdamed.pipeline.paths import clinical
 from fdamed.pipeline.tuning.validation_parts import choosers
@@ -34,7 +34,7 @@ from fdamed.pipeline.tuning.validation_parts import choosers
 SAMPLE = 200
 """Files to open."""
 LARGE = 0.1
-"""A study that can show only larger differences of AUC will hardly tell two methods apart."""
+"""A study that can show only larger differences of AUC can hardly show that two methods differ."""
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -123,7 +123,7 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     except FdamedError as error:
         findings.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
-    findings.asked = asked(split)
+    findings.asked = split.asked
     counts = {client: counted_parts(frame) for client, frame in cohort.manifests.items()}
     findings.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
