@@ -55,6 +55,6 @@ def write(config: Config, split: Split, places: Places) -> None:
     for note in cohort.notes:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
     for head in constant_heads(config, cohort.manifests):
-        log.warning(f"the auxiliary head `{head}` can learn nothing at some hospitals: `fdamed doctor` says where")
+        log.warning(f"the auxiliary head `{head}` can learn nothing at some hospitals: `fdamed doctor` names them")
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
