@@ -42,7 +42,7 @@ FOR_STUDIES = {"batch_runs": 100}
 """Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
 """Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
-SEEDS = {"config.yaml": [0, 1, 2]}
+SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 1]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
@@ -58,7 +58,7 @@ BENCHMARKS = {
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},
-    "startup": {"REPEATS = 5": "REPEATS = 1"},
+    "startup": {"REPEATS = 5": "REPEATS = 1", "code, folder, 2)": "code, folder, 1)", "in COMMANDS": "in COMMANDS[:3]"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
     "validation": {"REPEATS = 2": "REPEATS = 1"},
 }
@@ -146,10 +146,12 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "phantom" in content and content["data"]["layout"] == "midrc":
         out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
-        out |= FOR_STUDIES | {"seeds": SEEDS.get(name, [0]), "privacy": out.get("privacy", {}) | SMALL["privacy"]}
+        out |= FOR_STUDIES | {"privacy": out.get("privacy", {}) | SMALL["privacy"]}
         for domain in out["data"].get("domains", {}).values():
             if "fashion" in domain.get("root", ""):
                 domain["root"] = FASHION
+    if "data" in content or name in SEEDS:
+        out["seeds"] = SEEDS.get(name, [0])
     return out
 
 
