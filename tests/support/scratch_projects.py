@@ -42,20 +42,23 @@ FOR_STUDIES = {"batch_runs": 100}
 """Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
 """Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
-SEEDS = {"config.yaml": [0, 1, 2]}
+SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 1]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
+    "bootstrap": {"= 5_000, 10_000, 200": "= 500, 1_000, 20"},
     "clients": {
         "= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10",
         "(100, 10), (1000, 10), (1000, 100), (1000, 1000)]": "(100, 10)]",
         '["clients"] == 1000': '["clients"] == 100',
     },
     "calibrate_phantoms": {"[100, 101, 102, 103, 104]": "[100]"},
+    "dag": {"list(range(15))": "list(range(2))", "in range(20)]": "in range(4)]"},
+    "false_alarms": {"= 3, 0.014, 4000": "= 3, 0.014, 40"},
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},
-    "startup": {"REPEATS = 5": "REPEATS = 1"},
+    "startup": {"REPEATS = 5": "REPEATS = 1", "code, folder, 2)": "code, folder, 1)", "in COMMANDS": "in COMMANDS[:3]"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
     "validation": {"REPEATS = 2": "REPEATS = 1"},
 }
@@ -143,10 +146,12 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "phantom" in content and content["data"]["layout"] == "midrc":
         out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
-        out |= FOR_STUDIES | {"seeds": SEEDS.get(name, [0]), "privacy": out.get("privacy", {}) | SMALL["privacy"]}
+        out |= FOR_STUDIES | {"privacy": out.get("privacy", {}) | SMALL["privacy"]}
         for domain in out["data"].get("domains", {}).values():
             if "fashion" in domain.get("root", ""):
                 domain["root"] = FASHION
+    if "data" in content or name in SEEDS:
+        out["seeds"] = SEEDS.get(name, [0])
     return out
 
 
