@@ -101,6 +101,8 @@ def page(config: Config, client: str, facts: dict[str, Any]) -> str:
             kinds |= step.released_kinds
             lines.append(f"| {name} | {titles} | {step.name} | {', '.join(sorted(step.released_kinds)) or 'nothing'} |")
     lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in sorted(kinds))]
+    if config.privacy.secure_aggregation:
+        lines += ["", "What sources send, but for counts, is masked: the server learns only the mean over all sources."]
     lines += [
         "",
         "The target also answers with accuracy and AUC of a model on its own test images, unless a group is too small.",
