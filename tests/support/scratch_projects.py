@@ -44,6 +44,13 @@ NAMED = {"gp", "tca"}
 """Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
 SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 1]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
+TUNED = {
+    "study": "tuned",
+    "seeds": [0],
+    "split": {"val": 44},
+    "runs": {"gp_tuned": {"method": "gp", "tune": {"beta": [0.2, 0.5]}}},
+}
+"""The reader's file with a tuned run; a smaller validation part could not choose."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
     "bootstrap": {"= 5_000, 10_000, 200": "= 500, 1_000, 20"},
@@ -140,6 +147,8 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
         kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
         out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
+    if "variants" in content:
+        out["variants"] = {variant: smaller(keys, variant) for variant, keys in content["variants"].items()}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
@@ -193,6 +202,7 @@ def write_data(root: Path) -> None:
     for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     table(root)
+    (root / "tuned.yaml").write_text(yaml.safe_dump(TUNED), encoding="utf-8")
     radiographs(root)
     office(root / "office_caltech")
 
