@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
-from fdamed.config.privacy import CELL, FOLDS, local_steps
+from fdamed.config.privacy import CELL, FOLDS, epoch_steps, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
@@ -112,7 +112,7 @@ def _minimum_problems(
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:
     """How to fix a client with too few local steps: two keys, either of which is enough."""
-    one = local_steps(images, recipe.model_copy(update={"epochs": 1, "steps": None}))
+    one = epoch_steps(images, recipe.batch)
     side = "target" if recipe == config.train_of(phase).target else "source"
     key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
     if recipe.steps is not None and recipe.steps < config.minimum.steps:

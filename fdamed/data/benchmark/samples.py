@@ -79,8 +79,8 @@ def by_planes(x: NDArray[Any], change: Callable[[Any], Any]) -> NDArray[np.uint8
 def shifted(x: NDArray[Any], by: Moved, where: str) -> NDArray[np.uint8]:
     """Images (n, S, S) or (n, S, S, 3) uint8 -> the same number of others, the same on every machine.
 
-    First turned, then inverted, then of another contrast and brightness, then with noise, which belongs to the image and is drawn once (that of `split.noise` is
-    drawn anew at each access).
+    First turned, then inverted, then of another contrast and brightness, then with noise, which belongs to the image
+    and is drawn once (that of `split.noise` is drawn anew at each access).
     """
     if x.ndim == 2 or x.dtype != np.uint8:
         raise FdamedError("only images can be shifted, these are feature vectors", where, "Leave `shift` out.")
