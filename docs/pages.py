@@ -266,7 +266,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
-    """Paper, when to use it, server program, messages, cost, options."""
+    """Paper, when to use it, server program, messages, cost, what it was validated on, options."""
     parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", notes["when"]]
     if not facts.get("classical"):
         path = source(facts["module"])
@@ -277,6 +277,7 @@ def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
     if notes.get("cost"):
         how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, median of three"
         parts += ["## Cost", f"A round took {notes['cost']:.2f} times the CPU seconds of FedAvg's ({how})."]
+    parts += ["## Validation", notes["validated"]]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     given = [example(facts["options"])] if facts["options"] else []
     given += ["train: {source: {optimizer: sgd, lr: 0.01}}"] if facts.get("needs_sgd") is not None else []

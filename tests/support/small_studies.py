@@ -148,7 +148,7 @@ def _domain(domain: dict[str, Any], model: dict[str, Any], place: Path) -> dict[
     n, root = 40 * classes, place
     y, rng = np.arange(n) % classes, stream(0, place.name).numpy
     place.mkdir(parents=True, exist_ok=True)
-    if kind in ("idx", "colored"):
+    if kind in ("idx", "colored", "blended"):
         write_idx(place)
     elif kind == "npz" and model.get("backbone") == "mlp":
         x, root = rng.normal(size=(n, model["inputs"])), place / "set.npz"

@@ -58,7 +58,9 @@ def error_of(**sections: Any) -> FdamedError:
 @pytest.mark.parametrize(("n", "batch", "epochs"), [(100, 16, 1), (97, 16, 2), (16, 16, 1), (1, 4, 3), (5, 2, 1)])
 def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: int) -> None:
     taken = sum(1 for epoch in range(epochs) for _ in batches(n, batch, stream(0, "order", epoch)))
-    assert local_steps(n, batch, epochs) == taken
+    recipe = Recipe(lr=0.1, batch=batch, epochs=epochs)
+    assert local_steps(n, recipe) == taken
+    assert local_steps(n, recipe.model_copy(update={"steps": 2})) == min(taken, 2)
 
 
 def test_a_hospital_with_too_few_images_sends_nothing_and_says_what_to_do() -> None:
